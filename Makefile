@@ -1,0 +1,87 @@
+# Needs python 3.11 or newer, make and a shell, nothing else: file work is Python's, so that no recipe asks
+# for a tool that a bare machine may not have. The environment is installed again when what it is made from changes.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+READY := $(VENV)/ready
+READY_DEV := $(VENV)/ready-dev
+OUT := runs/demo
+BARS :=
+
+# In CI the tests run once, under coverage, and `cov` judges what they left; elsewhere `cov` runs them itself.
+PYTEST := $(PY) -m $(if $(CI),coverage run -m )pytest
+
+.DEFAULT_GOAL := run
+.DELETE_ON_ERROR:
+.PHONY: run test check fmt lint types arch cov bench clean always
+
+run: $(READY)  ## a trading session on shipped bars, without a key or a network; then its summary
+	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider rules \
+	  --inject malformed=5%,timeout=2%,refusal=1%,cut=1% $(if $(BARS),--bars $(BARS)) --out $(OUT)
+
+test: $(READY_DEV)  ## every test, in random order
+	$(PYTEST)
+
+check: lint types arch cov  ## all that must be green before a commit
+	$(VENV)/bin/agentic-trading schemas check
+
+fmt: $(READY_DEV)  ## write the code the one way
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+lint: $(READY_DEV)  ## format and house rules
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+
+types: $(READY_DEV)  ## mypy, strict
+	$(PY) -m mypy
+
+arch: $(READY_DEV)  ## which way imports point
+	$(VENV)/bin/lint-imports
+
+cov: .coverage  ## branch coverage: 95 % where calls are made, all of it where money is counted
+	$(PY) -m coverage report --fail-under=95 --include="$(call within,llm/* governance/* structured/* worker/*)"
+	$(PY) -m coverage report --fail-under=100 --include="$(call within,$(EXACT))"
+
+bench: $(READY_DEV)  ## what a call costs, beside what others cost
+	$(PY) benchmarks/call_path.py
+
+clean:  ## take away what was made, but for runs/
+	@$(call find_python) -c "import pathlib, shutil; \
+	  [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', '.mypy_cache', '.ruff_cache', '.pytest_cache', '.import_linter_cache', '.hypothesis')]; \
+	  pathlib.Path('.coverage').unlink(missing_ok=True)"
+
+# What counts money and what reads answers: here not one branch stays untested.
+EXACT := governance/prices.py governance/estimate.py governance/ledger.py governance/ledgers/* governance/gate.py \
+  structured/reading.py structured/extract.py structured/check.py structured/patch.py structured/engine.py
+
+comma := ,
+empty :=
+within = $(subst $(empty) $(empty),$(comma),$(addprefix agentic_trading/,$(1)))
+
+# The first of these that is new enough and can make an environment.
+define find_python
+for p in $(PYTHON) python3.11 python3 python3.13 python3.12 python; do \
+  "$$p" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; p=; \
+done; \
+if [ -z "$$p" ]; then \
+  echo 'Python 3.11 or newer, with its venv module, is not on PATH.' >&2; \
+  echo 'Install it (Debian and Ubuntu: python3.11 and python3.11-venv), or say where it is: make PYTHON=/path/to/python3.11' >&2; \
+  exit 1; \
+fi; "$$p"
+endef
+
+$(PY):
+	@$(call find_python) -m venv $(VENV)
+
+$(READY): pyproject.toml constraints.txt | $(PY)
+	$(INSTALL) '.[desk]'
+	@$(PY) -c "import pathlib; pathlib.Path('$@').touch()"
+
+$(READY_DEV): pyproject.toml constraints.txt | $(PY)
+	$(INSTALL) '.[desk,dev]'
+	@$(PY) -c "import pathlib; pathlib.Path('$@').touch()"
+
+.coverage: $(if $(CI),,always) | $(READY_DEV)
+	$(PY) -m coverage run -m pytest

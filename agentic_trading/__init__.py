@@ -1,0 +1,20 @@
+"""An LLM gateway for trading, and the trading desk that is its first user.
+
+The packages are laid along the path of a call; data goes through them in one direction.
+
+- `errors`, `clock`, `ids`, `canonical`: the root error, the only time, the only chance, one spelling of JSON
+- `llm`: what a call is, who answers it, where it is kept
+- `bus`: how messages move
+- `governance`: may it run, and what did it cost
+- `structured`: from schema to valid object, without I/O
+- `worker`: the one loop
+- `audit`: what happened
+- `replay`: make it happen again
+- `client`: who asks
+- `desk`: the trading desk
+- `app`: where it is put together
+
+Import from a package's front door, for example `from agentic_trading.llm import EnvelopeBuilder`.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,53 @@
+"""What every test gets: a guard on the loop, a clock that stands still, ids that repeat."""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+import structlog
+from blockbuster import BlockBuster, BlockBusterFunction
+from hypothesis import settings
+
+from agentic_trading.clock import SimClock
+from agentic_trading.ids import NewId, seeded_ids
+
+# How fast a machine is says nothing about the code: an example has no deadline, a test has its five seconds.
+settings.register_profile("default", max_examples=50, deadline=None)
+settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# Nothing is printed; `structlog.testing.capture_logs` sees all of it.
+structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+
+WAITS_FOR_THE_DISK = ("os.fsync", "os.fdatasync", "os.pwrite", "os.truncate", "os.ftruncate")
+"""What blockbuster does not watch by itself; a commit to disk belongs into a thread."""
+
+
+@pytest.fixture(scope="session")
+def loop_guard() -> BlockBuster:
+    """Return the guard that knows which calls block; it looks at calls from our own package only."""
+    guard = BlockBuster("agentic_trading")
+    for name in WAITS_FOR_THE_DISK:
+        guard.functions[name] = BlockBusterFunction(None, name, scanned_modules="agentic_trading")
+    return guard
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking_on_the_loop(loop_guard: BlockBuster) -> Iterator[None]:
+    """Fail a test in which our code blocks the running loop."""
+    loop_guard.activate()
+    yield
+    loop_guard.deactivate()
+
+
+@pytest.fixture
+def clock() -> SimClock:
+    """Return a clock that stands at the start of 2 January 2026 until it is moved."""
+    return SimClock(datetime(2026, 1, 2, tzinfo=UTC))
+
+
+@pytest.fixture
+def ids() -> NewId:
+    """Return a source of ids that is the same in every run."""
+    return seeded_ids("tests")

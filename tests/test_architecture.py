@@ -1,0 +1,161 @@
+"""The import contracts hold, and each of them bites: a breach of every one is planted in a copy."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINTER = Path(sys.executable).parent / "lint-imports"
+
+pytestmark = pytest.mark.timeout(60)  # the linter reads the whole package, in a process of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A file that breaks a contract, and what the linter must say about it."""
+
+    contract: str
+    path: str
+    code: str
+    says: str
+
+
+UP = "Imports point down, and not sideways"
+DESK = "The desk: session over agents over exchange over market"
+APART = "The gateway never imports the desk"
+BUS = "Who asks does not know who works"
+ADAPTERS = "Only the wiring and the front door of llm name adapters"
+
+BREACHES = {
+    "upwards": Breach(
+        UP, "llm/x_up.py", "import agentic_trading.worker", "llm.x_up -> agentic_trading.worker"
+    ),
+    "upwards, inside a function": Breach(
+        UP, "bus/x_late.py", "def f():\n    import agentic_trading.app", "bus.x_late -> agentic_trading.app"
+    ),
+    "upwards, for types": Breach(
+        UP,
+        "canonical.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import agentic_trading.llm",
+        "agentic_trading.canonical -> agentic_trading.llm",
+    ),
+    "sideways": Breach(
+        UP,
+        "governance/x_side.py",
+        "import agentic_trading.structured",
+        "governance.x_side -> agentic_trading.structured",
+    ),
+    "a package without a place": Breach(UP, "misfit/__init__.py", "", "agentic_trading.misfit"),
+    "the market knows the session": Breach(
+        DESK,
+        "desk/market/x_up.py",
+        "import agentic_trading.desk.session",
+        "x_up -> agentic_trading.desk.session",
+    ),
+    "a ring": Breach(
+        "No rings between siblings",
+        "llm/x_ring.py",
+        "import agentic_trading.llm.x_up\n",
+        "agentic_trading.llm",
+    ),
+    "the gateway knows the desk": Breach(
+        APART, "worker/x_desk.py", "import agentic_trading.desk", "worker.x_desk -> agentic_trading.desk"
+    ),
+    "a client knows the worker": Breach(
+        BUS,
+        "client/x_worker.py",
+        "import agentic_trading.worker",
+        "client.x_worker -> agentic_trading.worker",
+    ),
+    "the desk knows the budget": Breach(
+        BUS,
+        "desk/x_money.py",
+        "import agentic_trading.governance",
+        "desk.x_money -> agentic_trading.governance",
+    ),
+    "the worker names a store": Breach(
+        ADAPTERS,
+        "worker/x_store.py",
+        "import agentic_trading.llm.stores.memory",
+        "worker.x_store -> agentic_trading.llm.stores.memory",
+    ),
+    "a module of llm names a store": Breach(
+        ADAPTERS,
+        "llm/x_store.py",
+        "import agentic_trading.llm.stores.memory",
+        "llm.x_store -> agentic_trading.llm.stores.memory",
+    ),
+    "the reader waits": Breach(
+        "Structured output does no I/O",
+        "structured/x_wait.py",
+        "import asyncio",
+        "structured.x_wait -> asyncio",
+    ),
+    "anthropic by the window": Breach(
+        "anthropic has one door", "worker/x_sdk.py", "import anthropic", "worker.x_sdk -> anthropic"
+    ),
+    "aiokafka by the window": Breach(
+        "aiokafka has one door", "worker/x_kafka.py", "import aiokafka", "worker.x_kafka -> aiokafka"
+    ),
+    "redis under another name": Breach(
+        "redis only in adapters named redis.py",
+        "governance/x_cache.py",
+        "import redis.asyncio",
+        "governance.x_cache -> redis",
+    ),
+}
+RING_BACK = "import agentic_trading.llm.x_ring\n"
+
+
+def lint(root: Path) -> str:
+    """Run the linter over the package in `root` and return what it says, one breach a line."""
+    run = subprocess.run(
+        [LINTER, "--no-cache"],
+        cwd=root,
+        env={"PYTHONPATH": str(root), "COLUMNS": "400", "PATH": ""},
+        capture_output=True,
+        check=False,
+        text=True,
+        encoding="utf-8",
+    )
+    return run.stdout + run.stderr
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the linter's report on a copy of the package in which every breach is planted."""
+    root = tmp_path_factory.mktemp("breached")
+    shutil.copy(ROOT / "pyproject.toml", root)
+    package = root / "agentic_trading"
+    shutil.copytree(ROOT / "agentic_trading", package, ignore=shutil.ignore_patterns("__pycache__", "data"))
+    for breach in BREACHES.values():
+        path = package / breach.path
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{breach.code}\n")
+    with (package / "llm/x_up.py").open("a", encoding="utf-8") as file:
+        file.write(RING_BACK)
+    return lint(root)
+
+
+def test_every_contract_is_kept() -> None:
+    report = lint(ROOT)
+
+    assert " 0 broken." in report, report
+
+
+@pytest.mark.parametrize("name", BREACHES)
+def test_a_planted_breach_is_caught(name: str, report: str) -> None:
+    breach = BREACHES[name]
+    said = report.split("Broken contracts", 1)[-1]
+
+    assert f"{breach.contract} BROKEN" in report, report
+    assert breach.says in said, said
+
+
+def test_every_contract_has_a_breach_that_proves_it(report: str) -> None:
+    assert " 0 kept, " in report, report

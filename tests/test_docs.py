@@ -1,0 +1,61 @@
+"""The pages keep up with the repository: links lead somewhere, commands exist, indexes are whole."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    page
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "infra").rglob("*.md")]
+    if ".venv" not in page.parts
+)
+LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+MAKE = re.compile(r"(?:^|[`\s])make ([a-z]+)(?=[\s`,;.)]|$)", re.MULTILINE)
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def make_targets() -> set[str]:
+    """Return the targets that the Makefile offers to people."""
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z]+):.*##", rules, re.MULTILINE))
+
+
+@every_page
+def test_a_link_leads_to_a_file_that_exists(page: Path) -> None:
+    links = LINK.findall(page.read_text(encoding="utf-8"))
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@every_page
+def test_a_make_command_in_code_is_a_target(page: Path) -> None:
+    code = "\n".join(CODE.findall(page.read_text(encoding="utf-8")))
+
+    assert set(MAKE.findall(code)) - make_targets() == set()
+
+
+def test_the_makefile_has_at_most_ten_targets_each_explained() -> None:
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", rules, re.MULTILINE)
+
+    assert phony
+    assert set(phony[1].split()) - {"always"} == make_targets()
+    assert len(make_targets()) <= 10
+
+
+def test_the_index_of_decisions_names_every_decision() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = set(LINK.findall((folder / "README.md").read_text(encoding="utf-8")))
+
+    assert {page.name for page in folder.glob("[0-9]*.md")} <= listed
+
+
+def test_the_pinned_versions_name_no_host() -> None:
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+
+    assert pins
+    assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9.-]+==[\w.]+( ; [\w .<>=!'\"()]+)?", pin)] == []

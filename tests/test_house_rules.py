@@ -1,0 +1,204 @@
+"""The limits that the design sets for every file, and that neither the linter nor the type checker holds."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "agentic_trading"
+VAGUE = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc", "data", "info", "process"}
+MAY_IMPORT_LATE = ("agentic_trading/app/wire.py", "agentic_trading/app/cli/")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A source file, read and parsed once."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def lines(self) -> int:
+        return self.text.count("\n")
+
+    def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+
+    def place(self, node: ast.AST) -> str:
+        return f"{self.name}:{getattr(node, 'lineno', 1)}"
+
+
+def read(folder: Path) -> list[Module]:
+    """Read every Python file below `folder`."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))}
+    return [Module(str(path.relative_to(ROOT)), text, ast.parse(text)) for path, text in texts.items()]
+
+
+OURS = read(PACKAGE)
+ALL = [*OURS, *read(ROOT / "tests"), *read(ROOT / "benchmarks")]
+
+
+def span(node: ast.AST) -> int:
+    """Return how many lines a definition takes, decorators apart."""
+    return getattr(node, "end_lineno", 0) - getattr(node, "lineno", 0) + 1
+
+
+def longer_than(limit: int, modules: list[Module], *kinds: type[ast.AST]) -> list[str]:
+    """Return where a definition of these kinds is longer than `limit` lines."""
+    return [m.place(node) for m in modules for node in m.nodes(*kinds) if span(node) > limit]
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the places in our package where `pattern` stands, each with its line."""
+    found = re.compile(pattern)
+    return [f"{m.name}: {line.strip()}" for m in OURS for line in m.text.splitlines() if found.search(line)]
+
+
+def test_a_file_has_at_most_400_lines() -> None:
+    assert [f"{m.name}: {m.lines}" for m in ALL if m.lines > 400] == []
+
+
+def test_the_middle_file_has_at_most_150_lines() -> None:
+    assert median(m.lines for m in OURS) <= 150
+
+
+def test_a_function_has_at_most_60_lines() -> None:
+    assert longer_than(60, ALL, ast.FunctionDef, ast.AsyncFunctionDef) == []
+
+
+def test_a_class_has_at_most_250_lines() -> None:
+    assert longer_than(250, ALL, ast.ClassDef) == []
+
+
+def test_a_module_says_in_one_line_what_it_is_for() -> None:
+    openings = {m.name: (ast.get_docstring(m.tree) or "").split("\n\n")[0] for m in ALL}
+
+    assert [name for name, line in openings.items() if not line or "\n" in line] == []
+
+
+def test_a_file_is_named_for_what_it_holds() -> None:
+    assert [m.name for m in ALL if Path(m.name).stem in VAGUE] == []
+
+
+def test_imports_are_absolute() -> None:
+    relative = [m.place(n) for m in ALL for n in m.nodes(ast.ImportFrom) if getattr(n, "level", 0)]
+
+    assert relative == []
+
+
+def test_nothing_is_imported_for_types_only() -> None:
+    assert matches(r"\bTYPE_CHECKING\b") == []
+
+
+def test_imports_stand_at_the_top_but_for_heavy_adapters() -> None:
+    late = [
+        m.place(node)
+        for m in OURS
+        if not m.name.startswith(MAY_IMPORT_LATE)
+        for function in m.nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+
+    assert late == []
+
+
+def ports() -> Iterator[tuple[Module, ast.ClassDef]]:
+    """Yield every public Protocol of the package."""
+    for module in OURS:
+        for node in module.nodes(ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and _is_protocol(node):
+                yield module, node
+
+
+def _is_protocol(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(b).split("[")[0].rpartition(".")[2] == "Protocol" for b in node.bases)
+
+
+def test_a_port_has_its_promise_in_docstrings() -> None:
+    silent = [
+        f"{module.place(node)} {port.name}"
+        for module, port in ports()
+        for node in [port, *(n for n in port.body if isinstance(n, Function) and not n.name.startswith("_"))]
+        if not ast.get_docstring(node)
+    ]
+
+    assert silent == []
+
+
+def front_doors() -> list[str]:
+    """Return the packages that say what they offer in `__all__`."""
+    doors = [m for m in OURS if m.name.endswith("__init__.py") and "__all__" in m.text]
+    return [".".join(Path(m.name).parent.parts) for m in doors]
+
+
+@pytest.mark.parametrize("door", front_doors())
+def test_what_a_front_door_offers_is_explained(door: str) -> None:
+    package = importlib.import_module(door)
+    offered = {name: getattr(package, name) for name in package.__all__}
+
+    made = {name: thing for name, thing in offered.items() if isinstance(thing, type) or callable(thing)}
+    assert [name for name, thing in made.items() if not _own_docstring(name, thing)] == []
+
+
+def _own_docstring(name: str, thing: object) -> bool:
+    """Tell a written docstring from none, an inherited one, or the signature that dataclass makes up."""
+    written = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
+    return bool(written) and not str(written).startswith(f"{name}(")
+
+
+def test_an_ignored_type_error_is_rare_and_has_its_code_and_reason() -> None:
+    ignored = matches(r"type: ignore")
+
+    assert [line for line in ignored if not re.search(r"type: ignore\[[\w, -]+\]\s+# \w", line)] == []
+    assert len(ignored) <= ceil(sum(m.lines for m in OURS) / 1000)
+
+
+def test_an_ignored_rule_has_its_code_and_reason() -> None:
+    assert [
+        line for line in matches(r"# noqa") if not re.search(r"# noqa: [A-Z]+\d+(, [A-Z]+\d+)* - \w", line)
+    ] == []
+
+
+def swallowed() -> Iterator[tuple[Module, ast.ExceptHandler]]:
+    """Yield every handler that catches everything and does not raise it again at its end."""
+    for module in OURS:
+        for node in module.nodes(ast.ExceptHandler):
+            if isinstance(node, ast.ExceptHandler) and _is_broad(node) and not _raises_again(node):
+                yield module, node
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    caught = set(re.findall(r"\w+", ast.unparse(handler.type))) if handler.type else {"Exception"}
+    return bool(caught & {"Exception", "BaseException"})
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    return isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None
+
+
+def test_catching_everything_is_rare_and_has_its_reason() -> None:
+    broad = {m.place(handler): m.text.splitlines()[handler.lineno - 1] for m, handler in swallowed()}
+
+    assert [place for place, line in broad.items() if "#" not in line] == []
+    assert len(broad) <= ceil(0.5 * sum(m.lines for m in OURS) / 1000)
+
+
+def test_a_task_is_started_in_a_group() -> None:
+    assert [
+        line for line in matches(r"\.create_task\(") if not re.search(r"group\.create_task\(", line)
+    ] == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    assert matches(r"\b(TODO|FIXME|XXX)\b|NotImplementedError") == []
