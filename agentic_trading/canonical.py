@@ -1,0 +1,215 @@
+"""One spelling of JSON, so that equal values have equal bytes and equal hashes."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from agentic_trading.errors import TradingError
+
+Fragment = orjson.Fragment
+"""Bytes that are JSON already and are put in as they are."""
+
+_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+# What the C encoder spells in another way than we do, or hides: an integral float, an exponent, a null that may
+# have been NaN. Plain substrings are looked for first: they cost a tenth of the expression, which then decides.
+_HINTS = (b".0,", b".0}", b".0]", b"null", b"e-", b"e1", b"e2", b"e3")
+_SUSPECT = re.compile(rb"(?:^|[:,\[])(?:null|-?\d+(?:\.\d+)?e|-?\d+\.0(?:[,}\]]|$))")
+_EXACT_INTEGER = 2**53
+_LARGEST_INTEGER = 10**21
+_DEEPEST = 128
+
+
+class CanonicalError(TradingError, ValueError):
+    """A value has no canonical JSON spelling; `path` says where, `reason` why and what is allowed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+def canonical_bytes(value: Any) -> bytes:
+    """Spell `value` as JSON with sorted keys, in the one way that its hash is taken over.
+
+    Times become UTC with `Z`, Decimals strings, integral floats integers, -0.0 zero. For ASCII keys,
+    integers within ±2^53 and floats with 1e-5 <= |x| < 1e16 this equals RFC 8785; other floats are
+    spelled as ECMAScript does. Raises `CanonicalError` with a path for NaN, Infinity, keys that are
+    not strings, integers of more than 21 digits, and types that JSON does not have.
+    """
+    try:
+        spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
+    except (TypeError, RecursionError):
+        return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS)
+    if _needs_a_look(spelled) and _SUSPECT.search(spelled):
+        return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS)
+    return spelled
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as what its canonical JSON reads back as: dict, list, str, int, float, bool, None."""
+    return orjson.loads(canonical_bytes(value))
+
+
+def exact_bytes(value: Any) -> bytes:
+    """Spell decoded JSON digit for digit: Decimals and integers of any size stand as numbers.
+
+    Keys keep their order. Raises `CanonicalError` for what JSON does not have.
+    """
+    try:
+        return orjson.dumps(value, default=_number)
+    except TypeError:
+        return orjson.dumps(_exact(value, "$", 0))
+
+
+def exact_value(raw: bytes) -> Any:
+    """Read JSON that `exact_bytes` wrote: integers as int, every other number as Decimal."""
+    return json.loads(raw, parse_float=Decimal)
+
+
+def sha256_hex(*parts: bytes) -> str:
+    """Return the SHA-256 over `parts`, one after the other, in 64 hexadecimal digits."""
+    digest = sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def utc_text(moment: datetime) -> str:
+    """Return `moment` in UTC as ISO 8601 with `Z`; microseconds only where there are any."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def _needs_a_look(spelled: bytes) -> bool:
+    return len(spelled) < 32 or any(hint in spelled for hint in _HINTS)  # a lone number has nothing around it
+
+
+def _plain_scalar(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        if not value.is_finite():
+            raise TypeError("not a number")
+        return str(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise TypeError("no time zone")
+        return utc_text(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(type(value).__name__)
+
+
+def _walk(value: Any, path: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise CanonicalError(path, f"nested deeper than {_DEEPEST} levels")
+    if isinstance(value, Mapping):
+        return {_key(key, path): _walk(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_walk(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    return _leaf(value, path)
+
+
+def _leaf(value: Any, path: str) -> Any:
+    match value:
+        case None | bool() | Fragment():
+            return value
+        case Enum():
+            return _leaf(value.value, path)
+        case str():
+            return _text(value, path)
+        case int():
+            return _integer(value, path)
+        case float():
+            return _float(value, path)
+        case UUID():
+            return str(value)
+        case _:
+            return _scalar(value, path)
+
+
+def _scalar(value: Any, path: str) -> Any:
+    try:
+        return _plain_scalar(value)
+    except TypeError as e:
+        allowed = "allowed are str, int, finite float and Decimal, bool, None, UTC datetime, dict, list"
+        raise CanonicalError(path, f"{value!r:.80} has no JSON spelling ({e}); {allowed}") from e
+
+
+def _key(key: Any, path: str) -> str:
+    if not isinstance(key, str):
+        raise CanonicalError(path, f"the key {key!r:.80} is not a string; allowed are string keys")
+    return str(_text(key, path))  # of an enum, its value: the encoder takes no subclass of str as a key
+
+
+def _text(value: str, path: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as e:
+        raise CanonicalError(path, "holds a lone surrogate; allowed is text that UTF-8 can spell") from e
+    return value
+
+
+def _integer(value: int, path: str) -> Any:
+    if -(2**63) <= value < 2**63:
+        return int(value)
+    if abs(value) < _LARGEST_INTEGER:
+        return Fragment(str(value))
+    raise CanonicalError(
+        path, "an integer of more than 21 digits cannot be spelled exactly; write it as text"
+    )
+
+
+def _float(value: float, path: str) -> Any:
+    if not math.isfinite(value):
+        raise CanonicalError(path, f"{value} is not a JSON number; allowed are finite numbers")
+    if value.is_integer() and abs(value) < _EXACT_INTEGER:
+        return int(value)
+    return Fragment(ecmascript_number(value))
+
+
+def ecmascript_number(value: float) -> str:
+    """Spell a finite float as ECMAScript's Number::toString does (ECMA-262 §6.1.6.1.20, RFC 8785 §3.2.2.3)."""
+    sign = "-" if value < 0 else ""
+    digits_tuple = Decimal(repr(abs(value))).normalize().as_tuple()
+    digits = "".join(map(str, digits_tuple.digits))
+    point = len(digits) + int(digits_tuple.exponent)
+    if len(digits) <= point <= 21:
+        return sign + digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    exponent = f"e{'+' if point > 0 else '-'}{abs(point - 1)}"
+    return sign + (digits if len(digits) == 1 else f"{digits[0]}.{digits[1:]}") + exponent
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Decimal) and value.is_finite():
+        return Fragment(str(value))
+    raise TypeError(type(value).__name__)
+
+
+def _exact(value: Any, path: str, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise CanonicalError(path, f"nested deeper than {_DEEPEST} levels")
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return Fragment(str(value))
+    if isinstance(value, str):
+        return _text(value, path)
+    if isinstance(value, Mapping):
+        return {_key(key, path): _exact(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_exact(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    try:
+        return _number(value)
+    except TypeError as e:
+        raise CanonicalError(path, f"{value!r:.80} is not decoded JSON ({e})") from e

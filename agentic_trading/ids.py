@@ -1,0 +1,38 @@
+"""The only source of chance: ids, and fractions that stand for chance."""
+
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import count
+from uuid import UUID, uuid5
+
+import uuid_utils
+
+NewId = Callable[[], str]
+"""Give a new id, each time another one."""
+
+NAMESPACE = UUID("6f1d3c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11")
+
+
+def random_id() -> str:
+    """Return a random UUID (version 4)."""
+    return str(uuid_utils.uuid4())
+
+
+def derived_id(*parts: str | int) -> str:
+    """Return the UUID (version 5) of `parts`: the same parts give the same id, on any machine."""
+    return str(uuid5(NAMESPACE, "\x1f".join(str(part) for part in parts)))
+
+
+def seeded_ids(seed: str) -> NewId:
+    """Return a source of ids that repeats itself for the same `seed`."""
+    numbers = count()
+    return lambda: derived_id(seed, next(numbers))
+
+
+def fraction(*parts: str | int) -> float:
+    """Return a number in [0, 1) drawn from `parts`: chance that repeats itself, in any order of asking.
+
+    The first 53 bits of SHA-256 over the parts; evenly spread over different parts.
+    """
+    digest = sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53

@@ -1,0 +1,164 @@
+"""The canonical spelling: one value, one text."""
+
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+import orjson
+import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.canonical import (
+    CanonicalError,
+    canonical_bytes,
+    ecmascript_number,
+    exact_bytes,
+    exact_value,
+    plain,
+    utc_text,
+)
+
+ascii_keys = st.text(st.characters(max_codepoint=127), max_size=8)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+safe_floats = (
+    st.floats(1e-5, 1e16, exclude_max=True) | st.floats(-1e16, -1e-5, exclude_min=True) | st.just(0.0)
+)
+rfc_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | safe_floats | text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ascii_keys, inner, max_size=4),
+    max_leaves=12,
+)
+any_finite = st.floats(allow_nan=False, allow_infinity=False)
+exact_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | text | st.decimals(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(rfc_values)
+def test_it_equals_rfc_8785_within_the_stated_limits(value: Any) -> None:
+    assert canonical_bytes(value) == rfc8785.dumps(value)
+
+
+@given(any_finite)
+def test_any_float_is_spelled_as_ecmascript_does(number: float) -> None:
+    spelled = canonical_bytes({"x": number})
+
+    assert spelled == rfc8785.dumps({"x": number})
+
+
+@given(any_finite)
+def test_a_spelled_float_reads_back_as_the_same_number(number: float) -> None:
+    assert float(ecmascript_number(number)) == number
+
+
+@given(st.dictionaries(text, rfc_values, max_size=5))
+def test_what_is_read_back_is_spelled_the_same(value: dict[str, Any]) -> None:
+    spelled = canonical_bytes(value)
+
+    assert canonical_bytes(orjson.loads(spelled)) == spelled
+
+
+@given(st.dictionaries(text, rfc_values, min_size=2, max_size=5))
+def test_the_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
+    turned = dict(reversed(value.items()))
+
+    assert canonical_bytes(turned) == canonical_bytes(value)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, Decimal("NaN"), Decimal("Infinity")])
+def test_a_number_that_json_does_not_have_is_refused_with_its_path(number: Any) -> None:
+    with pytest.raises(CanonicalError, match=r"\$\.bars\[1\]\.close"):
+        canonical_bytes({"bars": [{"close": 1.5}, {"close": number}]})
+
+
+@pytest.mark.parametrize("key", [1, None, 1.5, (1, 2), b"x", True])
+def test_a_key_that_is_not_a_string_is_refused_with_its_path(key: Any) -> None:
+    with pytest.raises(CanonicalError, match=r"\$\.levels: the key"):
+        canonical_bytes({"levels": {key: 1}})
+
+
+@pytest.mark.parametrize(
+    "value", [{1, 2}, b"bytes", object(), 1j, datetime(2026, 1, 2, tzinfo=UTC).replace(tzinfo=None)]
+)
+def test_a_type_without_a_spelling_is_refused_and_the_allowed_ones_are_named(value: Any) -> None:
+    with pytest.raises(CanonicalError, match=r"\$\.x: .*allowed are str, int, finite float"):
+        canonical_bytes({"x": value})
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
+def test_a_lone_surrogate_is_refused(text: str) -> None:
+    with pytest.raises(CanonicalError, match="lone surrogate"):
+        canonical_bytes({"x": [text]})
+    with pytest.raises(CanonicalError, match="lone surrogate"):
+        canonical_bytes({text: 1})
+
+
+def test_an_integer_that_no_reader_keeps_is_refused() -> None:
+    assert canonical_bytes([10**20]) == b"[100000000000000000000]"
+
+    with pytest.raises(CanonicalError, match="21 digits"):
+        canonical_bytes([10**21])
+
+
+def test_nesting_has_an_end() -> None:
+    deep: Any = 1
+    for _ in range(2000):
+        deep = [deep]
+
+    with pytest.raises(CanonicalError, match="128 levels"):
+        canonical_bytes(deep)
+
+
+@pytest.mark.parametrize(
+    ("value", "spelled"),
+    [
+        (-0.0, b"0"),
+        (2.0, b"2"),
+        ({"x": 3.0, "y": 4.5}, b'{"x":3,"y":4.5}'),
+        (Decimal("1.50"), b'"1.50"'),
+        (datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2))), b'"2026-01-02T01:04:05Z"'),
+        (datetime(2026, 1, 2, 3, 4, 5, 60, tzinfo=UTC), b'"2026-01-02T03:04:05.000060Z"'),
+        (None, b"null"),
+        ({"e1": None}, b'{"e1":null}'),
+        ((1, "null"), b'[1,"null"]'),
+    ],
+)
+def test_each_kind_of_value_has_its_one_spelling(value: Any, spelled: bytes) -> None:
+    assert canonical_bytes(value) == spelled
+
+
+def test_an_enum_is_spelled_by_its_value_as_a_key_too() -> None:
+    class Layer(StrEnum):
+        TREND = "trend"
+
+    assert canonical_bytes({Layer.TREND: Layer.TREND}) == b'{"trend":"trend"}'
+
+
+def test_plain_gives_what_the_wire_gives() -> None:
+    value = {"price": Decimal("42500.10"), "pair": ("BTC", "USDT"), "at": datetime(2026, 1, 2, tzinfo=UTC)}
+
+    assert plain(value) == {"price": "42500.10", "pair": ["BTC", "USDT"], "at": "2026-01-02T00:00:00Z"}
+
+
+@given(st.dictionaries(text, exact_values, max_size=5))
+def test_exact_spelling_keeps_every_digit(value: dict[str, Any]) -> None:
+    back = exact_value(exact_bytes(value))
+
+    assert back == value
+    assert exact_bytes(back) == exact_bytes(value)
+
+
+@pytest.mark.parametrize("value", [{"x": 1.5j}, {"x": [Decimal("NaN")]}, {"x": {1: 2}}, {"x": "\ud800"}])
+def test_exact_spelling_refuses_what_is_not_decoded_json(value: Any) -> None:
+    with pytest.raises(CanonicalError, match=r"\$\.x"):
+        exact_bytes(value)
+
+
+def test_times_are_spelled_in_utc() -> None:
+    assert utc_text(datetime(2026, 7, 1, 12, tzinfo=timezone(timedelta(hours=-4)))) == "2026-07-01T16:00:00Z"

@@ -1,0 +1,74 @@
+"""Time and chance come from one place each."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.clock import SimClock, SystemClock
+from agentic_trading.ids import derived_id, fraction, random_id, seeded_ids
+
+START = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+async def test_a_simulated_clock_moves_only_when_it_is_told() -> None:
+    clock = SimClock(START)
+
+    await clock.sleep(3600)
+    slept = clock.now()
+    clock.advance_to(START + timedelta(minutes=5))
+
+    assert slept == START
+    assert clock.now() == START + timedelta(minutes=5)
+    assert clock.monotonic() <= clock.monotonic()
+
+
+def test_a_simulated_clock_cannot_go_back() -> None:
+    clock = SimClock(START)
+
+    with pytest.raises(ValueError, match="cannot go back"):
+        clock.advance_to(START - timedelta(microseconds=1))
+
+
+def test_clocks_tell_utc() -> None:
+    clock = SimClock(datetime(2026, 1, 2, 5, tzinfo=timezone(timedelta(hours=5))))
+
+    assert clock.now() == START
+    assert clock.now().tzinfo is UTC
+    assert SystemClock().now().tzinfo is UTC
+
+
+async def test_the_system_clock_waits_and_yields() -> None:
+    clock = SystemClock()
+    before = clock.monotonic()
+
+    await clock.sleep(0.001)
+    await clock.sleep(-1)
+
+    assert clock.monotonic() - before >= 0.001
+
+
+def test_random_ids_differ_and_derived_ids_do_not() -> None:
+    assert random_id() != random_id()
+    assert derived_id("a", 1) == derived_id("a", 1) != derived_id("a1")
+
+
+def test_seeded_ids_repeat_themselves_and_never_within_a_run() -> None:
+    first, second = seeded_ids("s"), seeded_ids("s")
+    ids = [first() for _ in range(100)]
+
+    assert ids == [second() for _ in range(100)]
+    assert len(set(ids)) == 100
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers())
+def test_a_fraction_repeats_itself_and_stays_in_range(part: str, number: int) -> None:
+    assert 0.0 <= fraction(part, number) < 1.0
+    assert fraction(part, number) == fraction(part, number)
+
+
+def test_fractions_are_spread_evenly() -> None:
+    drawn = [fraction("even", number) for number in range(10_000)]
+
+    assert 0.045 < sum(one < 0.05 for one in drawn) / 10_000 < 0.055
