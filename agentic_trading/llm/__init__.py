@@ -1,0 +1,72 @@
+"""What an LLM call is, who answers it and where it is kept: the front door of the contract."""
+
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import (
+    DeterminismLevel,
+    EnvelopeWorkflow,
+    EvidenceItem,
+    LLMEnvelope,
+    LLMProvider,
+    ResponseFormat,
+)
+from agentic_trading.llm.errors import (
+    EnvelopeValidationError,
+    LLMBudgetExhaustedError,
+    LLMCallError,
+    LLMError,
+    LLMResponseValidationError,
+    LookAheadError,
+    ProviderError,
+    StoreError,
+    StoreLockedError,
+    UnknownModelError,
+)
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
+from agentic_trading.llm.reading import AttemptTrace, Fix, Stage, Violation
+from agentic_trading.llm.result import LLMResult, Usage
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+
+__all__ = [
+    "AttemptTrace",
+    "DeterminismLevel",
+    "Durability",
+    "EnvelopeBuilder",
+    "EnvelopeValidationError",
+    "EnvelopeWorkflow",
+    "Event",
+    "EvidenceItem",
+    "FailureKind",
+    "FailureReason",
+    "Fix",
+    "InteractionStore",
+    "JsonFileInteractionStore",
+    "LLMBudget",
+    "LLMBudgetExhaustedError",
+    "LLMCallError",
+    "LLMEnvelope",
+    "LLMError",
+    "LLMInteraction",
+    "LLMProvider",
+    "LLMResponseValidationError",
+    "LLMResult",
+    "LookAheadError",
+    "MemoryInteractionStore",
+    "NoDecision",
+    "OutputPolicy",
+    "ProviderError",
+    "ResponseFormat",
+    "RetryPolicy",
+    "SafetyConstraints",
+    "Stage",
+    "StoreError",
+    "StoreLockedError",
+    "UnknownModelError",
+    "Usage",
+    "Violation",
+]

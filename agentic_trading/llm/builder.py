@@ -1,0 +1,247 @@
+"""Collect what an envelope needs, then check everything once in `build()`."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from agentic_trading.canonical import CanonicalError
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.ids import NewId, random_id
+from agentic_trading.llm.envelope import (
+    DeterminismLevel,
+    Effort,
+    EnvelopeWorkflow,
+    EvidenceItem,
+    LLMEnvelope,
+    LLMProvider,
+    ResponseFormat,
+)
+from agentic_trading.llm.errors import EnvelopeValidationError
+from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
+from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.rules import check_envelope
+
+
+class EnvelopeBuilder:
+    """Build one `LLMEnvelope`: each `with_…` returns the builder, `build()` checks everything at once.
+
+    `clock` stamps creation and retrieval, `ids` gives envelope and trace ids. A builder may build several
+    times; each envelope has an id of its own.
+    """
+
+    def __init__(self, *, clock: Clock | None = None, ids: NewId = random_id) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._ids = ids
+        self._workflow = EnvelopeWorkflow.GENERAL
+        self._fields: dict[str, Any] = {}
+        self._evidence: list[dict[str, Any]] = []
+        self._budget: dict[str, Any] = {}
+        self._safety: dict[str, Any] = {}
+
+    def for_analysis(self) -> Self:
+        """Start from the analysis preset."""
+        return self._for(EnvelopeWorkflow.ANALYSIS)
+
+    def for_planning(self) -> Self:
+        """Start from the planning preset."""
+        return self._for(EnvelopeWorkflow.PLANNING)
+
+    def for_execution(self) -> Self:
+        """Start from the execution preset: deterministic, strict, temperature 0.0 without exception."""
+        return self._for(EnvelopeWorkflow.EXECUTION)
+
+    def for_general(self) -> Self:
+        """Start from the general preset."""
+        return self._for(EnvelopeWorkflow.GENERAL)
+
+    def child_of(self, envelope: LLMEnvelope) -> Self:
+        """Belong to the trace and tenant of `envelope`, caused by it."""
+        return self._set(
+            trace_id=envelope.trace_id,
+            causation_id=envelope.envelope_id,
+            parent_envelope_id=envelope.envelope_id,
+            tenant_id=envelope.tenant_id,
+        )
+
+    def with_instructions(self, instructions: str, *, prompt_version: str = "") -> Self:
+        """Say what to do; `prompt_version` names the version of this text."""
+        self._set(instructions=instructions)
+        return self._set(prompt_version=prompt_version) if prompt_version else self
+
+    def with_context(self, context: Mapping[str, Any], *, as_of: datetime | None = None) -> Self:
+        """Give the platform's state; `as_of` is the moment of the newest thing in it."""
+        self._set(context=dict(context))
+        return self._set(context_as_of=as_of) if as_of else self
+
+    def add_evidence(
+        self,
+        source: str,
+        content: Any,
+        *,
+        evidence_id: str = "",
+        available_at: datetime | None = None,
+    ) -> Self:
+        """Add one piece of evidence; without an id it is named by its place (`E1`, `E2`, …)."""
+        self._evidence.append({
+            "evidence_id": evidence_id or f"E{len(self._evidence) + 1}",
+            "source": source,
+            "content": content,
+            "available_at": available_at,
+        })
+        return self
+
+    def with_tools(self, *names: str) -> Self:
+        """Name the tools that the model may call."""
+        return self._set(tools_allowed=list(names))
+
+    def with_budget(
+        self,
+        *,
+        max_output_tokens: int | None = None,
+        thinking_budget: int | None = None,
+        max_input_tokens: int | None = None,
+        max_cost_nusd: int | None = None,
+        max_cost_usd: float | None = None,
+        max_calls_per_day: int | None = None,
+    ) -> Self:
+        """Limit what the call may use; what is not given keeps the preset's value."""
+        given = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        self._budget.update(given)
+        return self
+
+    def with_output_schema(self, schema: Mapping[str, Any]) -> Self:
+        """Ask for an answer that fits this JSON Schema."""
+        return self._set(expected_output_schema=dict(schema))
+
+    def with_output_policy(self, policy: OutputPolicy) -> Self:
+        """Replace the preset's way of asking for and reading the answer."""
+        return self._set(output_policy=policy)
+
+    def with_response_format(self, response_format: ResponseFormat) -> Self:
+        """Ask for JSON or text."""
+        return self._set(response_format=response_format)
+
+    def with_safety(
+        self,
+        *,
+        require_deterministic: bool | None = None,
+        require_json: bool | None = None,
+    ) -> Self:
+        """Demand guarantees; what is not given keeps the preset's value."""
+        given = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        self._safety.update(given)
+        return self
+
+    def with_provider(self, provider: LLMProvider, model: str = "") -> Self:
+        """Choose who answers; without a model the preset's is taken."""
+        return self._set(provider=provider, model=model)
+
+    def with_temperature(self, temperature: float) -> Self:
+        """Demand a sampling temperature; refused at `build()` where the workflow or safety forbids it."""
+        return self._set(temperature=temperature)
+
+    def with_effort(self, effort: Effort) -> Self:
+        """Say how hard the model shall try, where it takes that."""
+        return self._set(effort=effort)
+
+    def with_determinism(self, level: DeterminismLevel) -> Self:
+        """Demand a level of determinism."""
+        return self._set(determinism=level)
+
+    def with_retry_policy(self, policy: RetryPolicy) -> Self:
+        """Replace the default retry policy."""
+        return self._set(retry_policy=policy)
+
+    def with_trace(self, trace_id: str = "", causation_id: str = "") -> Self:
+        """Belong to a decision chain, with a direct cause."""
+        return self._set(**{
+            k: v for k, v in {"trace_id": trace_id, "causation_id": causation_id}.items() if v
+        })
+
+    def with_agent(self, agent_id: str, agent_type: str = "") -> Self:
+        """Name the calling agent."""
+        return self._set(agent_id=agent_id, agent_type=agent_type)
+
+    def with_tenant(self, tenant_id: str) -> Self:
+        """Name the tenant."""
+        return self._set(tenant_id=tenant_id)
+
+    def with_subject(self, subject: str, *, step: str = "", occurrence: int = 0) -> Self:
+        """Name the symbol or topic, the step of the agent, and how often this request was asked before in it."""
+        return self._set(subject=subject, step=step, occurrence=occurrence)
+
+    def with_as_of(self, as_of: datetime) -> Self:
+        """Fix the market's moment: nothing in the envelope may be younger."""
+        return self._set(as_of=as_of)
+
+    def with_deadline(self, deadline: datetime) -> Self:
+        """Say until when an answer is of use."""
+        return self._set(deadline=deadline)
+
+    def with_priority(self, priority: int) -> Self:
+        """Replace the preset's priority; higher goes first."""
+        return self._set(priority=priority)
+
+    def with_idempotency_key(self, key: str) -> Self:
+        """Charge this call once under `key`, however often it is delivered; default is the envelope id."""
+        return self._set(idempotency_key=key)
+
+    def with_must_understand(self, *fields: str) -> Self:
+        """Name fields that a worker must know, or refuse the envelope."""
+        return self._set(must_understand=list(fields))
+
+    def build(self) -> LLMEnvelope:
+        """Return the envelope, frozen and hashed.
+
+        Raises `EnvelopeValidationError` with every problem found, `LookAheadError` if something in it was not
+        known at `as_of`.
+        """
+        if not str(self._fields.get("instructions", "")).strip():
+            raise EnvelopeValidationError(["instructions are missing; say what the model shall do"])
+        try:
+            envelope = LLMEnvelope(**self._collected())
+        except ValidationError as e:
+            raise EnvelopeValidationError([_problem(error) for error in e.errors()]) from e
+        except CanonicalError as e:
+            raise EnvelopeValidationError([str(e)]) from e
+        check_envelope(envelope)
+        return envelope
+
+    def _collected(self) -> dict[str, Any]:
+        preset = PRESETS[self._workflow]
+        now = self._clock.now()
+        fields = {
+            "workflow": self._workflow,
+            "envelope_id": self._ids(),
+            "created_at": now,
+            "budget": LLMBudget.model_validate({**preset.budget.model_dump(), **self._budget})
+            if self._budget
+            else preset.budget,
+            "safety_constraints": SafetyConstraints(**{**preset.safety.model_dump(), **self._safety})
+            if self._safety
+            else preset.safety,
+            "output_policy": preset.output,
+            "determinism": preset.determinism,
+            "priority": preset.priority,
+            "retrieved_evidence": [EvidenceItem(retrieved_at=now, **item) for item in self._evidence],
+            **self._fields,
+        }
+        fields["model"] = fields.get("model") or preset.model
+        fields.setdefault("trace_id", "")
+        fields["trace_id"] = fields["trace_id"] or self._ids()
+        return fields
+
+    def _for(self, workflow: EnvelopeWorkflow) -> Self:
+        self._workflow = workflow
+        return self
+
+    def _set(self, **fields: Any) -> Self:
+        self._fields.update(fields)
+        return self
+
+
+def _problem(error: Any) -> str:
+    where = ".".join(map(str, error["loc"])) or "envelope"
+    return f"{where}: {error['msg']} (was {error.get('input')!r:.80})"

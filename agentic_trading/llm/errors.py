@@ -1,0 +1,122 @@
+"""What can go wrong with an LLM call, as exceptions for callers that cannot go on.
+
+TradingError
+└── LLMError
+    ├── EnvelopeValidationError      the envelope must not be sent as it is
+    │   └── LookAheadError           it holds something that was not known at `as_of`
+    ├── LLMBudgetExhaustedError      a ceiling would be passed
+    ├── LLMResponseValidationError   the answer does not fit the schema
+    ├── LLMCallError                 any other failed call, with its reason
+    ├── ProviderError                one attempt failed at the provider; never leaves the worker
+    ├── UnknownModelError            no row in the capability table or the price book
+    └── StoreError                   the log cannot be read or written
+        └── StoreLockedError         another process writes to it
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from agentic_trading.errors import TradingError
+from agentic_trading.llm.failure import FailureKind, FailureReason
+
+
+class LLMError(TradingError):
+    """Anything that goes wrong between an envelope and its interaction."""
+
+
+class EnvelopeValidationError(LLMError, ValueError):
+    """An envelope breaks a rule; `problems` lists every one found, each with what is allowed."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class LookAheadError(EnvelopeValidationError):
+    """Something in the envelope was not available at `as_of`; `what` names it, `known_at` says since when it is."""
+
+    def __init__(self, what: str, known_at: datetime, as_of: datetime) -> None:
+        self.what = what
+        self.known_at = known_at
+        self.as_of = as_of
+        problem = f"{what} is known since {known_at}, after as_of {as_of}; allowed is what was known at as_of"
+        super().__init__([problem])
+
+
+class LLMBudgetExhaustedError(LLMError):
+    """A ceiling leaves less than the call can cost."""
+
+    def __init__(self, scope: str, *, asked: int, left: int, unit: str) -> None:
+        self.scope = scope
+        self.asked = asked
+        self.left = left
+        self.unit = unit
+        super().__init__(
+            f"{scope} has {left} {unit} left, the call may need {asked}; raise the limit or ask for less"
+        )
+
+
+class LLMResponseValidationError(LLMError):
+    """The answer does not fit `expected_output_schema`; `errors` says where."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("the answer does not fit the schema: " + "; ".join(self.errors))
+
+
+class LLMCallError(LLMError):
+    """A call failed for `reason`."""
+
+    def __init__(self, reason: FailureReason) -> None:
+        self.reason = reason
+        super().__init__(f"{reason.category}: {reason.description}")
+
+
+class ProviderError(LLMError):
+    """One attempt failed at the provider.
+
+    `sent` says whether the request may have been processed (and billed): False only when it surely was not.
+    `retry_after_s` is the wait that the provider asked for, in seconds.
+    """
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        *,
+        sent: bool,
+        retry_after_s: float | None = None,
+        provider_request_id: str = "",
+    ) -> None:
+        self.kind = kind
+        self.message = message
+        self.sent = sent
+        self.retry_after_s = retry_after_s
+        self.provider_request_id = provider_request_id
+        super().__init__(f"{kind}: {message}")
+
+
+class UnknownModelError(LLMError, LookupError):
+    """A model has no row in `table`; `known` lists the rows there are."""
+
+    def __init__(self, model: str, table: str, known: Sequence[str]) -> None:
+        self.model = model
+        self.table = table
+        self.known = tuple(known)
+        super().__init__(f"unknown model {model!r} in the {table}; known are {', '.join(sorted(known))}")
+
+
+class StoreError(LLMError):
+    """A log cannot be read or written at `path`, line `line` (1-based; 0 where no line is to blame)."""
+
+    def __init__(self, path: Path, reason: str, *, line: int = 0) -> None:
+        self.path = path
+        self.line = line
+        self.reason = reason
+        where = f"{path}:{line}" if line else f"{path}"
+        super().__init__(f"{where}: {reason}")
+
+
+class StoreLockedError(StoreError):
+    """Another process has the log open for writing."""

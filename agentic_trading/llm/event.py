@@ -1,0 +1,36 @@
+"""Anything else that belongs to a trace: a trigger, an assessment, an intent, a fill, a skip, a budget event."""
+
+from functools import cached_property
+from typing import Self
+
+from pydantic import AwareDatetime, BaseModel, Field
+
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.llm.envelope import JsonObject
+
+
+class Event(BaseModel, frozen=True, extra="allow"):
+    """One fact of a trace, in the same log as the interactions.
+
+    `causation_id` is the id of the direct cause (an event, an envelope or an interaction). `as_of` is the market's
+    time, `time` when it was recorded. `body` is plain JSON (Decimals as strings).
+    """
+
+    kind: str = Field(min_length=1)
+    id: str
+    trace_id: str
+    causation_id: str = ""
+    tenant_id: str = "default"
+    as_of: AwareDatetime | None = None
+    time: AwareDatetime
+    body: JsonObject = Field(default_factory=dict)
+
+    @cached_property
+    def wire(self) -> bytes:
+        """The event as it stands on the wire and in the log."""
+        return canonical_bytes({**self.model_dump(), **(self.model_extra or {})})
+
+    @classmethod
+    def from_wire(cls, raw: bytes) -> Self:
+        """Read an event; raises pydantic's `ValidationError` for anything else."""
+        return cls.model_validate_json(raw)

@@ -1,0 +1,72 @@
+"""One attempt on record: the envelope and its result."""
+
+from functools import cached_property
+from typing import Any, Self
+
+import orjson
+from pydantic import AwareDatetime, BaseModel, Field
+
+from agentic_trading.canonical import exact_value, utc_text
+from agentic_trading.clock import SystemClock
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.result import LLMResult
+
+_system_clock = SystemClock()
+
+
+def interaction_id(envelope_id: str, attempt_number: int) -> str:
+    """Return the id of an attempt's interaction: the same attempt has the same id, however often it is recorded."""
+    return derived_id("interaction", envelope_id, attempt_number)
+
+
+def _own_id(fields: dict[str, Any]) -> str:
+    return interaction_id(fields["envelope"].envelope_id, fields["result"].attempt_number)
+
+
+class LLMInteraction(BaseModel, frozen=True, extra="allow"):
+    """An envelope and what one attempt at it gave. Every attempt is an interaction of its own."""
+
+    envelope: LLMEnvelope
+    result: LLMResult
+    interaction_id: str = Field(default_factory=_own_id)
+    stored_at: AwareDatetime = Field(default_factory=_system_clock.now)
+
+    @property
+    def trace_id(self) -> str:
+        """The decision chain that this belongs to."""
+        return self.envelope.trace_id
+
+    @cached_property
+    def wire(self) -> bytes:
+        """The interaction as it stands on the wire and in the log; envelope bytes are put in unchanged."""
+        extra = b""
+        if self.model_extra:
+            extra = orjson.dumps(self.model_extra)[1:-1] + b","
+        return b'{"interaction_id":%b,"envelope":%b,"result":%b,%b"stored_at":"%b"}' % (
+            orjson.dumps(self.interaction_id),
+            self.envelope.wire,
+            self.result.wire,
+            extra,
+            utc_text(self.stored_at).encode(),
+        )
+
+    @classmethod
+    def from_wire(cls, raw: bytes) -> Self:
+        """Read an interaction with every number of `parsed_output` exact.
+
+        Raises pydantic's `ValidationError` or `ValueError` for anything that is not an interaction.
+        """
+        fields = orjson.loads(raw)
+        result = fields.get("result") if isinstance(fields, dict) else None
+        if isinstance(result, dict) and _has_number_to_lose(result.get("parsed_output")):
+            result["parsed_output"] = exact_value(raw)["result"]["parsed_output"]
+        return cls.model_validate(fields)
+
+
+def _has_number_to_lose(value: Any) -> bool:
+    if isinstance(value, float):
+        return True
+    if isinstance(value, dict):
+        return any(map(_has_number_to_lose, value.values()))
+    return isinstance(value, list) and any(map(_has_number_to_lose, value))

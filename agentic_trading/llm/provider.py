@@ -1,0 +1,66 @@
+"""The port to whoever answers, and what goes through it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from agentic_trading.llm.envelope import Effort, LLMEnvelope
+from agentic_trading.llm.result import Usage
+
+Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One completion to ask for: `system` and one `user` message, and the envelope that they were made from.
+
+    `max_tokens` is the wire's cap: answer and thinking together. `response_schema` is set when the provider
+    shall enforce it (`native_schema`); `temperature` is None where it must not be sent.
+    `attempt` is 1-based; `answer` counts the answers asked for (1, or 2 and more for re-asks).
+    """
+
+    envelope: LLMEnvelope
+    attempt: int
+    answer: int
+    system: str
+    user: str
+    transport: Transport
+    max_tokens: int
+    response_schema: Mapping[str, Any] | None = None
+    thinking_budget: int = 0
+    effort: Effort | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponse:
+    """One answer, as it came: the text, why it stopped, what was used, who served it.
+
+    `stop_reason` is the provider's own word (`end_turn`, `max_tokens`, `refusal`, …).
+    `structured` is the object that a native transport hands over already parsed, if it does.
+    """
+
+    text: str
+    stop_reason: str
+    usage: Usage
+    model: str
+    provider_request_id: str = ""
+    provider_response_id: str = ""
+    structured: Mapping[str, Any] | None = None
+    logprobs: tuple[float, ...] = field(default=())
+
+
+class Provider(Protocol):
+    """Answer once. Never retry, parse, meter or cache."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Ask for one completion; raises `ProviderError` with a `FailureKind` for anything that fails."""
+        ...
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Return the provider's own count of input tokens, or None where it has none to give."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back connections and processes; harmless twice."""
+        ...

@@ -1,0 +1,62 @@
+"""How one answer was read: what was seen, what was wrong, what was changed."""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+
+class Stage(StrEnum):
+    """Where the reading of an answer ended."""
+
+    REFUSAL = "refusal"
+    TRUNCATED = "truncated"
+    RESPONSE_EMPTY = "response_empty"
+    JSON_PARSE = "json_parse"
+    AMBIGUOUS = "ambiguous"
+    SCHEMA_VALIDATION = "schema_validation"
+    SEMANTIC = "semantic"
+    TRANSPORT = "transport"
+    SCHEMA_INVALID = "schema_invalid"
+    DONE = "done"
+
+
+class Violation(BaseModel, frozen=True, extra="allow"):
+    """One rule that a value breaks.
+
+    `path` is a JSON path (`$.legs[0].qty`), `allowed` the values or bounds that would pass,
+    `suggestion` the nearest of them: shown to the model, never put into the data.
+    """
+
+    path: str
+    keyword: str
+    message: str
+    expected: Any = None
+    actual: Any = None
+    allowed: Any = None
+    suggestion: Any = None
+
+
+class Fix(BaseModel, frozen=True, extra="allow"):
+    """One change made while reading; `where` is a path or an offset in the text."""
+
+    kind: str
+    where: str
+    before: str = ""
+    after: str = ""
+
+
+class AttemptTrace(BaseModel, frozen=True, extra="allow"):
+    """How one answer was read. `verdict` is the stage at which reading ended; `DONE` means accepted."""
+
+    parser: str
+    transport: Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
+    verdict: Stage
+    decode: Literal["strict", "lossless", "guess", "none"] = "none"
+    fixes: tuple[Fix, ...] = ()
+    coercions: tuple[Fix, ...] = ()
+    patches: tuple[Fix, ...] = ()
+    errors: tuple[Violation, ...] = ()
+    semantic_check: str = ""
+    logprob_mean: float | None = None
+    logprob_min: float | None = None

@@ -1,0 +1,62 @@
+"""The port to what the log knows: records found by id, trace, cause, request hash; sums."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import Record
+
+SpendKey = Literal["agent", "model", "workflow", "day", "tenant", "provider"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What a group of attempts used. `key` is the group's value per asked `SpendKey`, `day` in UTC of `stored_at`."""
+
+    key: tuple[str, ...]
+    attempts: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    cost_nusd: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """One decision chain: how many records of which kind, from when to when (UTC, ISO 8601), and its cost."""
+
+    trace_id: str
+    first: str
+    last: str
+    attempts: int
+    events: int
+    cost_nusd: int
+    subject: str
+
+
+class Records(Protocol):
+    """Answer questions about a log. Everything can be rebuilt from the log; order is the log's order."""
+
+    async def find(self, record_id: str) -> Record | None:
+        """Return the record with this id: an interaction by its own id, an event by its id."""
+        ...
+
+    async def trace(self, trace_id: str) -> list[Record]:
+        """Return all records of a decision chain, in the log's order."""
+        ...
+
+    async def traces(self, limit: int = 20) -> list[TraceSummary]:
+        """Return the newest decision chains, newest first."""
+        ...
+
+    async def by_envelope(self, envelope_id: str) -> list[LLMInteraction]:
+        """Return all attempts at an envelope, oldest first."""
+        ...
+
+    async def by_request(self, request_hash: str, occurrence: int) -> list[LLMInteraction]:
+        """Return all recorded attempts at a request and occurrence, oldest first."""
+        ...
+
+    async def spend(self, *by: SpendKey) -> list[Spend]:
+        """Return what was used, summed by the given keys, in the order of the keys' values."""
+        ...

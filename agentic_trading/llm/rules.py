@@ -1,0 +1,73 @@
+"""The rules that an envelope must keep, checked by `build()` for the caller and by the worker for the platform."""
+
+from datetime import datetime
+
+from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
+from agentic_trading.llm.errors import EnvelopeValidationError, LookAheadError
+from agentic_trading.llm.presets import PRESETS
+
+
+def check_envelope(envelope: LLMEnvelope) -> None:
+    """Refuse an envelope that must not be sent.
+
+    Raises `EnvelopeValidationError` with all problems, `LookAheadError` if it holds something younger than `as_of`.
+    """
+    problems = [*_text_problems(envelope), *_determinism_problems(envelope), *_identity_problems(envelope)]
+    if problems:
+        raise EnvelopeValidationError(problems)
+    check_look_ahead(envelope)
+
+
+def check_look_ahead(envelope: LLMEnvelope) -> None:
+    """Raise `LookAheadError` if dated evidence or context is younger than `as_of`; without `as_of` nothing is checked.
+
+    Text cannot be checked: what an instruction or a string says of the future is not seen.
+    """
+    if envelope.as_of is None:
+        return
+    if envelope.context_as_of is not None:
+        _not_after("the context", envelope.context_as_of, envelope.as_of)
+    for item in envelope.retrieved_evidence:
+        if item.available_at is not None:
+            _not_after(f"evidence {item.evidence_id} ({item.source})", item.available_at, envelope.as_of)
+
+
+def _not_after(what: str, known_at: datetime, as_of: datetime) -> None:
+    if known_at > as_of:
+        raise LookAheadError(what, known_at, as_of)
+
+
+def _text_problems(envelope: LLMEnvelope) -> list[str]:
+    if envelope.instructions.strip():
+        return []
+    return ["instructions are missing; say what the model shall do"]
+
+
+def _determinism_problems(envelope: LLMEnvelope) -> list[str]:
+    problems = []
+    if envelope.temperature != 0.0:
+        if envelope.safety_constraints.require_deterministic:
+            problems.append(f"temperature is {envelope.temperature}; require_deterministic allows 0.0 only")
+        elif not PRESETS[envelope.workflow].temperature_may_change:
+            problems.append(
+                f"temperature is {envelope.temperature}; workflow {envelope.workflow} allows 0.0 only"
+            )
+    preset = PRESETS[envelope.workflow]
+    if preset.safety.require_deterministic and not envelope.safety_constraints.require_deterministic:
+        problems.append(f"workflow {envelope.workflow} demands require_deterministic=True")
+    if envelope.determinism is DeterminismLevel.GREEDY and envelope.temperature != 0.0:
+        problems.append(f"determinism 'greedy' allows temperature 0.0 only, not {envelope.temperature}")
+    return problems
+
+
+def _identity_problems(envelope: LLMEnvelope) -> list[str]:
+    problems = []
+    if envelope.causation_id and envelope.causation_id == envelope.envelope_id:
+        problems.append("causation_id is the envelope itself; allowed is the id of another event")
+    ids = [item.evidence_id for item in envelope.retrieved_evidence]
+    if len(ids) != len(set(ids)):
+        repeated = sorted({i for i in ids if ids.count(i) > 1})
+        problems.append(f"evidence ids {', '.join(repeated)} stand twice; allowed are distinct ids")
+    if envelope.deadline is not None and envelope.as_of is not None and envelope.deadline < envelope.as_of:
+        problems.append("deadline is before as_of; allowed is a deadline at or after it")
+    return problems

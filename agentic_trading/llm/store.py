@@ -1,0 +1,79 @@
+"""The port to the log: what is stored stays, unchanged, in order."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+
+Record = LLMInteraction | Event
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the log: its 1-based number, the record, and the record's hash in the chain."""
+
+    seq: int
+    record: Record
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What re-reading the whole log found: lines read, and the first break if there is one."""
+
+    lines: int
+    head: str
+    broken_line: int = 0
+    reason: str = ""
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether every line and every link of the chain is as it was written."""
+        return self.broken_line == 0
+
+
+class InteractionStore(Protocol):
+    """Keep interactions and events in one log, in the order in which they were given.
+
+    `store` and `record` return when the record is as durable as the store promises; a record whose id is already
+    there is kept once (the second call changes nothing and returns). Raises `StoreError` when the log cannot be
+    written: nothing is then acknowledged.
+    """
+
+    async def store(self, interaction: LLMInteraction) -> None:
+        """Keep one attempt."""
+        ...
+
+    async def record(self, event: Event) -> None:
+        """Keep one event."""
+        ...
+
+    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+        """Return the last attempt at an envelope, or None."""
+        ...
+
+    async def get_by_trace_id(self, trace_id: str) -> list[LLMInteraction]:
+        """Return all attempts of a decision chain, oldest first."""
+        ...
+
+    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+        """Return the newest attempts, newest first."""
+        ...
+
+    def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+        """Give every entry with a number above `after`, in order, and end."""
+        ...
+
+    def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+        """Give every entry with a number above `after`, in order, and wait for more until closed."""
+        ...
+
+    async def verify(self) -> Verification:
+        """Read the log again and recompute every hash."""
+        ...
+
+    async def aclose(self) -> None:
+        """Make everything durable and give the log back; harmless twice."""
+        ...

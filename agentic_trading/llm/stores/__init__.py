@@ -1,0 +1,1 @@
+"""Where interactions are kept: memory and a crash-safe JSONL log."""

@@ -1,0 +1,1 @@
+"""The log as a file of JSON lines: written by one process, read by any."""

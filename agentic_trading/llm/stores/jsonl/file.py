@@ -1,0 +1,204 @@
+"""The file of a log, open for appending and locked; everything here blocks and belongs into a thread."""
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+
+import orjson
+
+from agentic_trading.llm.errors import StoreError, StoreLockedError
+from agentic_trading.llm.stores.chain import swallows_a_line, write_line
+from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
+
+_INTERACTION_ID = re.compile(rb'\{"interaction_id":"([^"\\]+)"')  # how every interaction of ours begins
+
+
+class Disk:
+    """How bytes get into a file, and from there onto the disk."""
+
+    def append(self, fd: int, data: bytes) -> None:
+        """Write all of `data`; raises `OSError`, and then part of it may stand in the file."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+
+    def sync(self, fd: int) -> None:
+        """Return when what was written outlives a power cut; raises `OSError`, and then nothing is known."""
+        getattr(os, "fdatasync", os.fsync)(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What one `append` did: where the log ends now, how many lines are new, how many records it knew before."""
+
+    position: Position
+    lines: int
+    duplicates: int
+    bytes_written: int
+    synced: bool
+
+
+class LogFile:
+    """Append to the log at `path`, alone.
+
+    Raises `StoreLockedError` if another one has it open for writing, `StoreError` if it cannot be written or if a
+    line before the last is broken. A torn last line is moved to `set_aside` (`<path>.torn-<number>`), bytes and all.
+    """
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._path = path
+        self._disk = disk
+        self.set_aside: Path | None = None
+        self.position = START
+        self._ids: set[str] = set()
+        self._is_unsynced = False
+        self._failure: StoreError | None = None
+        with _opening(path), ExitStack() as undo:
+            made = _make_folders(path)
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            undo.callback(os.close, self._fd)
+            _lock(self._fd, path)
+            for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
+                _sync_folder(folder, disk)
+            self._read_what_is_there()
+            # A line may stand there that never reached the disk, and its id is known from now on.
+            disk.sync(self._fd)
+            undo.pop_all()
+
+    def append(self, records: Sequence[tuple[str, bytes]], *, sync: bool) -> Appended:
+        """Write each record (id, bytes) whose id is new, in order; with `sync`, return when all is on disk.
+
+        Raises `StoreError`, and from then on always: of a failed write nobody knows how much will be on the disk.
+        """
+        if self._failure is not None:
+            raise self._failure
+        lines, position = self._lines(records)
+        data = b"".join(lines)
+        self._is_unsynced |= bool(data)
+        sync &= self._is_unsynced
+        self._failure = StoreError(
+            self._path, "cannot be written after a write that did not end; start again"
+        )
+        try:
+            self._put(data, sync=sync)
+        except OSError as e:
+            reason = f"cannot be written ({e.strerror}); nothing since the last answer is safe: start again when it can"
+            self._failure = StoreError(self._path, reason)
+            raise self._failure from e
+        self._failure = None
+        self.position = position
+        return Appended(position, len(lines), len(records) - len(lines), len(data), sync)
+
+    def close(self) -> None:
+        """Give the file and its lock back."""
+        os.close(self._fd)
+
+    def _lines(self, records: Sequence[tuple[str, bytes]]) -> tuple[list[bytes], Position]:
+        lines, head = [], self.position.head
+        for record_id, record in records:
+            if record_id not in self._ids:
+                self._ids.add(record_id)
+                line, head = write_line(record, head)
+                lines.append(line)
+        return lines, Position(self.position.offset + sum(map(len, lines)), head)
+
+    def _put(self, data: bytes, *, sync: bool) -> None:
+        if data:
+            self._disk.append(self._fd, data)
+        if sync:
+            self._disk.sync(self._fd)
+            self._is_unsynced = False
+        if os.fstat(self._fd).st_nlink == 0:
+            raise FileNotFoundError(0, "the file was deleted")
+
+    def _read_what_is_there(self) -> None:
+        reason = "two lines have run together"
+        try:
+            for line, position in LogReader(self._path).walk():
+                self._ids.update(_ids_in(line.record))
+                self.position = position
+        except StoreError as e:
+            if not e.line:
+                raise
+            reason = e.reason
+        self._set_aside_what_is_torn(reason)
+
+    def _set_aside_what_is_torn(self, reason: str) -> None:
+        number = self.position.head.seq + 1
+        torn, is_last = _line_after(self._path, self.position.offset)
+        if not torn:
+            return
+        if not is_last or swallows_a_line(torn):
+            reason = f"{reason}; nothing was written: restore the log, or move it away to start another"
+            raise StoreError(self._path, reason, line=number)
+        self.set_aside = _kept(self._path.with_name(f"{self._path.name}.torn-{number}"), torn, self._disk)
+        os.ftruncate(self._fd, self.position.offset)
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        reason = (
+            f"cannot be opened for writing ({e.strerror}); choose a file in a folder that you may write to"
+        )
+        raise StoreError(path, reason) from e
+
+
+def _make_folders(path: Path) -> list[Path]:
+    """Make the folders that `path` needs, and return those that were not there."""
+    missing = [folder for folder in path.absolute().parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _lock(fd: int, path: Path) -> None:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(0, "not a regular file")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        reason = "another process writes to it; stop that one or choose another path (reading needs no lock)"
+        raise StoreLockedError(path, reason) from e
+
+
+def _sync_folder(folder: Path, disk: Disk) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _line_after(path: Path, offset: int) -> tuple[bytes, bool]:
+    """Return the line at `offset`, and whether the file ends with it."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.readline(), not file.read(1)
+
+
+def _kept(path: Path, torn: bytes, disk: Disk) -> Path:
+    """Write `torn` to a new file, named `path` or, if that is taken, with a number behind it; it is on disk then."""
+    names = chain([path], (path.with_name(f"{path.name}~{number}") for number in count(2)))
+    free = next(name for name in names if not name.exists())
+    with free.open("xb") as file:
+        file.write(torn)
+        file.flush()
+        disk.sync(file.fileno())
+    _sync_folder(path.parent, disk)
+    return free
+
+
+def _ids_in(record: bytes) -> list[str]:
+    """Return the id of a record; none for a kind of record that a newer release wrote."""
+    if begins := _INTERACTION_ID.match(record):
+        return [begins[1].decode()]
+    fields = orjson.loads(record)
+    return [fields[name] for name in ("interaction_id", "id") if name in fields][:1]

@@ -1,0 +1,158 @@
+"""The index of a log: a SQLite file without bodies, which can be made again from the log at any time.
+
+Everything here blocks, and one thread does all of it: the connection belongs to that thread.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple
+from itertools import islice
+from typing import TypeVar
+
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.stores.chain import Head
+from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
+
+T = TypeVar("T")
+
+_VERSION = 1
+_SCHEMA = """
+BEGIN IMMEDIATE;
+CREATE TABLE records (
+    seq INTEGER PRIMARY KEY, offset, length,
+    id, kind, trace_id, causation_id, tenant, time, day, subject, envelope_id, request_hash, occurrence, attempt,
+    agent, workflow, provider, model, success, input_tokens, output_tokens, cost_nusd
+);
+CREATE INDEX by_id ON records (id);
+CREATE INDEX by_trace ON records (trace_id);
+CREATE INDEX by_envelope ON records (envelope_id) WHERE attempt > 0;
+CREATE INDEX by_request ON records (request_hash, occurrence) WHERE attempt > 0;
+CREATE TABLE head (offset, seq, hash);
+INSERT INTO head VALUES (0, 0, '');
+PRAGMA user_version = 1;
+COMMIT;
+"""
+_INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LINES_AT_ONCE = 5_000  # others may write in between
+_IN_MEMORY = ":memory:"
+
+
+class LogIndex:
+    """Answer queries about the log of `reader`, from a file beside it.
+
+    A file that is missing, damaged, of another version or made for another log is made anew. Where none can be
+    written, or another process keeps it busy for more than `busy_s` seconds, the index is made in memory.
+    """
+
+    def __init__(self, reader: LogReader, *, busy_s: float = 10.0) -> None:
+        self._reader = reader
+        self._busy_s = busy_s
+        self._file = reader.path.with_name(f"{reader.path.name}.index.sqlite")
+        self._place = str(self._file)
+        self._db: sqlite3.Connection | None = None
+
+    def ask(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
+        """Return what `query` finds, once the index has caught up with the log (as far as offset `end`).
+
+        Raises `StoreError` for a log that cannot be read or is broken, and for a query that SQLite refuses.
+        """
+        for give_up in (self._start_afresh, self._move_to_memory):
+            try:
+                return query(self._caught_up(end))
+            except sqlite3.DatabaseError as e:
+                self.close()
+                is_busy = getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+                (self._move_to_memory if is_busy else give_up)()
+        try:
+            return query(self._caught_up(end))
+        except sqlite3.Error as e:
+            raise StoreError(self._reader.path, f"its index does not answer, not even in memory ({e})") from e
+
+    def close(self) -> None:
+        """Close the index's file; harmless twice."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _start_afresh(self) -> None:
+        try:
+            for file in (self._file, self._file.with_name(f"{self._file.name}-journal")):
+                file.unlink(missing_ok=True)
+        except OSError:
+            self._move_to_memory()
+
+    def _move_to_memory(self) -> None:
+        self._place = _IN_MEMORY
+
+    def _caught_up(self, end: int | None) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = _connected(self._place, self._busy_s)
+        if not self._fits(self._db):
+            with _writing(self._db):
+                self._db.execute("DELETE FROM records")
+                _move_head(self._db, START)
+        while self._take_in(self._db, end):
+            pass
+        return self._db
+
+    def _fits(self, db: sqlite3.Connection) -> bool:
+        """Say whether the log's line that was indexed last still stands where it stood; before the first, yes."""
+        head = _head(db)
+        if head == START:
+            return True
+        place = db.execute("SELECT offset, length FROM records WHERE seq = ?", (head.head.seq,)).fetchone()
+        line = self._reader.line_at(*place) if place else None
+        return line is not None and line.head == head.head
+
+    def _take_in(self, db: sqlite3.Connection, end: int | None) -> bool:
+        """Index the next lines of the log; False if there are none."""
+        head = position = _head(db)
+        rows = []
+        for line, reached in islice(self._reader.walk(head, end), _LINES_AT_ONCE):
+            length = reached.offset - position.offset
+            rows.append((line.seq, position.offset, length, *astuple(self._reader.facts(line))))
+            position = reached
+        if not rows:
+            return False
+        with _writing(db):
+            if _head(db) == head:  # otherwise another process was faster
+                db.executemany(_INSERT, rows)
+                _move_head(db, position)
+        return True
+
+
+def _connected(place: str, busy_s: float) -> sqlite3.Connection:
+    db = sqlite3.connect(place, timeout=busy_s, isolation_level=None)
+    try:
+        _prepare(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA synchronous = NORMAL")
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        db.executescript(_SCHEMA)
+    elif version != _VERSION:
+        raise sqlite3.DatabaseError(f"it is of version {version}, not {_VERSION}")
+
+
+@contextmanager
+def _writing(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    with db:
+        yield
+
+
+def _head(db: sqlite3.Connection) -> Position:
+    offset, seq, digest = db.execute("SELECT offset, seq, hash FROM head").fetchone()
+    return Position(offset, Head(seq, digest)) if seq else START
+
+
+def _move_head(db: sqlite3.Connection, position: Position) -> None:
+    place = (position.offset, position.head.seq, position.head.hash)
+    db.execute("UPDATE head SET offset = ?, seq = ?, hash = ?", place)

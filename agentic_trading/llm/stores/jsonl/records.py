@@ -1,0 +1,161 @@
+"""Reading a log and asking what it knows, without a lock: beside its writer, or from another process."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from sqlite3 import Connection
+from typing import TypeVar
+
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.records import Spend, SpendKey, TraceSummary
+from agentic_trading.llm.store import Entry, Record, Verification
+from agentic_trading.llm.stores.facts import Facts, checked_keys, summary_of
+from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
+from agentic_trading.llm.stores.jsonl.writer import LogWriter
+from agentic_trading.llm.stores.record import interactions
+
+T = TypeVar("T")
+
+_BY_ID = "SELECT seq, offset, length FROM records WHERE id = ? ORDER BY seq LIMIT 1"
+_BY_TRACE = "SELECT seq, offset, length FROM records WHERE trace_id = ? ORDER BY seq"
+_BY_ENVELOPE = "SELECT seq, offset, length FROM records WHERE envelope_id = ? AND attempt > 0 ORDER BY seq"
+_BY_REQUEST = "SELECT seq, offset, length FROM records WHERE request_hash = ? AND occurrence = ? AND attempt > 0 ORDER BY seq"
+_NEWEST = "SELECT seq, offset, length FROM records WHERE attempt > 0 ORDER BY seq DESC LIMIT ?"
+_COLUMN: dict[SpendKey, str] = {
+    "agent": "agent",
+    "model": "model",
+    "workflow": "workflow",
+    "day": "day",
+    "tenant": "tenant",
+    "provider": "provider",
+}
+
+
+class JsonlRecords:
+    """Answer questions about the log at `path`: the port `Records`, and reading it line by line.
+
+    The first question makes the index beside the log, or brings it up to date. With the log's own `writer`, what it
+    has accepted is written before a question is answered, and a log that is not there yet is empty; otherwise a
+    missing log is a `StoreError`. A broken line is a `StoreError` that names it, except to `verify`.
+    """
+
+    def __init__(self, path: Path, *, writer: LogWriter | None = None) -> None:
+        self._writer = writer
+        self._reader = LogReader(path, may_be_missing=writer is not None)
+        self._index = LogIndex(self._reader)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-index")
+        self._is_closed = False
+
+    async def find(self, record_id: str) -> Record | None:
+        """Return the record with this id, or None."""
+        found = await self._records(_BY_ID, record_id)
+        return found[0] if found else None
+
+    async def trace(self, trace_id: str) -> list[Record]:
+        """Return all records of a decision chain, in the log's order."""
+        return await self._records(_BY_TRACE, trace_id)
+
+    async def traces(self, limit: int = 20) -> list[TraceSummary]:
+        """Return the decision chains that went on last, the last one first."""
+        return await self._ask(partial(_newest_traces, limit=limit), nothing=[])
+
+    async def by_envelope(self, envelope_id: str) -> list[LLMInteraction]:
+        """Return all attempts at an envelope, oldest first."""
+        return interactions(await self._records(_BY_ENVELOPE, envelope_id))
+
+    async def by_request(self, request_hash: str, occurrence: int) -> list[LLMInteraction]:
+        """Return all recorded attempts at a request and occurrence, oldest first."""
+        return interactions(await self._records(_BY_REQUEST, request_hash, occurrence))
+
+    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+        """Return the newest attempts, newest first."""
+        return interactions(await self._records(_NEWEST, max(0, limit)))
+
+    async def spend(self, *by: SpendKey) -> list[Spend]:
+        """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
+        return await self._ask(partial(_spend, by=checked_keys(by)), nothing=[])
+
+    async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+        """Give every entry with a number above `after`, in order, and end."""
+        async with aclosing(self.read_on(START, after)) as batches:
+            async for entries, _ in batches:
+                for entry in entries:
+                    yield entry
+
+    async def read_on(self, position: Position, after: int) -> AsyncGenerator[tuple[list[Entry], Position]]:
+        """Give the entries numbered above `after` that stand behind `position`, in batches, each with its end."""
+        end = await self._end()
+        while True:
+            entries, reached = await asyncio.to_thread(self._reader.entries, position, after, end)
+            if reached == position:
+                return
+            position = reached
+            yield entries, position
+
+    async def verify(self) -> Verification:
+        """Read the log again and recompute every hash."""
+        await self._end()
+        return await asyncio.to_thread(self._reader.verify, self._writer.written if self._writer else None)
+
+    async def aclose(self) -> None:
+        """Give the index back; harmless twice. The log can still be read line by line."""
+        if not self._is_closed:
+            self._is_closed = True
+            closing = asyncio.get_running_loop().run_in_executor(self._thread, self._index.close)
+            self._thread.shutdown(wait=False)
+            await closing
+
+    async def _end(self) -> int | None:
+        """Return the offset where the log ends once all that was accepted is written; None for the file's own end."""
+        if self._writer is None:
+            return None
+        await self._writer.settle()
+        return self._writer.written.offset if self._writer.written else None
+
+    async def _records(self, query: str, *values: str | int) -> list[Record]:
+        return await self._ask(
+            lambda db: [self._record(*place) for place in db.execute(query, values)], nothing=[]
+        )
+
+    async def _ask(self, query: Callable[[Connection], T], *, nothing: T) -> T:
+        if self._is_closed:
+            raise StoreError(self._reader.path, "the index is closed; make a new one to go on")
+        end = await self._end()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._answer, query, end, nothing
+        )
+
+    def _answer(self, query: Callable[[Connection], T], end: int | None, nothing: T) -> T:
+        return self._index.ask(query, end) if self._reader.exists() else nothing
+
+    def _record(self, seq: int, offset: int, length: int) -> Record:
+        line = self._reader.line_at(offset, length)
+        if line is None or line.seq != seq:
+            raise StoreError(self._reader.path, "it is not what was indexed; verify the log", line=seq)
+        return self._reader.record(line)
+
+
+def _newest_traces(db: Connection, limit: int) -> list[TraceSummary]:
+    newest: dict[str, None] = {}
+    for (trace_id,) in db.execute("SELECT trace_id FROM records ORDER BY seq DESC"):
+        if len(newest) >= limit:
+            break
+        newest[trace_id] = None
+    return [summary_of(trace_id, _facts_of_trace(db, trace_id)) for trace_id in newest]
+
+
+def _facts_of_trace(db: Connection, trace_id: str) -> list[Facts]:
+    rows = db.execute("SELECT * FROM records WHERE trace_id = ? ORDER BY seq", (trace_id,))
+    return [Facts(*row[3:]) for row in rows]
+
+
+def _spend(db: Connection, by: Sequence[SpendKey]) -> list[Spend]:
+    keys = ", ".join(_COLUMN[key] for key in by) or "NULL"
+    sums = "count(*), sum(NOT success), sum(input_tokens), sum(output_tokens), sum(cost_nusd)"
+    query = f"SELECT {keys}, {sums} FROM records WHERE attempt > 0 GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
+    return [Spend(tuple(row[: len(by)]), *row[-5:]) for row in db.execute(query)]

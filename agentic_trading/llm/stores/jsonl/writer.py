@@ -1,0 +1,210 @@
+"""Group commit: whoever comes while the disk is busy is written next, all together."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.stores.jsonl.file import Appended, Disk, LogFile
+from agentic_trading.llm.stores.jsonl.reader import Position
+
+log = structlog.get_logger()
+
+_WRITE_AT_BYTES = 1 << 20
+_WAIT_AT_BYTES = 8 << 20
+
+
+class Durability(StrEnum):
+    """What has happened to a record when `store` or `record` returns.
+
+    `group`: it is on disk, together with all that came meanwhile. `relaxed`: it is accepted; it is written when
+    about a megabyte has come together, and on disk after `flush` or `aclose`.
+    """
+
+    GROUP = "group"
+    RELAXED = "relaxed"
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """What a writer has done. `syncs` counts waits for the disk, `duplicates` the records that were known before."""
+
+    records: int = 0
+    duplicates: int = 0
+    bytes_written: int = 0
+    commits: int = 0
+    syncs: int = 0
+    largest_commit: int = 0
+
+    def and_then(self, done: Appended) -> "LogStatistics":
+        """Return these figures with one more commit in them."""
+        return LogStatistics(
+            records=self.records + done.lines,
+            duplicates=self.duplicates + done.duplicates,
+            bytes_written=self.bytes_written + done.bytes_written,
+            commits=self.commits + 1,
+            syncs=self.syncs + done.synced,
+            largest_commit=max(self.largest_commit, done.lines),
+        )
+
+
+@dataclass(slots=True)
+class _Group:
+    """Records that are written together. `is_due`: someone waits for that; `sync`: and for the disk."""
+
+    records: list[tuple[str, bytes]] = field(default_factory=list)
+    size: int = 0
+    is_due: bool = False
+    sync: bool = False
+    failure: StoreError | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class LogWriter:
+    """Write records to the log at `path`, in the order in which `write` is called.
+
+    No timer: a commit takes all that is there when the one before it has ended. It runs in the writer's one thread,
+    which opens the file first. A failed write is fatal, everything after it is refused with the same `StoreError`;
+    a file that cannot be opened is tried again with the next commit.
+    """
+
+    def __init__(self, path: Path, durability: Durability, disk: Disk) -> None:
+        self._path = path
+        self._is_relaxed = durability is Durability.RELAXED
+        self._disk = disk
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log")
+        self._file: LogFile | None = None
+        self._group = _Group()
+        self._is_committing = False
+        self._is_closed = False
+        self._failure: StoreError | None = None
+        self.statistics = LogStatistics()
+        self.written: Position | None = None
+        """Where the log ends; None until this writer has opened it."""
+        self.set_aside: Path | None = None
+        """Where a torn last line was moved when the file was opened, if there was one."""
+
+    async def write(self, record_id: str, record: bytes) -> None:
+        """Write one record, once; return when it is as durable as promised. Raises `StoreError` if it is not."""
+        if self._failure is not None:
+            raise _again(self._failure)
+        if self._is_closed:
+            raise StoreError(self._path, "the store is closed; make a new one to go on")
+        group = self._group
+        group.records.append((record_id, record))
+        group.size += len(record)
+        may_wait = self._is_relaxed and self.written is not None
+        if not may_wait or group.size >= _WRITE_AT_BYTES:
+            self._make_due(group, sync=not self._is_relaxed)
+        if not may_wait or group.size >= _WAIT_AT_BYTES:
+            await self._commit_of(group)
+
+    async def settle(self, *, sync: bool = False) -> None:
+        """Return when all that was accepted is in the file, and with `sync` on disk; raises `StoreError` if not."""
+        if self._failure is not None:
+            raise _again(self._failure)
+        if self._is_closed or not (self._has_work or (sync and self.written)):
+            return
+        group = self._group
+        self._make_due(group, sync=sync or not self._is_relaxed)
+        await self._commit_of(group)
+
+    async def aclose(self) -> None:
+        """Bring all that was accepted onto the disk and give the file back; harmless twice.
+
+        Raises `StoreError` if not all of it could be written; the file is given back nevertheless.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        group = self._group
+        group.sync = True
+        # Before anything is awaited: a cancelled `aclose` writes and closes all the same.
+        self._submit(self._commit_and_close)
+        self._thread.shutdown(wait=False)
+        await self._commit_of(group)
+
+    @property
+    def _has_work(self) -> bool:
+        return self._is_committing or bool(self._group.records)
+
+    def _make_due(self, group: _Group, *, sync: bool) -> None:
+        group.sync |= sync
+        if group.is_due:
+            return
+        group.is_due = True
+        if not self._is_committing:
+            self._commit_soon()
+
+    def _commit_soon(self) -> None:
+        """Commit at the end of this turn of the loop, with all who are ready now.
+
+        At once would be too early: of 256 who were told together, the first would get a commit of its own, and the
+        others would wait for two.
+        """
+        asyncio.get_running_loop().call_soon(self._start_commit)
+
+    def _start_commit(self) -> None:
+        if self._group.is_due and not self._is_committing and not self._is_closed:
+            self._submit(self._commit)
+
+    def _submit(self, commit: Callable[[_Group], Appended | None]) -> None:
+        group, self._group = self._group, _Group()
+        self._is_committing = True
+        done = asyncio.get_running_loop().run_in_executor(self._thread, commit, group)
+        done.add_done_callback(partial(self._finish_commit, group))
+
+    def _commit(self, group: _Group) -> Appended:
+        if self._file is None:
+            self._file = LogFile(self._path, self._disk)
+        return self._file.append(group.records, sync=group.sync)
+
+    def _commit_and_close(self, group: _Group) -> Appended | None:
+        try:
+            return self._commit(group) if self._file or group.records else None
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    def _finish_commit(self, group: _Group, commit: "asyncio.Future[Appended | None]") -> None:
+        self._is_committing = False
+        error = commit.exception()
+        if error is not None:
+            self._fail(group, error)
+        elif (done := commit.result()) is not None:
+            self._report(done)
+        group.done.set()
+        if self._group.is_due:
+            self._commit_soon()  # after those who were just told, whose next records then go along
+
+    def _fail(self, group: _Group, error: BaseException) -> None:
+        if not isinstance(error, StoreError):
+            error = StoreError(self._path, f"cannot be written ({error!r}); report this")
+        group.failure = error
+        if self._file is not None:
+            self._failure = error
+
+    def _report(self, done: Appended) -> None:
+        if self.written is None and self._file is not None and self._file.set_aside is not None:
+            self.set_aside = self._file.set_aside
+            log.warning("log_tail_set_aside", path=str(self._path), kept_as=str(self.set_aside))
+        self.written = done.position
+        self.statistics = self.statistics.and_then(done)
+
+    async def _commit_of(self, group: _Group) -> None:
+        await group.done.wait()
+        if group.failure is not None:
+            raise _again(group.failure)
+
+
+def _again(failure: StoreError) -> StoreError:
+    """Return the same failure as an error of its own: one that many raise would collect all their tracebacks."""
+    error = type(failure)(failure.path, failure.reason, line=failure.line)
+    error.__cause__ = failure
+    return error

@@ -1,0 +1,201 @@
+"""A log in memory: the whole promise of the store but for outliving the process."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterable
+from pathlib import Path
+
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.records import Spend, SpendKey, TraceSummary
+from agentic_trading.llm.store import Entry, Record, Verification
+from agentic_trading.llm.stores.chain import BrokenLineError, Head, check_link, read_line, write_line
+from agentic_trading.llm.stores.facts import Facts, checked_keys, facts_of, summary_of
+from agentic_trading.llm.stores.record import id_of, interactions, record_of
+
+_PATH = Path("(memory)")
+
+
+class MemoryInteractionStore:
+    """Keep interactions and events as the lines that a file would have, so that nobody can change them afterwards.
+
+    A record whose id is known is kept as it was first given. Nothing is ever forgotten: about 7 KB an interaction.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        self._head = Head()
+        self._ids: set[str] = set()
+        self._followers: set[asyncio.Event] = set()
+        self._records = MemoryRecords(self._lines)
+        self._is_closed = False
+
+    @property
+    def records(self) -> "MemoryRecords":
+        """What the log knows: the port `Records`."""
+        return self._records
+
+    async def store(self, interaction: LLMInteraction) -> None:
+        """Keep one attempt."""
+        self._keep(interaction)
+
+    async def record(self, event: Event) -> None:
+        """Keep one event."""
+        self._keep(event)
+
+    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+        """Return the last attempt at an envelope, or None."""
+        attempts = await self._records.by_envelope(envelope_id)
+        return attempts[-1] if attempts else None
+
+    async def get_by_trace_id(self, trace_id: str) -> list[LLMInteraction]:
+        """Return all attempts of a decision chain, oldest first."""
+        return interactions(await self._records.trace(trace_id))
+
+    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+        """Return the newest attempts, newest first."""
+        return self._records.newest(limit)
+
+    async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+        """Give every entry with a number above `after`, in order, and end."""
+        for raw in self._lines[max(0, after) :]:
+            line = read_line(raw)
+            yield Entry(line.seq, record_of(line.record), line.hash)
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+        """Give every entry with a number above `after`, in order, and wait for more until the store is closed."""
+        news = asyncio.Event()
+        self._followers.add(news)
+        try:
+            while True:
+                news.clear()
+                while after < len(self._lines):
+                    line = read_line(self._lines[after])
+                    after += 1
+                    yield Entry(line.seq, record_of(line.record), line.hash)
+                if self._is_closed:
+                    return
+                await news.wait()
+        finally:
+            self._followers.discard(news)
+
+    async def verify(self) -> Verification:
+        """Read every line again and recompute every hash."""
+        head = Head()
+        for raw in self._lines:
+            try:
+                head = check_link(read_line(raw), head)
+            except BrokenLineError as e:
+                return Verification(head.seq, head.hash, head.seq + 1, e.reason)
+        return Verification(head.seq, head.hash)
+
+    async def aclose(self) -> None:
+        """End every `follow` and take nothing more; harmless twice."""
+        self._is_closed = True
+        self._tell_followers()
+
+    def _keep(self, record: Record) -> None:
+        if self._is_closed:
+            raise StoreError(_PATH, "the store is closed; make a new one to go on")
+        record_id = id_of(record)
+        if record_id in self._ids:
+            return
+        try:
+            wire = record.wire
+        except (ValueError, TypeError) as e:
+            raise StoreError(
+                _PATH, f"record {record_id} has no JSON spelling ({e}); mend it and store it again"
+            ) from e
+        line, self._head = write_line(wire, self._head)
+        self._lines.append(line)
+        self._ids.add(record_id)
+        self._tell_followers()
+
+    def _tell_followers(self) -> None:
+        for news in self._followers:
+            news.set()
+
+
+class MemoryRecords:
+    """Answer questions about lines in memory; those that came since the last question are looked at first."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+        self._facts: list[Facts] = []
+        self._by_id: dict[str, int] = {}
+        self._by_trace: defaultdict[str, list[int]] = defaultdict(list)
+        self._by_envelope: defaultdict[str, list[int]] = defaultdict(list)
+        self._by_request: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+
+    async def find(self, record_id: str) -> Record | None:
+        """Return the record with this id, or None."""
+        self._catch_up()
+        place = self._by_id.get(record_id)
+        return None if place is None else self._record(place)
+
+    async def trace(self, trace_id: str) -> list[Record]:
+        """Return all records of a decision chain, in the log's order."""
+        self._catch_up()
+        return self._at(self._by_trace.get(trace_id, ()))
+
+    async def traces(self, limit: int = 20) -> list[TraceSummary]:
+        """Return the decision chains that went on last, the last one first."""
+        self._catch_up()
+        newest = list(dict.fromkeys(fact.trace_id for fact in reversed(self._facts)))[: max(0, limit)]
+        return [
+            summary_of(trace_id, [self._facts[i] for i in self._by_trace[trace_id]]) for trace_id in newest
+        ]
+
+    async def by_envelope(self, envelope_id: str) -> list[LLMInteraction]:
+        """Return all attempts at an envelope, oldest first."""
+        self._catch_up()
+        return interactions(self._at(self._by_envelope.get(envelope_id, ())))
+
+    async def by_request(self, request_hash: str, occurrence: int) -> list[LLMInteraction]:
+        """Return all recorded attempts at a request and occurrence, oldest first."""
+        self._catch_up()
+        return interactions(self._at(self._by_request.get((request_hash, occurrence), ())))
+
+    async def spend(self, *by: SpendKey) -> list[Spend]:
+        """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
+        keys = checked_keys(by)
+        self._catch_up()
+        groups: defaultdict[tuple[str, ...], list[Facts]] = defaultdict(list)
+        for fact in self._facts:
+            if fact.attempt:
+                groups[tuple(getattr(fact, key) for key in keys)].append(fact)
+        return [_sum(key, groups[key]) for key in sorted(groups)]
+
+    def newest(self, limit: int) -> list[LLMInteraction]:
+        """Return the newest attempts, newest first."""
+        self._catch_up()
+        places = [place for place in reversed(range(len(self._facts))) if self._facts[place].attempt]
+        return interactions(self._at(places[: max(0, limit)]))
+
+    def _catch_up(self) -> None:
+        for place in range(len(self._facts), len(self._lines)):
+            facts = facts_of(read_line(self._lines[place]).record)
+            self._facts.append(facts)
+            self._by_id[facts.id] = place
+            self._by_trace[facts.trace_id].append(place)
+            if facts.attempt:
+                self._by_envelope[facts.envelope_id].append(place)
+                self._by_request[facts.request_hash, facts.occurrence].append(place)
+
+    def _at(self, places: Iterable[int]) -> list[Record]:
+        return [self._record(place) for place in places]
+
+    def _record(self, place: int) -> Record:
+        return record_of(read_line(self._lines[place]).record)
+
+
+def _sum(key: tuple[str, ...], facts: list[Facts]) -> Spend:
+    return Spend(
+        key=key,
+        attempts=len(facts),
+        failed=sum(not fact.success for fact in facts),
+        input_tokens=sum(fact.input_tokens for fact in facts),
+        output_tokens=sum(fact.output_tokens for fact in facts),
+        cost_nusd=sum(fact.cost_nusd for fact in facts),
+    )

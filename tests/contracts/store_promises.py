@@ -1,0 +1,307 @@
+"""What every interaction store promises: one function a promise."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import pytest
+
+from agentic_trading.llm import Event, InteractionStore, LLMInteraction, StoreError
+from agentic_trading.llm.store import Entry, Record, Verification
+from tests.build import event, interaction
+
+ALLOWED_S = 2.0
+
+
+@dataclass
+class Subject:
+    """A store under test, and what only its kind knows: what another process finds, how its bytes are damaged."""
+
+    store: InteractionStore
+    found_by_others: Callable[[], Awaitable[list[Record]]]
+    damage: Callable[[int], None]
+    acknowledged: Callable[[], Awaitable[None]] = field(default=lambda: asyncio.sleep(0))
+
+
+async def all_of(entries: AsyncGenerator[Entry]) -> list[Entry]:
+    return [entry async for entry in entries]
+
+
+async def kept(store: InteractionStore) -> list[Record]:
+    return [entry.record for entry in await all_of(store.scan())]
+
+
+async def keeps_records_in_the_order_given(subject: Subject) -> None:
+    given: list[Record] = [interaction(), event(), interaction(), event(), interaction()]
+
+    for record in given:
+        await put(subject.store, record)
+
+    assert await kept(subject.store) == given
+    assert [entry.seq for entry in await all_of(subject.store.scan())] == [1, 2, 3, 4, 5]
+
+
+async def keeps_the_order_of_calls_that_wait_together(subject: Subject) -> None:
+    given = [interaction() for _ in range(64)]
+
+    async with asyncio.TaskGroup() as group:
+        for record in given:
+            group.create_task(subject.store.store(record))
+
+    assert await kept(subject.store) == given
+
+
+async def keeps_a_record_once_and_as_it_was_first_given(subject: Subject) -> None:
+    first = interaction(latency_ms=1.0)
+    again = LLMInteraction(
+        envelope=first.envelope, result=first.result.model_copy(update={"latency_ms": 2.0})
+    )
+    trigger = event()
+
+    for record in (first, trigger, again, first, trigger):
+        await put(subject.store, record)
+
+    assert again.interaction_id == first.interaction_id
+    assert await kept(subject.store) == [first, trigger]
+
+
+async def keeps_a_record_once_when_it_is_given_twice_at_once(subject: Subject) -> None:
+    first, other = interaction(), interaction()
+
+    async with asyncio.TaskGroup() as group:
+        for record in (first, other, first, first):
+            group.create_task(subject.store.store(record))
+
+    assert await kept(subject.store) == [first, other]
+
+
+async def has_made_safe_what_it_acknowledged(subject: Subject) -> None:
+    for record in (interaction(), event(), interaction()):
+        await put(subject.store, record)
+        await subject.acknowledged()
+
+        assert (await subject.found_by_others())[-1] == record
+
+
+async def gives_back_equal_records(subject: Subject) -> None:
+    numbers = {
+        "price": Decimal("42000.10"),
+        "tiny": Decimal("1E-30"),
+        "size": 10**30,
+        "ok": True,
+        "none": None,
+    }
+    answered = interaction(
+        raw_output='a\u2028b\u2029c\x85d\r\ne\0 "quoted" \\ ,"seq":1,"prev":"',
+        parsed_output=numbers,
+        context={"text": "\u2028 \U0001f4c8", "n": 2**53, "f": 0.1},
+        stored_by={"a newer": "release", "n": [1, 2.5]},
+    )
+    told = event(body={"qty": Decimal("0.10"), "seq": 7, "hash": "none", "text": "\u2028"}, seen_by=["risk"])
+
+    for record in (answered, told):
+        await put(subject.store, record)
+
+    assert await kept(subject.store) == [answered, told]
+    found = await subject.store.get_by_envelope_id(answered.envelope.envelope_id)
+    assert found == answered
+    assert found is not None
+    assert repr(found.result.parsed_output) == repr(numbers)
+
+
+async def is_not_changed_by_changes_to_what_it_was_given(subject: Subject) -> None:
+    answered, told = interaction(parsed_output={"action": "buy"}), event(body={"side": "buy"})
+    for record in (answered, told):
+        await put(subject.store, record)
+
+    answered.result.parsed_output["action"] = "sell"
+    told.body["side"] = "sell"
+    for record in await kept(subject.store):
+        if isinstance(record, Event):
+            record.body["side"] = "sell"
+
+    (kept_interaction, kept_event) = await kept(subject.store)
+    assert isinstance(kept_interaction, LLMInteraction)
+    assert isinstance(kept_event, Event)
+    assert kept_interaction.result.parsed_output == {"action": "buy"}
+    assert kept_event.body == {"side": "buy"}
+
+
+async def finds_the_last_attempt_at_an_envelope(subject: Subject) -> None:
+    asked = interaction().envelope
+    attempts = [interaction(envelope=asked, attempt_number=number) for number in (1, 2, 3)]
+    for attempt in (*attempts, interaction()):
+        await subject.store.store(attempt)
+
+    assert await subject.store.get_by_envelope_id(asked.envelope_id) == attempts[-1]
+    assert await subject.store.get_by_envelope_id("of nobody") is None
+
+
+async def finds_the_attempts_of_a_trace_oldest_first(subject: Subject) -> None:
+    first, second = interaction(trace_id="a"), interaction(trace_id="a")
+    for record in (first, interaction(trace_id="b"), event(trace_id="a"), second):
+        await put(subject.store, record)
+
+    assert await subject.store.get_by_trace_id("a") == [first, second]
+    assert await subject.store.get_by_trace_id("c") == []
+
+
+async def gives_the_newest_attempts_newest_first(subject: Subject) -> None:
+    given = [interaction() for _ in range(12)]
+    for attempt in given:
+        await subject.store.store(attempt)
+        await subject.store.record(event())
+
+    assert await subject.store.recent(limit=3) == [given[11], given[10], given[9]]
+    assert await subject.store.recent() == given[:1:-1]
+    assert await subject.store.recent(limit=0) == []
+
+
+async def answers_an_empty_log_with_nothing(subject: Subject) -> None:
+    assert await kept(subject.store) == []
+    assert await subject.store.recent() == []
+    assert await subject.store.get_by_trace_id("a") == []
+    assert await subject.store.verify() == Verification(lines=0, head="0" * 64)
+
+
+async def scans_what_stands_behind_a_number_and_ends(subject: Subject) -> None:
+    given = [event() for _ in range(5)]
+    for record in given:
+        await subject.store.record(record)
+
+    assert [entry.record for entry in await all_of(subject.store.scan(after=3))] == given[3:]
+    assert await all_of(subject.store.scan(after=5)) == []
+    assert await all_of(subject.store.scan(after=9)) == []
+
+
+async def scans_a_long_log_whole(subject: Subject) -> None:
+    given = [event() for _ in range(600)]
+    async with asyncio.TaskGroup() as group:
+        for record in given:
+            group.create_task(subject.store.record(record))
+
+    assert await kept(subject.store) == given
+    assert [entry.seq for entry in await all_of(subject.store.scan(after=300))] == list(range(301, 601))
+
+
+async def follows_what_is_there_and_what_comes_until_it_is_closed(subject: Subject) -> None:
+    given = [event() for _ in range(20)]
+    seen: list[Entry] = []
+    three_are_seen, all_are_seen = asyncio.Event(), asyncio.Event()
+
+    async def follower() -> None:
+        async with aclosing(subject.store.follow(after=2)) as entries:
+            async for entry in entries:
+                seen.append(entry)
+                if len(seen) == 3:
+                    three_are_seen.set()
+                if len(seen) == 18:
+                    all_are_seen.set()
+        all_are_seen.set()
+
+    async with asyncio.timeout(ALLOWED_S), asyncio.TaskGroup() as group:
+        for record in given[:5]:
+            await subject.store.record(record)
+        group.create_task(follower())
+        await three_are_seen.wait()
+        for record in given[5:]:
+            await subject.store.record(record)
+        await all_are_seen.wait()
+        await subject.store.aclose()
+
+    assert [entry.record for entry in seen] == given[2:]
+    assert [entry.seq for entry in seen] == list(range(3, 21))
+
+
+async def lets_a_follower_finish_when_it_is_closed(subject: Subject) -> None:
+    given = [event() for _ in range(10)]
+    seen: list[Record] = []
+
+    async def follower() -> None:
+        seen.extend([entry.record async for entry in subject.store.follow()])
+
+    async with asyncio.timeout(ALLOWED_S), asyncio.TaskGroup() as group:
+        group.create_task(follower())
+        for record in given:
+            await subject.store.record(record)
+        await subject.store.aclose()
+
+    assert seen == given
+
+
+async def verifies_what_it_holds(subject: Subject) -> None:
+    for _ in range(3):
+        await subject.store.store(interaction())
+
+    entries = await all_of(subject.store.scan())
+    verified = await subject.store.verify()
+
+    assert verified == Verification(lines=3, head=entries[-1].hash)
+    assert verified.is_intact
+
+
+async def names_the_first_broken_line(subject: Subject) -> None:
+    for _ in range(4):
+        await subject.store.record(event())
+    await subject.acknowledged()
+    intact = await all_of(subject.store.scan())
+
+    subject.damage(3)
+    verified = await subject.store.verify()
+
+    assert not verified.is_intact
+    assert (verified.broken_line, verified.lines, verified.head) == (3, 2, intact[1].hash)
+    assert verified.reason
+
+
+async def refuses_what_it_cannot_spell_and_goes_on(subject: Subject) -> None:
+    before, after = event(), event()
+    await subject.store.record(before)
+
+    with pytest.raises(StoreError, match="no JSON spelling"):
+        await subject.store.store(interaction(context={}, parsed_output={"text": "\ud800"}))
+    await subject.store.record(after)
+
+    assert await kept(subject.store) == [before, after]
+
+
+async def takes_nothing_once_it_is_closed(subject: Subject) -> None:
+    await subject.store.record(event())
+    await subject.store.aclose()
+    await subject.store.aclose()
+
+    with pytest.raises(StoreError, match="closed"):
+        await subject.store.record(event())
+
+
+PROMISES = [
+    keeps_records_in_the_order_given,
+    keeps_the_order_of_calls_that_wait_together,
+    keeps_a_record_once_and_as_it_was_first_given,
+    keeps_a_record_once_when_it_is_given_twice_at_once,
+    has_made_safe_what_it_acknowledged,
+    gives_back_equal_records,
+    is_not_changed_by_changes_to_what_it_was_given,
+    finds_the_last_attempt_at_an_envelope,
+    finds_the_attempts_of_a_trace_oldest_first,
+    gives_the_newest_attempts_newest_first,
+    answers_an_empty_log_with_nothing,
+    scans_what_stands_behind_a_number_and_ends,
+    scans_a_long_log_whole,
+    follows_what_is_there_and_what_comes_until_it_is_closed,
+    lets_a_follower_finish_when_it_is_closed,
+    verifies_what_it_holds,
+    names_the_first_broken_line,
+    refuses_what_it_cannot_spell_and_goes_on,
+    takes_nothing_once_it_is_closed,
+]
+Promise = Callable[[Subject], Awaitable[None]]
+
+
+async def put(store: InteractionStore, record: Record) -> None:
+    if isinstance(record, LLMInteraction):
+        await store.store(record)
+    else:
+        await store.record(record)

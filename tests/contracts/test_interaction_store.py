@@ -1,0 +1,258 @@
+"""Every interaction store keeps every promise, and one that breaks a promise is found out."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.llm import (
+    Durability,
+    JsonFileInteractionStore,
+    LLMInteraction,
+    MemoryInteractionStore,
+    StoreError,
+)
+from agentic_trading.llm.store import Entry, Record, Verification
+from agentic_trading.llm.stores.chain import read_line
+from agentic_trading.llm.stores.jsonl.reader import LogReader
+from agentic_trading.llm.stores.record import record_of
+from tests.build import event
+from tests.contracts import store_promises as promises
+from tests.contracts.store_promises import PROMISES, Promise, Subject
+
+
+def flipped(line: bytes) -> bytes:
+    return line.replace(b"BTCUSDT", b"BTCUSDC", 1)
+
+
+def in_memory(store: MemoryInteractionStore) -> Subject:
+    async def found() -> list[Record]:
+        return [record_of(read_line(line).record) for line in store._lines]
+
+    def damage(number: int) -> None:
+        store._lines[number - 1] = flipped(store._lines[number - 1])
+
+    return Subject(store, found, damage)
+
+
+def in_a_file(store: JsonFileInteractionStore, path: Path) -> Subject:
+    def read() -> list[Record]:
+        reader = LogReader(path, may_be_missing=True)
+        return [reader.record(line) for line, _ in reader.walk()]
+
+    def damage(number: int) -> None:
+        lines = path.read_bytes().split(b"\n")
+        lines[number - 1] = flipped(lines[number - 1])
+        path.write_bytes(b"\n".join(lines))
+
+    return Subject(store, lambda: asyncio.to_thread(read), damage)
+
+
+def memory(folder: Path) -> Subject:
+    return in_memory(MemoryInteractionStore())
+
+
+def jsonl_group(folder: Path) -> Subject:
+    path = folder / "log.jsonl"
+    return in_a_file(JsonFileInteractionStore(path), path)
+
+
+def jsonl_relaxed(folder: Path) -> Subject:
+    path = folder / "log.jsonl"
+    store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
+    subject = in_a_file(store, path)
+    subject.acknowledged = store.flush
+    return subject
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize(
+    "adapter", [memory, jsonl_group, jsonl_relaxed], ids=lambda adapter: adapter.__name__
+)
+async def test_a_store(adapter: Callable[[Path], Subject], promise: Promise, tmp_path: Path) -> None:
+    subject = adapter(tmp_path)
+    async with aclosing(subject.store):
+        await promise(subject)
+
+
+class LosesOrder(MemoryInteractionStore):
+    """Write the second record before the first."""
+
+    _held: Record | None = None
+
+    def _keep(self, record: Record) -> None:
+        if self._held is None:
+            self._held = record
+        else:
+            super()._keep(record)
+            super()._keep(self._held)
+
+
+class StoresTwice(MemoryInteractionStore):
+    """Keep a record as often as it is given."""
+
+    def _keep(self, record: Record) -> None:
+        self._ids.clear()
+        super()._keep(record)
+
+
+class KeepsTheLast(MemoryInteractionStore):
+    """Let a record that is given again take the place of the first."""
+
+    async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+        async for entry in super().scan(after):
+            record = entry.record
+            if isinstance(record, LLMInteraction):
+                record = LLMInteraction(
+                    envelope=record.envelope, result=record.result, stored_at=record.stored_at
+                )
+                record.result.__dict__["latency_ms"] = 2.0
+            yield Entry(entry.seq, record, entry.hash)
+
+
+class AcknowledgesBeforeItIsSafe(JsonFileInteractionStore):
+    """Return while the newest record is still in memory."""
+
+    _held: Record | None = None
+
+    async def _keep(self, record: Record) -> None:
+        held, self._held = self._held, record
+        if held is not None:
+            await super()._keep(held)
+
+
+class KeepsWhatItWasGiven(MemoryInteractionStore):
+    """Hold on to the caller's own objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: list[Record] = []
+
+    def _keep(self, record: Record) -> None:
+        super()._keep(record)
+        self._given.append(record)
+
+    async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+        async for entry in super().scan(after):
+            yield Entry(entry.seq, self._given[entry.seq - 1], entry.hash)
+
+
+class RoundsNumbers(MemoryInteractionStore):
+    """Give numbers back as floats."""
+
+    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+        found = await super().get_by_envelope_id(envelope_id)
+        assert found is not None
+        for name, value in found.result.parsed_output.items():
+            found.result.parsed_output[name] = float(value) if isinstance(value, Decimal) else value
+        return found
+
+
+class GivesTheFirstAttempt(MemoryInteractionStore):
+    """Return the oldest attempt at an envelope."""
+
+    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+        return next(iter(await self.records.by_envelope(envelope_id)), None)
+
+
+class GivesEventsForAttempts(MemoryInteractionStore):
+    """Return everything of a trace."""
+
+    async def get_by_trace_id(self, trace_id: str) -> Any:
+        return await self.records.trace(trace_id)
+
+
+class GivesTheOldestFirst(MemoryInteractionStore):
+    """Return the newest in the wrong order."""
+
+    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+        return (await super().recent(limit))[::-1]
+
+
+class ScansOneTooMany(MemoryInteractionStore):
+    """Give the entry at the number too."""
+
+    def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+        return super().scan(after - 1)
+
+
+class StopsFollowing(MemoryInteractionStore):
+    """End a `follow` where the log ends."""
+
+    def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+        return self.scan(after)
+
+
+class DropsTheRest(MemoryInteractionStore):
+    """End a `follow` when the store is closed, wherever it is."""
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+        async for entry in super().follow(after):
+            if self._is_closed:
+                return
+            yield entry
+
+
+class BelievesItself(MemoryInteractionStore):
+    """Verify without looking."""
+
+    async def verify(self) -> Verification:
+        return Verification(len(self._lines), self._head.hash)
+
+
+class KeepsWhatItRefused(MemoryInteractionStore):
+    """Leave a gap where a record could not be spelled."""
+
+    def _keep(self, record: Record) -> None:
+        try:
+            super()._keep(record)
+        except StoreError:
+            super()._keep(event())
+            raise
+
+
+class NeverCloses(MemoryInteractionStore):
+    """Take records for ever."""
+
+    async def aclose(self) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (LosesOrder, promises.keeps_records_in_the_order_given),
+        (LosesOrder, promises.keeps_the_order_of_calls_that_wait_together),
+        (StoresTwice, promises.keeps_a_record_once_and_as_it_was_first_given),
+        (StoresTwice, promises.keeps_a_record_once_when_it_is_given_twice_at_once),
+        (KeepsTheLast, promises.keeps_a_record_once_and_as_it_was_first_given),
+        (AcknowledgesBeforeItIsSafe, promises.has_made_safe_what_it_acknowledged),
+        (KeepsWhatItWasGiven, promises.is_not_changed_by_changes_to_what_it_was_given),
+        (RoundsNumbers, promises.gives_back_equal_records),
+        (GivesTheFirstAttempt, promises.finds_the_last_attempt_at_an_envelope),
+        (GivesEventsForAttempts, promises.finds_the_attempts_of_a_trace_oldest_first),
+        (GivesTheOldestFirst, promises.gives_the_newest_attempts_newest_first),
+        (ScansOneTooMany, promises.scans_what_stands_behind_a_number_and_ends),
+        (StopsFollowing, promises.follows_what_is_there_and_what_comes_until_it_is_closed),
+        (DropsTheRest, promises.lets_a_follower_finish_when_it_is_closed),
+        (BelievesItself, promises.names_the_first_broken_line),
+        (KeepsWhatItRefused, promises.refuses_what_it_cannot_spell_and_goes_on),
+        (NeverCloses, promises.takes_nothing_once_it_is_closed),
+    ],
+)
+async def test_a_store_that_breaks_a_promise_is_found_out(
+    broken: type[MemoryInteractionStore | JsonFileInteractionStore], promise: Promise, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.jsonl"
+    subject = (
+        in_a_file(broken(path), path) if issubclass(broken, JsonFileInteractionStore) else in_memory(broken())
+    )
+
+    with pytest.raises((AssertionError, IndexError, TimeoutError, pytest.fail.Exception)):
+        await promise(subject)
+
+    await subject.store.aclose()

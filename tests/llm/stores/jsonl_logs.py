@@ -1,0 +1,54 @@
+"""Logs for the tests of the file: written in one go, opened again, cut and changed as bytes. All of it blocks."""
+
+from pathlib import Path
+
+from agentic_trading.llm import Event, JsonFileInteractionStore
+from agentic_trading.llm.store import Record, Verification
+from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
+from agentic_trading.llm.stores.jsonl.reader import LogReader
+from tests.build import event
+
+
+class HastyDisk(Disk):
+    """Do not wait: for tests that open hundreds of logs and pull no plug."""
+
+    def sync(self, fd: int) -> None:
+        """Return at once."""
+
+
+def reopened(path: Path, *added: Event) -> LogFile:
+    """Open the log at `path` for writing, add events, close it, and return what it found out."""
+    file = LogFile(path, HastyDisk())
+    file.append([(told.id, told.wire) for told in added], sync=True)
+    file.close()
+    return file
+
+
+def written(path: Path, count: int = 3) -> list[Event]:
+    """Write a log of so many numbered events, and return them."""
+    events = [
+        event(id=f"{path.stem}-{number}", trace_id="t", body={"number": number}) for number in range(count)
+    ]
+    reopened(path, *events)
+    return events
+
+
+def lines_in(path: Path) -> list[bytes]:
+    """Return the lines of the file, with their newlines."""
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def records_in(path: Path) -> list[Record]:
+    """Return the records of the file, as another process reads them."""
+    reader = LogReader(path)
+    return [reader.record(line) for line, _ in reader.walk()]
+
+
+def verified(path: Path) -> Verification:
+    """Verify the file as another process would."""
+    return LogReader(path).verify()
+
+
+async def kept(store: JsonFileInteractionStore) -> list[Record]:
+    """Return every record of the store."""
+    return [entry.record async for entry in store.scan()]

@@ -1,0 +1,142 @@
+"""A line holds the record's own bytes, and shows every change to itself and to what came before it."""
+
+import json
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.llm import LLMEnvelope, LLMInteraction
+from agentic_trading.llm.stores.chain import (
+    GENESIS,
+    BrokenLineError,
+    Head,
+    check_link,
+    read_line,
+    swallows_a_line,
+    write_line,
+)
+from agentic_trading.llm.stores.record import record_of
+from tests.build import event, interaction
+
+RECORD = b'{"kind":"bar.closed","id":"1"}'
+
+plain_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def lines_of(*records: bytes) -> list[bytes]:
+    head, lines = Head(), []
+    for record in records:
+        line, head = write_line(record, head)
+        lines.append(line)
+    return lines
+
+
+@settings(max_examples=30)
+@given(body=st.dictionaries(st.text(), plain_json, max_size=3))
+def test_a_record_comes_out_of_its_line_byte_for_byte(body: dict[str, Any]) -> None:
+    record = canonical_bytes({"kind": "k", "body": body})
+
+    line, head = write_line(record, Head(41, "a" * 64))
+    read = read_line(line)
+
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    assert (read.record, read.seq, read.prev, read.head) == (record, 42, "a" * 64, head)
+
+
+@settings(max_examples=30)
+@given(body=st.dictionaries(st.text(), plain_json, max_size=3))
+def test_an_event_comes_out_of_its_line_as_it_was(body: dict[str, Any]) -> None:
+    told = event(body=body)
+
+    line, _ = write_line(told.wire, Head())
+
+    assert record_of(read_line(line).record) == told
+
+
+def test_any_json_reader_reads_a_line() -> None:
+    answered = interaction()
+
+    (line,) = lines_of(answered.wire)
+    fields = json.loads(line)
+
+    assert list(fields) == ["interaction_id", "envelope", "result", "stored_at", "seq", "prev", "hash"]
+    assert (fields["seq"], fields["prev"]) == (1, GENESIS)
+    assert fields["result"]["raw_output"] == answered.result.raw_output
+
+
+def test_the_hash_is_sha256_over_a_tag_and_all_that_stands_before_it() -> None:
+    (line,) = lines_of(RECORD)
+
+    before, _, digest = line.rpartition(b',"hash":')
+
+    assert json.loads(b'{"hash":' + digest)["hash"] == sha256(b"agentic/log/v1\0" + before).hexdigest()
+
+
+def test_a_record_that_was_printed_over_several_lines_becomes_one_line() -> None:
+    pretty = json.dumps({"instructions": "Judge\nthe market."}, indent=1).encode()
+    asked = LLMEnvelope.from_wire(pretty)
+    answered = interaction(envelope=asked)
+
+    (line,) = lines_of(answered.wire.replace(b",", b",\n"))
+
+    assert line.count(b"\n") == 1
+    assert LLMInteraction.from_wire(read_line(line).record) == answered
+
+
+def test_every_changed_byte_is_seen() -> None:
+    (line,) = lines_of(RECORD)
+
+    for place in range(len(line)):
+        for change in (1, 32, 128):
+            changed = bytearray(line)
+            changed[place] ^= change
+            with pytest.raises(BrokenLineError):
+                check_link(read_line(bytes(changed)), Head())
+
+
+def test_every_cut_is_seen() -> None:
+    (line,) = lines_of(RECORD)
+
+    for length in range(len(line) - 1):
+        with pytest.raises(BrokenLineError, match="does not end in seq, prev and hash"):
+            read_line(line[:length])
+
+
+def test_a_line_that_is_left_out_doubled_or_moved_is_seen() -> None:
+    first, second, third = map(read_line, lines_of(RECORD, RECORD, RECORD))
+    after_first = check_link(first, Head())
+
+    for stray, head, reason in (
+        (second, Head(), "it is number 2 and stands where number 1 belongs"),
+        (first, after_first, "it is number 1 and stands where number 2 belongs"),
+        (third, after_first, "it is number 3 and stands where number 2 belongs"),
+    ):
+        with pytest.raises(BrokenLineError, match=reason):
+            check_link(stray, head)
+
+
+def test_a_line_of_another_log_is_seen() -> None:
+    (first,) = lines_of(RECORD)
+    _, stranger = lines_of(b'{"kind":"other"}', RECORD)
+
+    head = check_link(read_line(first), Head())
+    with pytest.raises(BrokenLineError, match="does not continue the line before it"):
+        check_link(read_line(stranger), head)
+
+
+def test_two_lines_that_have_run_together_are_told_from_an_unfinished_one() -> None:
+    first, second = lines_of(RECORD, RECORD)
+
+    assert swallows_a_line(first.replace(b"\n", b" ") + second)
+    assert swallows_a_line(first[:-1] + b"\0\0\0")
+    assert not swallows_a_line(first)
+    assert not any(swallows_a_line(second[:length]) for length in range(len(second)))

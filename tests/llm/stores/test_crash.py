@@ -1,0 +1,96 @@
+"""A writer is killed: what it acknowledged is there. Two writers meet: one writes."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.llm import Event
+from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
+from tests.build import event
+from tests.llm.stores.jsonl_logs import records_in, reopened, verified
+
+ROOT = Path(__file__).parents[3]
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from agentic_trading.llm import JsonFileInteractionStore, StoreError
+from tests.build import event
+
+async def caller(store, name):
+    for number in range(10_000):
+        told = event(id=f"{name}-{number}", body={"text": "x" * 500})
+        await store.record(told)
+        print(told.id, flush=True)
+
+async def main():
+    store = JsonFileInteractionStore(Path(sys.argv[1]))
+    async with asyncio.TaskGroup() as group:
+        for number in range(8):
+            group.create_task(caller(store, f"caller-{number}"))
+
+try:
+    asyncio.run(main())
+except* StoreError as errors:
+    print(errors.exceptions[0])
+    sys.exit(3)
+"""
+
+
+def start_writer(path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, str(path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def killed_after(writer: subprocess.Popen[str], count: int) -> list[str]:
+    """Kill a writer that has acknowledged so many records; return all that it had acknowledged by then."""
+    with writer:
+        assert writer.stdout is not None
+        acknowledged = [writer.stdout.readline().strip() for _ in range(count)]
+        writer.send_signal(signal.SIGKILL)
+        acknowledged += [line.strip() for line in writer.stdout if line.endswith("\n")]
+    return acknowledged
+
+
+def ids_in(path: Path) -> set[str]:
+    return {record.id for record in records_in(path) if isinstance(record, Event)}
+
+
+@pytest.mark.parametrize("count", [1, 20, 150])
+def test_what_a_killed_writer_acknowledged_is_there_and_the_log_goes_on(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "log.jsonl"
+
+    acknowledged = killed_after(start_writer(path), count)
+
+    assert len(acknowledged) >= count
+    assert set(acknowledged) <= ids_in(path)
+    reopened(path, event(id="after"))
+    assert ids_in(path) >= {*acknowledged, "after"}
+    assert verified(path).is_intact
+
+
+def test_of_two_processes_one_writes_and_the_other_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    first = LogFile(path, Disk())
+
+    with start_writer(path) as second:
+        output, _ = second.communicate()
+    first.append([("mine", event(id="mine").wire)], sync=True)
+    first.close()
+
+    assert second.returncode == 3
+    assert "another process writes to it" in output
+    assert ids_in(path) == {"mine"}
+
+
+@pytest.mark.parametrize("length", [1, 100, 700])
+def test_a_log_is_read_while_its_last_line_is_being_written(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "log.jsonl"
+    reopened(path, event(id="whole"), event(id="half", body={"text": "x" * 1000}))
+    whole, half = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(whole + half[:length])
+
+    assert ids_in(path) == {"whole"}

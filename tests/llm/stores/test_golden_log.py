@@ -1,0 +1,60 @@
+"""A log of release 0.1 is read for ever, into the objects that were stored."""
+
+import json
+from contextlib import aclosing
+from pathlib import Path
+from shutil import copy
+
+from agentic_trading.llm import JsonFileInteractionStore, LLMInteraction
+from agentic_trading.llm.store import Verification
+from tests.build import event
+from tests.golden.log.expected_v1 import ANSWERED, ASKED, HEAD, NOTED, RECORDS, REFUSED, TRIGGER
+from tests.llm.stores.jsonl_logs import kept, records_in, verified
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "log" / "v1.jsonl"
+
+
+def test_its_records_are_the_objects_that_were_stored() -> None:
+    assert records_in(GOLDEN) == RECORDS
+
+
+def test_its_numbers_are_spelled_as_they_were() -> None:
+    answered = records_in(GOLDEN)[1]
+
+    assert isinstance(answered, LLMInteraction)
+    assert repr(answered.result.parsed_output) == repr(ANSWERED.result.parsed_output)
+
+
+def test_its_chain_is_intact() -> None:
+    assert verified(GOLDEN) == Verification(lines=len(RECORDS), head=HEAD)
+
+
+def test_any_json_reader_reads_it() -> None:
+    lines = [json.loads(line) for line in GOLDEN.read_bytes().split(b"\n")[:-1]]
+
+    assert [line["seq"] for line in lines] == [1, 2, 3, 4]
+    assert [line.get("kind") for line in lines] == ["bar.closed", None, None, "budget.refused"]
+    assert [line.get("interaction_id") for line in lines] == [
+        None,
+        ANSWERED.interaction_id,
+        REFUSED.interaction_id,
+        None,
+    ]
+    assert lines[1]["result"]["cost_usd"] == 0.004376
+
+
+async def test_it_is_asked_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    copy(GOLDEN, path)
+    after = event()
+
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.store(ANSWERED)
+        await store.record(after)
+
+        assert await kept(store) == [*RECORDS, after]
+        assert await store.get_by_envelope_id(ASKED.envelope_id) == REFUSED
+        assert await store.records.trace(TRIGGER.trace_id) == RECORDS
+        assert await store.records.find(NOTED.id) == NOTED
+        (spent,) = await store.records.spend("tenant", "workflow", "day")
+        assert (spent.key, spent.attempts, spent.failed) == (("fund", "analysis", "2026-01-02"), 2, 1)

@@ -1,0 +1,374 @@
+"""Who waits together is written together; who is answered is safe; who is not answered gets an error."""
+
+import asyncio
+import errno
+import os
+import threading
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.llm import Durability, Event, JsonFileInteractionStore, StoreError, StoreLockedError
+from agentic_trading.llm.stores.jsonl.file import Disk
+from tests.build import event, interaction
+from tests.llm.stores.jsonl_logs import kept, lines_in, records_in, reopened
+
+PATIENCE_S = 3.0
+
+
+class GatedDisk(Disk):
+    """Reach the disk only when `gate` is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.waiting = threading.Event()
+
+    def sync(self, fd: int) -> None:
+        self.waiting.set()
+        assert self.gate.wait(PATIENCE_S)
+        super().sync(fd)
+
+
+class BrokenDisk(Disk):
+    """Fail each wait for the disk from some time on."""
+
+    is_broken = False
+
+    def sync(self, fd: int) -> None:
+        if self.is_broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
+
+
+class FullDisk(Disk):
+    """Take the first half of what is written, from some time on."""
+
+    is_full = False
+
+    def append(self, fd: int, data: bytes) -> None:
+        if self.is_full:
+            os.write(fd, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().append(fd, data)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.jsonl"
+
+
+async def record_all(store: JsonFileInteractionStore, events: list[Event]) -> list[BaseException | None]:
+    """Record all at once; return what each call raised."""
+    outcomes: dict[str, BaseException | None] = {}
+
+    async def call(told: Event) -> None:
+        try:
+            await store.record(told)
+            outcomes[told.id] = None
+        except StoreError as e:
+            outcomes[told.id] = e
+
+    async with asyncio.TaskGroup() as group:
+        for told in events:
+            group.create_task(call(told))
+    return [outcomes[told.id] for told in events]
+
+
+async def test_64_who_wait_together_wait_for_the_disk_a_few_times(path: Path) -> None:
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        for _ in range(3):
+            await record_all(store, [event() for _ in range(64)])
+
+        done = store.statistics()
+
+    assert (done.records, done.largest_commit) == (192, 64)
+    assert done.syncs <= 6
+    assert done.bytes_written == len(b"".join(lines_in(path)))
+
+
+async def test_a_call_returns_only_when_the_record_is_on_disk(path: Path) -> None:
+    disk = GatedDisk()
+    disk.gate.set()
+    store = JsonFileInteractionStore(path, disk=disk)
+    await store.record(event())
+    disk.gate.clear()
+    disk.waiting.clear()
+
+    async with asyncio.TaskGroup() as group:
+        call = group.create_task(store.record(event()))
+        assert await asyncio.to_thread(disk.waiting.wait, PATIENCE_S)
+        assert len(lines_in(path)) == 2
+        assert not call.done()
+        disk.gate.set()
+
+    await store.aclose()
+
+
+async def test_who_comes_while_the_disk_is_busy_is_written_next_all_together(path: Path) -> None:
+    disk = GatedDisk()
+    store = JsonFileInteractionStore(path, disk=disk)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(store.record(event()))
+        assert await asyncio.to_thread(disk.waiting.wait, PATIENCE_S)
+        for _ in range(50):
+            group.create_task(store.record(event()))
+        await asyncio.sleep(0)
+        disk.gate.set()
+
+    assert (store.statistics().commits, store.statistics().largest_commit) == (2, 50)
+    await store.aclose()
+
+
+async def test_a_record_given_again_is_not_acknowledged_before_the_first_is_safe(path: Path) -> None:
+    disk = GatedDisk()
+    disk.gate.set()
+    store = JsonFileInteractionStore(path, disk=disk)
+    await store.record(event())
+    disk.gate.clear()
+    disk.waiting.clear()
+    told = event()
+
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(store.record(told))
+        assert await asyncio.to_thread(disk.waiting.wait, PATIENCE_S)
+        again = group.create_task(store.record(told))
+        await asyncio.sleep(0)
+        assert not first.done()
+        assert not again.done()
+        disk.gate.set()
+
+    assert store.statistics().duplicates == 1
+    await store.aclose()
+
+
+async def test_a_failed_wait_for_the_disk_acknowledges_nobody_and_is_final(path: Path) -> None:
+    disk = BrokenDisk()
+    store = JsonFileInteractionStore(path, disk=disk)
+    safe = event()
+    await store.record(safe)
+    disk.is_broken = True
+
+    outcomes = await record_all(store, [event() for _ in range(8)])
+    disk.is_broken = False
+    later = await record_all(store, [event(), safe])
+
+    assert all(isinstance(e, StoreError) and "Input/output error" in e.reason for e in [*outcomes, *later])
+    with pytest.raises(StoreError, match="cannot be written"):
+        await store.recent()
+    with pytest.raises(StoreError, match="cannot be written"):
+        await store.aclose()
+    await store.aclose()
+
+
+async def test_an_error_that_nobody_foresaw_is_final_too(path: Path) -> None:
+    class Cursed(Disk):
+        """Fail in a way that no disk does."""
+
+        def append(self, fd: int, data: bytes) -> None:
+            raise RuntimeError("a bug")
+
+    store = JsonFileInteractionStore(path, disk=Cursed())
+
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"cannot be written \(RuntimeError\('a bug'\)\)"):
+            await store.record(event())
+
+    with pytest.raises(StoreError):
+        await store.aclose()
+
+
+async def test_each_who_waits_gets_an_error_of_its_own(path: Path) -> None:
+    disk = BrokenDisk()
+    store = JsonFileInteractionStore(path, disk=disk)
+    await store.record(event())
+    disk.is_broken = True
+
+    outcomes = await record_all(store, [event() for _ in range(3)])
+
+    assert len({id(e) for e in outcomes}) == 3
+    with pytest.raises(StoreError):
+        await store.aclose()
+
+
+async def test_a_disk_that_is_full_leaves_a_log_that_opens_again(path: Path) -> None:
+    disk = FullDisk()
+    store = JsonFileInteractionStore(path, disk=disk)
+    safe, lost = event(), event()
+    await store.record(safe)
+    disk.is_full = True
+
+    with pytest.raises(StoreError, match="No space left on device"):
+        await store.record(lost)
+    with pytest.raises(StoreError, match="No space left on device"):
+        await store.aclose()
+
+    async with aclosing(JsonFileInteractionStore(path)) as again:
+        await again.record(lost)
+        assert again.recovered is not None
+        assert await kept(again) == [safe, lost]
+
+
+async def test_a_log_that_was_deleted_is_not_written_on(path: Path) -> None:
+    store = JsonFileInteractionStore(path)
+    await store.record(event())
+    path.unlink()  # noqa: ASYNC240 - a test may pull the rug
+
+    with pytest.raises(StoreError, match="the file was deleted"):
+        await store.record(event())
+    with pytest.raises(StoreError):
+        await store.aclose()
+
+
+async def test_a_caller_that_gives_up_takes_nobody_along(path: Path) -> None:
+    disk = GatedDisk()
+    store = JsonFileInteractionStore(path, disk=disk)
+    events = [event() for _ in range(3)]
+
+    async with asyncio.TaskGroup() as group:
+        calls = [group.create_task(store.record(told)) for told in events]
+        assert await asyncio.to_thread(disk.waiting.wait, PATIENCE_S)
+        calls[0].cancel()
+        disk.gate.set()
+
+    assert calls[0].cancelled()
+    assert await kept(store) == events
+    await store.aclose()
+
+
+async def test_a_second_writer_is_refused_and_may_try_again(path: Path) -> None:
+    first, second = JsonFileInteractionStore(path), JsonFileInteractionStore(path)
+    await first.record(event())
+    told = event()
+
+    with pytest.raises(
+        StoreLockedError, match="another process writes to it; stop that one or choose another path"
+    ):
+        await second.record(told)
+    assert len(await kept(second)) == 1
+    await first.aclose()
+    await second.record(told)
+
+    assert (await kept(second))[-1] == told
+    await second.aclose()
+
+
+async def test_relaxed_records_are_accepted_first_and_written_when_asked(path: Path) -> None:
+    store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
+    first, rest = event(), [event() for _ in range(20)]
+    await store.record(first)
+
+    for told in rest:
+        await store.record(told)
+    assert len(lines_in(path)) == 1
+    assert await kept(store) == [first, *rest]
+    assert store.statistics().syncs == 0
+    await store.flush()
+
+    assert len(lines_in(path)) == 21
+    assert store.statistics().syncs == 1
+    await store.aclose()
+    assert store.statistics().syncs == 1
+
+
+async def test_relaxed_records_are_written_by_the_megabyte(path: Path) -> None:
+    store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
+    large = [event(body={"text": "x" * 100_000}) for _ in range(100)]
+
+    for told in large:
+        await store.record(told)
+    commits = store.statistics().commits
+    await store.aclose()
+
+    assert 1 < commits <= 12
+    assert await asyncio.to_thread(records_in, path) == large
+
+
+async def test_a_relaxed_log_that_cannot_be_opened_says_so_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = JsonFileInteractionStore(tmp_path / "file" / "log.jsonl", durability=Durability.RELAXED)
+
+    with pytest.raises(StoreError, match="cannot be opened for writing"):
+        await store.record(event())
+
+    await store.aclose()
+
+
+async def test_relaxed_records_that_could_not_be_written_are_an_error_of_flush_and_of_all_that_follows(
+    path: Path,
+) -> None:
+    disk = FullDisk()
+    store = JsonFileInteractionStore(path, durability=Durability.RELAXED, disk=disk)
+    await store.record(event())
+    disk.is_full = True
+    await store.record(event())
+
+    with pytest.raises(StoreError, match="No space left on device"):
+        await store.flush()
+    with pytest.raises(StoreError, match="No space left on device"):
+        await store.record(event())
+    with pytest.raises(StoreError, match="No space left on device"):
+        await store.aclose()
+
+
+async def test_closing_brings_relaxed_records_onto_the_disk(path: Path) -> None:
+    store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
+    events = [event() for _ in range(10)]
+    for told in events:
+        await store.record(told)
+
+    await store.aclose()
+
+    assert await asyncio.to_thread(records_in, path) == events
+    assert store.statistics().syncs == 1
+
+
+async def test_a_cancelled_close_still_writes_and_gives_the_log_back(path: Path) -> None:
+    disk = GatedDisk()
+    disk.gate.set()
+    store = JsonFileInteractionStore(path, durability=Durability.RELAXED, disk=disk)
+    events = [event() for _ in range(5)]
+    for told in events:
+        await store.record(told)
+    disk.gate.clear()
+    disk.waiting.clear()
+
+    async with asyncio.TaskGroup() as group:
+        closing = group.create_task(store.aclose())
+        assert await asyncio.to_thread(disk.waiting.wait, PATIENCE_S)
+        closing.cancel()
+    disk.gate.set()
+    await asyncio.to_thread(store._writer._thread.shutdown, wait=True)
+
+    assert await asyncio.to_thread(lambda: reopened(path).set_aside) is None
+    assert await asyncio.to_thread(records_in, path) == events
+
+
+async def test_one_store_serves_one_loop_after_the_other(path: Path) -> None:
+    store = JsonFileInteractionStore(path)
+    first, second = interaction(), interaction()
+
+    def in_a_loop_of_its_own() -> None:
+        asyncio.run(store.store(first))
+        asyncio.run(store.store(second))
+
+    await asyncio.to_thread(in_a_loop_of_its_own)
+
+    assert await kept(store) == [first, second]
+    await store.aclose()
+
+
+async def test_a_follower_goes_on_from_where_it_stood_and_reads_nothing_twice(path: Path) -> None:
+    def damage() -> None:
+        path.write_bytes(path.read_bytes().replace(b'"number":0', b'"number":9'))
+
+    async with aclosing(JsonFileInteractionStore(path)) as store, aclosing(store.follow()) as entries:
+        for number in range(3):
+            told = event(body={"number": number})
+            await store.record(told)
+            assert (await anext(entries)).record == told
+
+            await asyncio.to_thread(damage)
+
+        assert (await store.verify()).broken_line == 1

@@ -1,0 +1,258 @@
+"""The index knows what the log says, whatever becomes of its file."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import aclosing, closing
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.llm import JsonFileInteractionStore, StoreError
+from agentic_trading.llm.stores.chain import Line
+from agentic_trading.llm.stores.facts import Facts
+from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.reader import LogReader
+from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from tests.build import event, interaction
+from tests.llm.stores.jsonl_logs import written
+
+
+def index_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.index.sqlite")
+
+
+def ids_known(path: Path, *, busy_s: float = 10.0) -> list[str]:
+    """Return all ids that an index of the log knows, in order."""
+    index = LogIndex(LogReader(path), busy_s=busy_s)
+    try:
+        return index.ask(
+            lambda db: [row[0] for row in db.execute("SELECT id FROM records ORDER BY seq")], None
+        )
+    finally:
+        index.close()
+
+
+def is_on_disk(path: Path) -> bool:
+    """Say whether the file beside the log is an index that knows all of it."""
+    with closing(sqlite3.connect(index_of(path))) as db:
+        (count,) = db.execute("SELECT count(*) FROM records").fetchone()
+    return bool(count == len(path.read_bytes().splitlines()))
+
+
+def delete(index: Path) -> None:
+    index.unlink()
+
+
+def fill_with_garbage(index: Path) -> None:
+    index.write_bytes(b"not a database, but as long as one" * 1000)
+
+
+def damage_in_the_middle(index: Path) -> None:
+    pages = index.read_bytes()
+    index.write_bytes(pages[:4096] + b"\xff" * (len(pages) - 4096))
+
+
+def cut(index: Path) -> None:
+    index.write_bytes(index.read_bytes()[:5000])
+
+
+def empty(index: Path) -> None:
+    index.write_bytes(b"")
+
+
+def age(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as db:
+        db.execute("PRAGMA user_version = 999")
+
+
+def lose_rows(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as db, db:
+        db.execute("DELETE FROM records")
+
+
+def lose_tables(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as db, db:
+        db.execute("DROP TABLE head")
+
+
+@pytest.mark.parametrize(
+    "harm", [delete, fill_with_garbage, damage_in_the_middle, cut, empty, age, lose_rows, lose_tables]
+)
+def test_an_index_that_is_lost_or_damaged_is_made_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    path = tmp_path / "log.jsonl"
+    ids = [told.id for told in written(path, count=50)]
+    assert ids_known(path) == ids
+
+    harm(index_of(path))
+
+    assert ids_known(path) == ids
+    assert is_on_disk(path)
+
+
+def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:
+    path, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
+    ids = [told.id for told in written(path, count=5)]
+    written(other, count=9)
+    ids_known(other)
+
+    index_of(other).rename(index_of(path))
+
+    assert ids_known(path) == ids
+
+
+def test_an_index_of_a_log_that_became_shorter_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    ids = [told.id for told in written(path, count=5)]
+    ids_known(path)
+
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+
+    assert ids_known(path) == ids[:3]
+
+
+def test_an_index_catches_up_from_where_it_stood(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path, count=5)
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]))
+    first = ids_known(path)
+
+    path.write_bytes(b"\0" * len(lines[0]) + whole[len(lines[0]) :])  # the first line is not read again
+
+    assert ids_known(path)[:2] == first
+    assert len(ids_known(path)) == 5
+
+
+def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    ids = [told.id for told in written(path)]
+    index_of(path).mkdir()
+
+    assert ids_known(path) == ids
+    assert list(index_of(path).iterdir()) == []
+
+
+def test_an_index_that_another_process_is_busy_with_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    ids = [told.id for told in written(path)]
+    ids_known(path)
+
+    with closing(sqlite3.connect(index_of(path), isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        assert ids_known(path, busy_s=0) == ids
+
+    assert is_on_disk(path)
+
+
+def test_two_who_index_at_once_index_each_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    ids = [told.id for told in written(path)]
+    first, second = LogIndex(LogReader(path)), LogIndex(LogReader(path))
+
+    counts = [
+        index.ask(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), None)
+        for index in (first, second)
+    ]
+    first.close()
+    second.close()
+
+    assert counts == [(3,), (3,)]
+    assert ids_known(path) == ids
+
+
+def test_who_comes_second_takes_the_firsts_work(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    ids = [told.id for told in written(path)]
+
+    class Overtaken(LogReader):
+        """Let another process index the log while this one reads it."""
+
+        def facts(self, line: Line) -> Facts:
+            ids_known(path)
+            return super().facts(line)
+
+    index = LogIndex(Overtaken(path))
+    index.ask(lambda db: None, None)
+    index.close()
+
+    assert ids_known(path) == ids
+
+
+def test_a_question_that_is_wrong_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    index = LogIndex(LogReader(path))
+
+    with pytest.raises(StoreError, match="no such table: nowhere"):
+        index.ask(lambda db: db.execute("SELECT 1 FROM nowhere"), None)
+
+    index.close()
+
+
+def test_a_log_of_thousands_of_lines_is_indexed_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+
+    ids = [told.id for told in written(path, count=5_003)]
+
+    assert ids_known(path) == ids
+
+
+async def test_the_index_holds_no_bodies(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.store(interaction(raw_output="a secret answer", instructions="a secret question"))
+        await store.record(event(body={"text": "a secret event"}))
+        assert len(await store.recent()) == 1
+
+    assert b"secret" not in index_of(path).read_bytes()
+
+
+async def test_a_broken_log_is_named_instead_of_answered(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    await asyncio.to_thread(written, path)
+    path.write_bytes(path.read_bytes().replace(b'"number":1', b'"number":9'))
+
+    async with aclosing(JsonlRecords(path)) as records:
+        with pytest.raises(StoreError, match=r"log\.jsonl:2: its hash is not that of its bytes"):
+            await records.traces()
+        assert (await records.verify()).broken_line == 2
+
+
+async def test_a_line_that_changed_after_it_was_indexed_is_not_given(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    events = await asyncio.to_thread(written, path)
+
+    async with aclosing(JsonlRecords(path)) as records:
+        assert await records.find(events[1].id) == events[1]
+        path.write_bytes(path.read_bytes().replace(b'"number":1', b'"number":9'))
+
+        with pytest.raises(StoreError, match=r"log\.jsonl:2: it is not what was indexed; verify the log"):
+            await records.find(events[1].id)
+
+
+async def test_a_reader_of_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+    async with aclosing(JsonlRecords(tmp_path / "log.jsonl")) as records:
+        with pytest.raises(StoreError, match="there is no log here"):
+            await records.traces()
+
+    assert not index_of(tmp_path / "log.jsonl").exists()
+
+
+async def test_a_reader_that_was_closed_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    events = await asyncio.to_thread(written, path)
+    records = JsonlRecords(path)
+    await records.aclose()
+    await records.aclose()
+
+    with pytest.raises(StoreError, match="the index is closed"):
+        await records.traces()
+    assert [entry.record async for entry in records.scan()] == events
+
+
+async def test_a_log_that_the_disk_does_not_give_back_says_so() -> None:
+    async with aclosing(JsonlRecords(Path("/proc/self/mem"))) as records:
+        with pytest.raises(StoreError, match="cannot be read"):
+            await records.verify()

@@ -1,0 +1,121 @@
+"""What a record's bytes say is what the record said, for every record."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_trading.llm.stores.chain import Head, read_line, write_line
+from agentic_trading.llm.stores.facts import facts_of
+from agentic_trading.llm.stores.record import id_of, interactions, record_of
+from tests.build import event, interaction
+
+fractions = st.decimals(allow_nan=False, allow_infinity=False).filter(
+    lambda number: not str(number).lstrip("-").isdigit()
+)
+exact_numbers = (
+    st.integers(-(10**40), 10**40) | fractions
+)  # a Decimal without a point or an exponent is read as int
+answers = st.recursive(
+    st.none() | st.booleans() | st.text() | exact_numbers,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
+)
+floats = st.floats(-(2.0**53), 2.0**53)
+contexts = st.recursive(
+    st.none() | st.booleans() | st.text() | st.integers(-(2**53), 2**53) | floats,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=30)
+@given(
+    parsed=st.dictionaries(st.text(), answers, max_size=3),
+    text=st.text(),
+    context=st.dictionaries(st.text(), contexts, max_size=3),
+)
+def test_an_interaction_comes_back_from_its_line_equal_and_digit_for_digit(
+    parsed: dict[str, Any], text: str, context: dict[str, Any]
+) -> None:
+    answered = interaction(parsed_output=parsed, raw_output=text, context=context, instructions=f"x{text}")
+
+    line, _ = write_line(answered.wire, Head())
+    read = record_of(read_line(line).record)
+
+    (again,) = interactions([read])
+    assert again == answered
+    assert repr(again.result.parsed_output) == repr(answered.result.parsed_output)
+    assert again.wire == answered.wire
+
+
+@settings(max_examples=30)
+@given(
+    body=st.dictionaries(st.text(), contexts, max_size=3),
+    extra=st.dictionaries(st.sampled_from(["x", "y"]), contexts),
+)
+def test_an_event_comes_back_from_its_line_equal(body: dict[str, Any], extra: dict[str, Any]) -> None:
+    told = event(body=body, **extra)
+
+    line, _ = write_line(told.wire, Head())
+
+    assert record_of(read_line(line).record) == told
+
+
+def test_an_interaction_is_known_whatever_the_order_of_its_members() -> None:
+    answered = interaction()
+    fields = b'"interaction_id":"%b",' % answered.interaction_id.encode()
+
+    turned = answered.wire.replace(fields, b"")[:-1] + b"," + fields[:-1] + b"}"
+
+    assert record_of(turned) == answered
+    assert facts_of(turned) == facts_of(answered.wire)
+
+
+@pytest.mark.parametrize("raw", [b"{}", b"[]", b'{"kind":"k"}', b'{"interaction_id":"1"}', b"no json"])
+def test_what_is_neither_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        record_of(raw)
+
+
+def test_an_id_is_the_interactions_or_the_events() -> None:
+    answered, told = interaction(), event(id="e")
+
+    assert (id_of(answered), id_of(told)) == (answered.interaction_id, "e")
+
+
+def test_the_facts_of_an_interaction_say_what_it_is_found_by_and_what_it_cost() -> None:
+    answered = interaction(
+        trace_id="t", causation_id="c", envelope_id="e", subject="BTCUSDT", occurrence=3, attempt_number=2, model="",
+        agent_id="a", workflow="planning", tenant_id="fund", parsed_output={"p": Decimal("1.0")}, success=False,
+    )  # fmt: skip
+
+    facts = facts_of(answered.wire)
+
+    assert (facts.id, facts.kind, facts.trace_id, facts.causation_id) == (
+        answered.interaction_id,
+        "interaction",
+        "t",
+        "c",
+    )
+    assert (facts.envelope_id, facts.request_hash, facts.occurrence) == (
+        "e",
+        answered.envelope.request_hash,
+        3,
+    )
+    assert (facts.agent, facts.workflow, facts.provider, facts.tenant) == (
+        "a",
+        "planning",
+        "anthropic",
+        "fund",
+    )
+    assert (facts.attempt, facts.success, facts.cost_nusd, facts.day) == (2, False, 600_000, "2026-01-02")
+
+
+def test_the_facts_of_an_event_take_its_subject_only_if_it_is_a_name() -> None:
+    named, unnamed = event(body={"subject": "BTCUSDT"}), event(body={"subject": ["BTCUSDT"]})
+
+    assert (facts_of(named.wire).subject, facts_of(unnamed.wire).subject) == ("BTCUSDT", "")
+    assert (facts_of(named.wire).kind, facts_of(named.wire).attempt) == ("bar.closed", 0)

@@ -1,0 +1,269 @@
+"""A log is opened again: what a dead writer left half done is set aside, what somebody changed is refused."""
+
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from agentic_trading.llm import JsonFileInteractionStore, StoreError
+from agentic_trading.llm.stores.chain import GENESIS
+from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
+from tests.build import event
+from tests.llm.stores.jsonl_logs import HastyDisk, kept, lines_in, records_in, reopened, verified, written
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_a_log_cut_at_any_byte_of_a_last_line_loses_only_what_was_cut(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "log.jsonl"
+    events = written(path, count=number)
+    *whole, last = lines_in(path)
+    after = event()
+
+    for length in range(len(last)):
+        path.write_bytes(b"".join([*whole, last[:length]]))
+
+        set_aside = reopened(path, after).set_aside
+
+        assert records_in(path) == [*events[:-1], after]
+        assert verified(path).is_intact
+        assert (set_aside is not None) == bool(length)
+        if set_aside is not None:
+            assert set_aside.name == f"log.jsonl.torn-{number}"
+            assert set_aside.read_bytes() == last[:length]
+            set_aside.unlink()
+
+
+async def test_what_was_set_aside_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"kind":"half')
+    told = event()
+
+    with capture_logs() as logs:
+        async with aclosing(JsonFileInteractionStore(path)) as store:
+            assert store.recovered is None
+            await store.record(told)
+            assert store.recovered == tmp_path / "log.jsonl.torn-1"
+            assert await kept(store) == [told]
+
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("log_tail_set_aside", "warning")]
+    assert store.recovered.read_bytes() == b'{"kind":"half'
+
+
+async def test_nothing_is_reported_where_nothing_was_torn(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with aclosing(JsonFileInteractionStore(tmp_path / "log.jsonl")) as store:
+            await store.record(event())
+
+    assert (store.recovered, logs) == (None, [])
+
+
+def test_what_is_torn_again_at_the_same_place_is_kept_beside_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path, count=1)
+    whole = path.read_bytes()
+
+    for half in (b"one", b"two", b"three"):
+        path.write_bytes(whole + half)
+        reopened(path)
+
+    assert {torn.name: torn.read_bytes() for torn in tmp_path.glob("*.torn-*")} == {
+        "log.jsonl.torn-2": b"one",
+        "log.jsonl.torn-2~2": b"two",
+        "log.jsonl.torn-2~3": b"three",
+    }
+
+
+def test_a_last_line_with_a_wrong_hash_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    events = written(path)
+    wrong = lines_in(path)[2].replace(b'"number":2', b'"number":3')
+    path.write_bytes(b"".join([*lines_in(path)[:2], wrong]))
+
+    file = reopened(path, events[2])
+
+    assert records_in(path) == events
+    assert file.set_aside is not None
+    assert file.set_aside.read_bytes() == wrong
+
+
+def test_a_broken_line_before_the_last_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    broken = path.read_bytes().replace(b'"number":1', b'"number":9')
+    path.write_bytes(broken)
+
+    with pytest.raises(
+        StoreError, match=r"log\.jsonl:2: its hash is not that of its bytes; nothing was written"
+    ) as e:
+        reopened(path, event())
+
+    assert e.value.line == 2
+    assert path.read_bytes() == broken
+    assert [file.name for file in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+@pytest.mark.parametrize("joint", [b"", b" ", b"\0"])
+def test_a_whole_line_that_lost_its_newline_to_the_next_is_not_set_aside(
+    tmp_path: Path, joint: bytes
+) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path, count=2)
+    first, second = lines_in(path)
+    path.write_bytes(first[:-1] + joint + second)
+
+    with pytest.raises(StoreError, match="nothing was written") as e:
+        reopened(path, event())
+
+    assert e.value.line == 1
+
+
+def test_zeros_behind_a_whole_line_are_not_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path, count=1)
+    path.write_bytes(path.read_bytes()[:-1] + bytes(100))
+
+    with pytest.raises(StoreError, match="two lines have run together"):
+        reopened(path, event())
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_flipped_byte_anywhere_is_named_by_its_line(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    lines = lines_in(path)
+    before, after = b"".join(lines[: number - 1]), b"".join(lines[number:])
+
+    for place in range(len(lines[number - 1])):
+        changed = bytearray(lines[number - 1])
+        changed[place] ^= 1
+        path.write_bytes(before + changed + after)
+
+        assert verified(path).broken_line == number
+
+
+async def test_lines_that_were_taken_off_the_end_are_missed_by_who_wrote_them(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        for _ in range(3):
+            await store.record(event())
+        path.write_bytes(b"".join(lines_in(path)[:2]))
+
+        found = await store.verify()
+
+    assert (found.lines, found.broken_line, found.reason) == (
+        2,
+        3,
+        "it is missing or cut; 3 lines were written",
+    )
+
+
+def test_a_line_still_being_written_is_not_taken_for_intact(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path, count=1)
+    path.write_bytes(path.read_bytes() + b'{"kind"')
+
+    found = verified(path)
+
+    assert (found.lines, found.broken_line) == (1, 2)
+    assert "unfinished" in found.reason
+
+
+def test_an_empty_file_is_an_empty_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.touch()
+
+    found = verified(path)
+
+    assert (found.lines, found.head, found.is_intact) == (0, GENESIS, True)
+
+
+def test_a_log_that_is_not_there_cannot_be_verified(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no log here; name the \.jsonl file of an earlier run"):
+        verified(tmp_path / "log.jsonl")
+
+
+def test_an_id_is_known_after_the_log_was_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    events = written(path)
+    new = event()
+
+    file = LogFile(path, HastyDisk())
+    appended = file.append([(told.id, told.wire) for told in [*events, new]], sync=True)
+    file.close()
+
+    assert (appended.lines, appended.duplicates) == (1, 3)
+    assert records_in(path) == [*events, new]
+
+
+async def test_a_record_of_a_newer_release_is_kept_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store._writer.write("checkpoint-1", b'{"checkpoint":1}')
+
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.record(event(trace_id="a"))
+
+        assert (await store.verify()).lines == 2
+        with pytest.raises(StoreError, match=r"log\.jsonl:1: it holds neither an interaction nor an event"):
+            await kept(store)
+        with pytest.raises(StoreError, match=r"log\.jsonl:1: it holds neither an interaction nor an event"):
+            await store.get_by_trace_id("a")
+
+
+@pytest.mark.parametrize("blocked", ["file/log.jsonl", "file/deeper/log.jsonl", "folder"])
+async def test_a_path_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Path, blocked: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    store = JsonFileInteractionStore(tmp_path / blocked)
+
+    with pytest.raises(
+        StoreError, match=r"cannot be opened for writing \(.+\); choose a file in a folder that you may"
+    ):
+        await store.record(event())
+
+    await store.aclose()
+
+
+async def test_a_device_is_not_a_log() -> None:
+    store = JsonFileInteractionStore(Path("/dev/null"))
+
+    with pytest.raises(StoreError, match="not a regular file"):
+        await store.record(event())
+
+    await store.aclose()
+
+
+def test_a_file_that_goes_away_while_it_is_opened_is_an_error_and_not_a_torn_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+
+    class Thief(Disk):
+        """Take the file away between opening and reading it."""
+
+        def sync(self, fd: int) -> None:
+            path.unlink(missing_ok=True)
+
+    with pytest.raises(StoreError, match="there is no log here"):
+        LogFile(path, Thief())
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "log.jsonl"
+
+    written(path)
+
+    assert len(lines_in(path)) == 3
+
+
+async def test_nothing_is_made_by_asking(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+
+    async with aclosing(JsonFileInteractionStore(folder / "log.jsonl")) as store:
+        assert await store.recent() == []
+        assert await kept(store) == []
+        await store.flush()
+
+    assert not folder.exists()

@@ -1,0 +1,177 @@
+"""The table of models: what stands in it, how it is extended, how a bad row is named."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from agentic_trading.llm.capability import Capabilities, Capability
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import LLMError, UnknownModelError
+from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.table import TableError
+
+ROW: dict[str, Any] = {
+    "provider": "scripted",
+    "model": "mine-1",
+    "sampling": True,
+    "native_schema": False,
+    "context_tokens": 1000,
+    "max_output_tokens": 100,
+    "overhead_tokens": 0,
+    "source": "a test",
+    "checked_on": "2026-01-02",
+}
+
+
+def table(folder: Path, *rows: object, name: str = "models.json") -> Path:
+    path = folder / name
+    path.write_bytes(orjson.dumps({"rows": rows}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Capabilities:
+    return Capabilities.load()
+
+
+def test_every_row_says_where_it_comes_from_and_when_it_was_checked(packaged: Capabilities) -> None:
+    for row in packaged:
+        assert row.source
+        assert date(2026, 11, 1) <= row.checked_on
+        assert row.max_output_tokens <= row.context_tokens
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=[str(workflow) for workflow in PRESETS])
+def test_the_model_of_every_preset_is_known(packaged: Capabilities, preset: Any) -> None:
+    found = packaged.of(LLMProvider.ANTHROPIC, preset.model)
+
+    assert found.max_output_tokens >= preset.budget.max_output_tokens
+
+
+@pytest.mark.parametrize(
+    "model", ["claude-sonnet-5-5", "claude-opus-5-5", "claude-haiku-5-5", "claude-fable-5-1"]
+)
+def test_a_model_of_today_takes_a_schema_but_no_temperature_no_budget_and_no_forced_tool(
+    packaged: Capabilities, model: str
+) -> None:
+    found = packaged.of(LLMProvider.ANTHROPIC, model)
+
+    assert found.native_schema
+    assert not found.sampling
+    assert not found.forced_tool
+    assert "enabled" not in found.thinking
+    assert "high" in found.effort
+
+
+def test_the_seeds_model_takes_a_temperature_and_retires(packaged: Capabilities) -> None:
+    found = packaged.of(LLMProvider.ANTHROPIC, "claude-sonnet-4-5-20250929")
+
+    assert found.sampling
+    assert found.thinking == ("enabled", "disabled")
+    assert found.retires_on == date(2026, 11, 30)
+
+
+def test_what_answers_offline_covers_both_ways_of_reading(packaged: Capabilities) -> None:
+    rules = packaged.of(LLMProvider.RULES, "rules-1")
+    native = packaged.of(LLMProvider.SCRIPTED, "scripted-1")
+    prompted = packaged.of(LLMProvider.SCRIPTED, "scripted-prompted-1")
+
+    assert (rules.native_schema, native.native_schema, prompted.native_schema) == (False, True, False)
+    assert (rules.sampling, rules.training_cutoff, rules.retires_on) == (False, None, None)
+
+
+def test_an_unknown_model_is_named_with_those_that_are_known(packaged: Capabilities) -> None:
+    with pytest.raises(UnknownModelError) as e:
+        packaged.of(LLMProvider.RULES, "claude-sonnet-5-5")
+
+    assert e.value.model == "rules/claude-sonnet-5-5"
+    assert "rules/rules-1" in str(e.value)
+
+
+def test_a_file_adds_rows_and_replaces_known_ones(tmp_path: Path) -> None:
+    more = table(tmp_path, ROW, {**ROW, "provider": "rules", "model": "rules-1", "max_output_tokens": 7})
+
+    found = Capabilities.load(more)
+
+    assert found.of(LLMProvider.SCRIPTED, "mine-1").sampling
+    assert found.of(LLMProvider.RULES, "rules-1").max_output_tokens == 7
+    assert found.of(LLMProvider.SCRIPTED, "scripted-1").native_schema
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"provider": "nobody"}, "provider"),
+        ({"thinking": ["sometimes"]}, "thinking.0"),
+        ({"samplings": True}, "samplings"),
+        ({"retires_on": "soon"}, "retires_on"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_row_and_field(tmp_path: Path, change: dict[str, Any], field: str) -> None:
+    path = table(tmp_path, ROW, {**ROW, **change})
+
+    with pytest.raises(TableError) as e:
+        Capabilities.load(path)
+
+    assert (e.value.path, e.value.row, e.value.field) == (path, 2, field)
+    assert str(e.value).startswith(f"{path}, row 2, {field}: ")
+    assert isinstance(e.value, LLMError)
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    path = table(tmp_path, {name: value for name, value in ROW.items() if name != "source"})
+
+    with pytest.raises(TableError, match="row 1, source"):
+        Capabilities.load(path)
+
+
+def test_a_row_that_is_no_object_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="row 1, row: "):
+        Capabilities.load(table(tmp_path, "claude"))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"rows":{}}'])
+def test_a_file_that_is_no_table_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "models.json"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(TableError) as e:
+        Capabilities.load(path)
+
+    assert (e.value.path, e.value.row) == (path, 0)
+    assert "allowed is" in str(e.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"models\.json: cannot be read"):
+        Capabilities.load(tmp_path / "models.json")
+
+
+def test_knowledge_goes_by_the_last_day_of_the_training(packaged: Capabilities) -> None:
+    model = packaged.of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
+    last = datetime(2026, 6, 30, 23, 59, 59, tzinfo=UTC)
+
+    assert packaged.knowledge(model, last) == "in_sample"
+    assert packaged.knowledge(model, last + timedelta(seconds=1)) == "post_cutoff"
+    assert (
+        packaged.knowledge(model, datetime(2026, 7, 1, 1, tzinfo=timezone(timedelta(hours=2)))) == "in_sample"
+    )
+
+
+def test_knowledge_is_unknown_without_a_cutoff_or_a_moment(packaged: Capabilities) -> None:
+    dated = packaged.of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
+    undated = packaged.of(LLMProvider.RULES, "rules-1")
+
+    assert packaged.knowledge(dated, None) == "unknown"
+    assert packaged.knowledge(undated, datetime(2026, 1, 2, tzinfo=UTC)) == "unknown"
+
+
+def test_a_row_says_no_more_than_it_must() -> None:
+    row = Capability.model_validate(ROW)
+
+    assert (row.thinking, row.effort, row.served_as, row.training_cutoff) == ((), (), (), None)
+    assert (row.forced_tool, row.logprobs, row.min_bytes_per_token) == (False, False, 1)

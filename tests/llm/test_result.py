@@ -1,0 +1,180 @@
+"""Results, interactions and events: exact numbers, one cost, and what comes back from the wire."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agentic_trading.llm import (
+    Event,
+    FailureKind,
+    FailureReason,
+    LLMBudgetExhaustedError,
+    LLMCallError,
+    LLMEnvelope,
+    LLMInteraction,
+    LLMResponseValidationError,
+    LLMResult,
+    Usage,
+)
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+decoded = st.recursive(
+    st.none() | st.booleans() | st.integers() | text | st.decimals(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def result(**changes: Any) -> LLMResult:
+    return LLMResult(**{"envelope_id": "e-1", "timestamp": NOON, **changes})
+
+
+def failed(kind: FailureKind, **changes: Any) -> LLMResult:
+    reason = FailureReason(category=kind, description="why")
+    return result(success=False, failure=reason, **changes)
+
+
+def test_the_defaults_are_those_of_the_field_reference() -> None:
+    plain = LLMResult(envelope_id="e")
+
+    assert (plain.raw_output, plain.parsed_output, plain.validation_passed) == ("", {}, False)
+    assert (plain.validation_errors, plain.latency_ms, plain.attempt_number) == ([], 0.0, 1)
+    assert (plain.error, plain.success, plain.cost_usd, plain.cost_nusd) == (None, True, 0.0, 0)
+    assert len(plain.output_hash) == 16
+    assert not plain.actionable
+
+
+def test_either_cost_sets_the_other() -> None:
+    assert result(cost_usd=0.0315).cost_nusd == 31_500_000
+    assert result(cost_nusd=5).cost_usd == 5e-9
+
+    with pytest.raises(ValidationError, match="disagree"):
+        result(cost_nusd=5, cost_usd=1.0)
+
+
+@given(st.integers(0, 2**53))
+def test_a_cost_survives_the_wire_to_the_nano_dollar(nusd: int) -> None:
+    assert LLMResult.model_validate_json(result(cost_nusd=nusd).wire).cost_nusd == nusd
+
+
+@pytest.mark.parametrize(
+    ("changes", "actionable"),
+    [
+        ({"validation_passed": True}, True),
+        ({"validation_passed": False}, False),
+        ({"validation_passed": True, "success": False}, False),
+        ({"validation_passed": True, "in_doubt": True}, False),
+        ({"validation_passed": True, "actionable": False}, False),
+    ],
+)
+def test_only_a_validated_answer_can_be_acted_on(changes: dict[str, Any], *, actionable: bool) -> None:
+    assert result(**changes).actionable is actionable
+
+
+def test_numbers_are_kept_as_they_were_written() -> None:
+    given_floats = result(parsed_output={"price": 42500.1, "legs": [1, 2.5]})
+
+    assert given_floats.parsed_output == {"price": Decimal("42500.1"), "legs": [1, Decimal("2.5")]}
+    assert b'"price":42500.1' in given_floats.wire
+
+
+@given(st.dictionaries(text, decoded, max_size=4))
+def test_an_interaction_survives_the_wire(parsed: dict[str, Any]) -> None:
+    envelope = LLMEnvelope(instructions="x", context={"f": 0.1, "s": "1.50"})
+    kept = LLMInteraction(envelope=envelope, result=result(parsed_output=parsed), stored_at=NOON)
+
+    read = LLMInteraction.from_wire(kept.wire)
+
+    assert read == kept
+    assert read.wire == kept.wire
+
+
+def test_unknown_fields_survive_the_wire() -> None:
+    envelope = LLMEnvelope.model_validate({"instructions": "x", "later": {"a": [1]}})
+    kept = LLMInteraction.model_validate({
+        "envelope": envelope,
+        "result": {"envelope_id": "e", "later": "y"},
+        "stored_at": NOON,
+        "venue": {"z": 1},
+    })
+
+    read = LLMInteraction.from_wire(kept.wire)
+
+    assert read == kept
+    assert (read.model_extra, read.envelope.model_extra) == ({"venue": {"z": 1}}, {"later": {"a": [1]}})
+    assert read.envelope.is_intact
+
+
+def test_an_attempt_has_the_same_interaction_id_however_often_it_is_recorded() -> None:
+    envelope = LLMEnvelope(instructions="x")
+    one, again = (LLMInteraction(envelope=envelope, result=result()) for _ in range(2))
+    second = LLMInteraction(envelope=envelope, result=result(attempt_number=2))
+
+    assert one.interaction_id == again.interaction_id != second.interaction_id
+    assert one.trace_id == envelope.trace_id
+
+
+def test_a_success_is_returned_and_each_failure_raises_its_error() -> None:
+    good = result(validation_passed=True)
+
+    assert good.raise_for_failure() is good
+    with pytest.raises(LLMBudgetExhaustedError, match="why"):
+        failed(FailureKind.BUDGET_EXHAUSTED).raise_for_failure()
+    with pytest.raises(LLMResponseValidationError, match=r"\$.x: too small"):
+        failed(FailureKind.PARSING_ERROR, validation_errors=["$.x: too small"]).raise_for_failure()
+    with pytest.raises(LLMCallError, match="timeout: why") as caught:
+        failed(FailureKind.TIMEOUT).raise_for_failure()
+    with pytest.raises(LLMCallError, match="it broke"):
+        result(success=False, error="it broke").raise_for_failure()
+    assert caught.value.reason.category == "timeout"
+
+
+def test_usage_adds_up_what_went_in_and_out() -> None:
+    usage = result(
+        input_tokens=100,
+        cache_read_tokens=5000,
+        cache_write_5m_tokens=1500,
+        cache_write_1h_tokens=500,
+        output_tokens=700,
+        thinking_tokens=200,
+    ).usage
+
+    assert usage == Usage(
+        input_tokens=100,
+        cache_read_tokens=5000,
+        cache_write_5m_tokens=1500,
+        cache_write_1h_tokens=500,
+        output_tokens=700,
+        thinking_tokens=200,
+    )
+    assert (usage.total_input_tokens, usage.total_tokens) == (7100, 7800)
+
+
+def test_an_event_survives_the_wire() -> None:
+    event = Event(
+        kind="fill",
+        id="f-1",
+        trace_id="t",
+        causation_id="i",
+        as_of=NOON,
+        time=NOON,
+        body={"price": Decimal("42500.10"), "quantity": "0.5"},
+        venue="paper",
+    )
+
+    read = Event.from_wire(event.wire)
+
+    assert read == event
+    assert read.body["price"] == "42500.10"
+    assert read.wire == event.wire
+
+
+def test_an_event_without_a_kind_is_refused() -> None:
+    with pytest.raises(ValidationError, match="kind"):
+        Event(kind="", id="x", trace_id="t", time=NOON)
