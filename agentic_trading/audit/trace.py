@@ -1,0 +1,207 @@
+"""A trace as a tree of causes."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from agentic_trading.audit.errors import UnknownRecordError
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import Record
+
+
+@dataclass(frozen=True, slots=True)
+class EventNode:
+    """One event of a trace."""
+
+    event: Event
+
+    @property
+    def id(self) -> str:
+        """The event's id."""
+        return self.event.id
+
+    @property
+    def cause(self) -> str:
+        """The id of the direct cause as recorded; empty for a beginning."""
+        return self.event.causation_id
+
+    @property
+    def kind(self) -> str:
+        """The event's kind."""
+        return self.event.kind
+
+    @property
+    def as_of(self) -> datetime | None:
+        """The market's time, where the event has one."""
+        return self.event.as_of
+
+
+@dataclass(frozen=True, slots=True)
+class CallNode:
+    """One call of a trace: an envelope and all attempts at it, at least one, by their numbers."""
+
+    attempts: tuple[LLMInteraction, ...]
+
+    @property
+    def envelope(self) -> LLMEnvelope:
+        """What was asked for."""
+        return self.attempts[0].envelope
+
+    @property
+    def id(self) -> str:
+        """The envelope's id."""
+        return self.envelope.envelope_id
+
+    @property
+    def cause(self) -> str:
+        """The id of the direct cause as recorded; empty for a beginning."""
+        return self.envelope.causation_id
+
+    @property
+    def kind(self) -> str:
+        """`call.` and the workflow."""
+        return f"call.{self.envelope.workflow}"
+
+    @property
+    def as_of(self) -> datetime | None:
+        """The market's time, where the envelope has one."""
+        return self.envelope.as_of
+
+    @property
+    def cost_nusd(self) -> int:
+        """What all attempts cost together, in nano-dollars."""
+        return sum(attempt.result.cost_nusd for attempt in self.attempts)
+
+
+TraceNode = EventNode | CallNode
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """A node as it is printed: after its cause, `depth` steps below a root."""
+
+    depth: int
+    node: TraceNode
+
+
+class TraceTree:
+    """The records of one trace, each below its direct cause.
+
+    A cause is named by the id of an event, of an envelope, or of one of its interactions. `nodes`, `roots`,
+    `orphans` and all children stand in the log's order (of a call, its first attempt's). Roots are the nodes
+    without a cause, with one that is not among the records (`orphans`), and the first of each ring of causes
+    (`cycles`, by ids), so that every record stands in the tree exactly once, whatever was recorded.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.nodes, self._places = _nodes_of(records)
+        self._parents = [self._places.get(node.cause) for node in self.nodes]
+        self.orphans = tuple(
+            node
+            for node, parent in zip(self.nodes, self._parents, strict=True)
+            if node.cause and parent is None
+        )
+        self.cycles = tuple(
+            tuple(self.nodes[place].id for place in ring) for ring in _cut_rings(self._parents)
+        )
+        self._children: list[list[int]] = [[] for _ in self.nodes]
+        for place, parent in enumerate(self._parents):
+            if parent is not None:
+                self._children[parent].append(place)
+        self._roots = [place for place, parent in enumerate(self._parents) if parent is None]
+
+    @property
+    def roots(self) -> tuple[TraceNode, ...]:
+        """The nodes that stand below no other."""
+        return self._at(self._roots)
+
+    @property
+    def cost_nusd(self) -> int:
+        """What all calls of the trace cost, in nano-dollars."""
+        return sum(node.cost_nusd for node in self.nodes if isinstance(node, CallNode))
+
+    def node(self, record_id: str) -> TraceNode:
+        """Return the node of an event, envelope or interaction; raises `UnknownRecordError`."""
+        return self.nodes[self._place(record_id)]
+
+    def parent(self, record_id: str) -> TraceNode | None:
+        """Return the node of the direct cause, or None for a root; raises `UnknownRecordError`."""
+        parent = self._parents[self._place(record_id)]
+        return None if parent is None else self.nodes[parent]
+
+    def children(self, record_id: str) -> tuple[TraceNode, ...]:
+        """Return what was directly caused; raises `UnknownRecordError`."""
+        return self._at(self._children[self._place(record_id)])
+
+    def path_to(self, record_id: str) -> tuple[TraceNode, ...]:
+        """Return the chain of causes from a root to the record itself; raises `UnknownRecordError`."""
+        path = []
+        place: int | None = self._place(record_id)
+        while place is not None:
+            path.append(place)
+            place = self._parents[place]
+        return self._at(reversed(path))
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield every node once, each after its cause and before its cause's next child."""
+        ahead = [(0, root) for root in reversed(self._roots)]
+        while ahead:
+            depth, place = ahead.pop()
+            yield TraceRow(depth, self.nodes[place])
+            ahead.extend((depth + 1, child) for child in reversed(self._children[place]))
+
+    def _place(self, record_id: str) -> int:
+        try:
+            return self._places[record_id]
+        except KeyError:
+            raise UnknownRecordError(record_id) from None
+
+    def _at(self, places: Iterable[int]) -> tuple[TraceNode, ...]:
+        return tuple(self.nodes[place] for place in places)
+
+
+def _nodes_of(records: Iterable[Record]) -> tuple[tuple[TraceNode, ...], dict[str, int]]:
+    """Return a node per event and per envelope, and where the node of each id stands."""
+    steps: list[Event | list[LLMInteraction]] = []
+    calls: dict[str, list[LLMInteraction]] = {}
+    places: dict[str, int] = {}
+    for record in records:
+        if isinstance(record, Event):
+            places.setdefault(record.id, len(steps))
+            steps.append(record)
+            continue
+        envelope_id = record.envelope.envelope_id
+        if envelope_id not in calls:
+            calls[envelope_id] = []
+            places.setdefault(envelope_id, len(steps))
+            steps.append(calls[envelope_id])
+        calls[envelope_id].append(record)
+        places.setdefault(record.interaction_id, places[envelope_id])
+    return tuple(_node(step) for step in steps), places
+
+
+def _node(step: Event | list[LLMInteraction]) -> TraceNode:
+    if isinstance(step, Event):
+        return EventNode(step)
+    return CallNode(tuple(sorted(step, key=lambda attempt: attempt.result.attempt_number)))
+
+
+def _cut_rings(parents: list[int | None]) -> list[list[int]]:
+    """Make the first node of each ring of causes a root; returns the rings."""
+    rings = []
+    settled: set[int] = set()
+    for start in range(len(parents)):
+        walk: dict[int, None] = {}
+        at: int | None = start
+        while at is not None and at not in settled and at not in walk:
+            walk[at] = None
+            at = parents[at]
+        if at is not None and at in walk:
+            steps = list(walk)
+            ring = sorted(steps[steps.index(at) :])
+            parents[ring[0]] = None
+            rings.append(ring)
+        settled.update(walk)
+    return rings

@@ -1,0 +1,1 @@
+"""How messages move: topics, the port to a broker, and the spelling of messages."""

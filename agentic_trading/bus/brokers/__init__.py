@@ -1,0 +1,1 @@
+"""The brokers that messages can go through."""

@@ -1,0 +1,230 @@
+"""A broker within one process: topics that keep their messages, in memory."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agentic_trading.bus.broker import MAX_MESSAGE_BYTES, Backlog, BrokerStatistics, Subscription
+from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
+from agentic_trading.bus.lanes import KeyLanes
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import Topic
+
+
+class MemoryBroker:
+    """Keep the whole promise of `Broker` for the tasks of one event loop.
+
+    Everything is kept for groups that come later. With `retain_acknowledged=False` a message is dropped as soon
+    as at least one group has read it and all groups known by then have acknowledged it: a backtest of months
+    stays small, and a later group gets what is left. A group stays known for the broker's life, and a topic that
+    no group reads is kept whole: subscribe only who reads, publish only what is read.
+    """
+
+    def __init__(
+        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, retain_acknowledged: bool = True
+    ) -> None:
+        if max_message_bytes < 1:
+            raise ValueError(f"max_message_bytes is {max_message_bytes}; allowed is 1 and more")
+        self._max_message_bytes = max_message_bytes
+        self._retain_acknowledged = retain_acknowledged
+        self._logs: dict[str, _Log] = {}
+        self._closed = False
+
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        """Add a message to a topic; it is kept when this returns."""
+        if self._closed:
+            raise BusClosedError("the memory broker")
+        size, allowed = len(message.value), self._max_message_bytes * topic.room
+        if size > allowed:
+            raise MessageTooLargeError(topic.name, size, allowed)
+        self._log(topic.name).append(message)
+
+    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+        """Read `topics`, the most urgent first, as one of the readers of `group`."""
+        if self._closed:
+            raise BusClosedError("the memory broker")
+        if not topics:
+            raise ValueError("a subscription needs at least one topic")
+        cursors = [self._log(topic.name).cursor(group) for topic in topics]
+        return _MemorySubscription(f"the subscription of {group}", cursors)
+
+    async def aclose(self) -> None:
+        """Close all subscriptions and take nothing more; harmless twice."""
+        self._closed = True
+        for log in self._logs.values():
+            for cursor in log.cursors.values():
+                for reader in [*cursor.readers]:
+                    await reader.aclose()
+
+    def statistics(self) -> BrokerStatistics:
+        """Return what went through this broker, and what waits in it."""
+        return BrokerStatistics(
+            published={name: log.published for name, log in self._logs.items()},
+            kept={name: len(log.kept) for name, log in self._logs.items()},
+            backlogs=tuple(
+                cursor.backlog() for log in self._logs.values() for cursor in log.cursors.values()
+            ),
+        )
+
+    def _log(self, name: str) -> "_Log":
+        if name not in self._logs:
+            self._logs[name] = _Log(name, retain_acknowledged=self._retain_acknowledged)
+        return self._logs[name]
+
+
+class _Kept:
+    """A message, and how many of the known groups have not acknowledged it."""
+
+    __slots__ = ("message", "owed")
+
+    def __init__(self, message: Message, owed: int) -> None:
+        self.message = message
+        self.owed = owed
+
+
+class _Log:
+    """One topic: its messages by position, and a cursor for each group."""
+
+    def __init__(self, name: str, *, retain_acknowledged: bool) -> None:
+        self.name = name
+        self.published = 0
+        self.kept: dict[int, _Kept] = {}
+        self.cursors: dict[str, _Cursor] = {}
+        self._retain_acknowledged = retain_acknowledged
+
+    def append(self, message: Message) -> None:
+        position = self.published
+        self.published += 1
+        self.kept[position] = _Kept(message, len(self.cursors))
+        for cursor in self.cursors.values():
+            cursor.offer(position, message.key)
+
+    def cursor(self, group: str) -> "_Cursor":
+        """Return the group's place in this topic; a new group starts at the oldest message kept."""
+        if group not in self.cursors:
+            cursor = self.cursors[group] = _Cursor(self, group)
+            for position, kept in self.kept.items():
+                kept.owed += 1
+                cursor.offer(position, kept.message.key)
+        return self.cursors[group]
+
+    def acknowledge(self, position: int) -> None:
+        kept = self.kept[position]
+        kept.owed -= 1
+        if kept.owed == 0 and not self._retain_acknowledged:
+            del self.kept[position]
+
+
+class _Cursor:
+    """One group's place in one topic, shared by the group's readers."""
+
+    def __init__(self, log: _Log, group: str) -> None:
+        self.log = log
+        self.lanes = KeyLanes()
+        self.readers: list[_MemorySubscription] = []
+        self._group = group
+        self._in_flight = 0
+        self._returned: dict[int, int] = {}  # position → deliveries so far, of what was given back
+
+    def offer(self, position: int, key: str) -> None:
+        if self.lanes.add(key, position):
+            self._tell_readers()
+
+    def hand_out(self) -> Delivery:
+        position = self.lanes.take()
+        self._in_flight += 1
+        deliveries = self._returned.pop(position, 0) + 1 if self._returned else 1
+        return Delivery(self.log.name, position, self.log.kept[position].message, deliveries)
+
+    def finish(self, delivery: Delivery) -> None:
+        self._in_flight -= 1
+        self.log.acknowledge(delivery.position)
+        if self.lanes.finish(delivery.message.key):
+            self._tell_readers()
+
+    def take_back(self, delivery: Delivery) -> None:
+        self._in_flight -= 1
+        self._returned[delivery.position] = delivery.deliveries
+        self.lanes.put_back(delivery.message.key, delivery.position)
+        self._tell_readers()
+
+    def backlog(self) -> Backlog:
+        return Backlog(self._group, self.log.name, self.lanes.waiting, self._in_flight)
+
+    def _tell_readers(self) -> None:
+        for reader in self.readers:
+            reader.wake_one()
+
+
+class _MemorySubscription:
+    """One reader of a group: what it holds, and the tasks that wait for more."""
+
+    def __init__(self, name: str, cursors: Iterable[_Cursor]) -> None:
+        self._is_closed = False
+        self._name = name
+        self._cursors = {cursor.log.name: cursor for cursor in cursors}  # in the order of their urgency
+        self._held: dict[tuple[str, int], Delivery] = {}
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        for cursor in self._cursors.values():
+            cursor.readers.append(self)
+
+    async def take(self) -> Delivery:
+        while not self._is_closed:
+            for cursor in self._cursors.values():
+                if cursor.lanes.has_ready:
+                    delivery = cursor.hand_out()
+                    self._held[delivery.topic, delivery.position] = delivery
+                    return delivery
+            await self._until_woken()
+        raise BusClosedError(self._name)
+
+    async def ack(self, delivery: Delivery) -> None:
+        if self._let_go(delivery):
+            self._cursors[delivery.topic].finish(delivery)
+
+    async def give_back(self, delivery: Delivery) -> None:
+        if self._let_go(delivery):
+            self._cursors[delivery.topic].take_back(delivery)
+            await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all others
+
+    async def aclose(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for cursor in self._cursors.values():
+            cursor.readers.remove(self)
+        for delivery in self._held.values():
+            self._cursors[delivery.topic].take_back(delivery)
+        self._held.clear()
+        while self._waiters:
+            self.wake_one()
+
+    def wake_one(self) -> None:
+        """Let one waiting task look again; a task whose wait was cancelled is passed over."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def _until_woken(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled():  # woken and cancelled at once: the word is for another
+                self.wake_one()
+            raise
+
+    def _let_go(self, delivery: Delivery) -> bool:
+        """Forget a delivery; False if it is not held, or was given back and handed out again since."""
+        place = (delivery.topic, delivery.position)
+        held = self._held.get(place)
+        if held is None or held.deliveries != delivery.deliveries:
+            return False
+        del self._held[place]
+        return True

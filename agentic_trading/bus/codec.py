@@ -1,0 +1,235 @@
+"""Messages from envelopes, interactions, events and dead letters, and back."""
+
+from typing import Any, Final, TypeVar
+
+import orjson
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from agentic_trading.bus.broker import MAX_MESSAGE_BYTES
+from agentic_trading.bus.deadletter import DeadLetter
+from agentic_trading.bus.errors import UnreadableMessageError, UnreadableReason
+from agentic_trading.bus.headers import (
+    DEAD_LETTER_RECORDED,
+    ENVELOPE_REQUESTED,
+    EVENT_RECORDED,
+    INTERACTION_RECORDED,
+    escaped,
+    event_headers,
+    header,
+    source,
+)
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import Wired
+from agentic_trading.canonical import utc_text
+from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+
+M = TypeVar("M", bound=Wired)
+
+_FINAL: Final = "ce_final"
+_REPLY_TO: Final = "ce_replyto"
+_MAJOR: Final = SCHEMA_VERSION.partition(".")[0]
+_BROKEN: Final = (ValueError, TypeError, ArithmeticError, RecursionError)
+"""What reading raises for bytes that nobody here has written: years beyond the calendar, nesting without end."""
+
+
+def envelope_message(envelope: LLMEnvelope, *, reply_to: str = "") -> Message:
+    """Return the message that asks for a call; `reply_to` names who waits for the answer."""
+    headers = event_headers(
+        ENVELOPE_REQUESTED,
+        envelope.envelope_id,
+        source=source(envelope.tenant_id, "agents", envelope.agent_id),
+        key=envelope.trace_id,
+        trace_id=envelope.trace_id,
+        time=utc_text(envelope.created_at),
+        cause=envelope.causation_id,
+        subject=envelope.subject,
+        expires="" if envelope.deadline is None else utc_text(envelope.deadline),
+    )
+    if reply_to:
+        headers[_REPLY_TO] = escaped(reply_to)
+    return Message(envelope.trace_id, envelope.wire, headers)
+
+
+def interaction_message(interaction: LLMInteraction, *, final: bool, reply_to: str = "") -> Message:
+    """Return the message that tells of an attempt; `final` marks the last one of its envelope."""
+    envelope = interaction.envelope
+    headers = event_headers(
+        INTERACTION_RECORDED,
+        interaction.interaction_id,
+        source=source(envelope.tenant_id, "workers"),
+        key=envelope.trace_id,
+        trace_id=envelope.trace_id,
+        time=utc_text(interaction.stored_at),
+        cause=envelope.envelope_id,
+        subject=envelope.subject,
+    )
+    headers[_FINAL] = "true" if final else "false"
+    if reply_to:
+        headers[_REPLY_TO] = escaped(reply_to)
+    return Message(envelope.trace_id, interaction.wire, headers)
+
+
+def event_message(event: Event) -> Message:
+    """Return the message that tells of an event; its subject is the event's kind."""
+    headers = event_headers(
+        EVENT_RECORDED,
+        event.id,
+        source=source(event.tenant_id, "events"),
+        key=event.trace_id,
+        trace_id=event.trace_id,
+        time=utc_text(event.time),
+        cause=event.causation_id,
+        subject=event.kind,
+    )
+    return Message(event.trace_id, event.wire, headers)
+
+
+def dead_letter_message(letter: DeadLetter) -> Message:
+    """Return the message that tells of a dead letter, caused by the envelope in it; its subject is the reason."""
+    headers = event_headers(
+        DEAD_LETTER_RECORDED,
+        letter.id,
+        source=source("dead-letters", letter.source_topic),
+        key=letter.key,
+        trace_id=letter.trace_id,
+        time=utc_text(letter.time),
+        cause=letter.envelope_id,
+        subject=letter.reason,
+    )
+    return Message(letter.key, letter.wire, headers)
+
+
+def is_final(message: Message) -> bool:
+    """Whether an interaction's message is the last attempt of its envelope; the body is not looked at."""
+    return message.headers.get(_FINAL) == "true"
+
+
+def reply_to(message: Message) -> str:
+    """Return who waits for the answer; empty for nobody in particular."""
+    return header(message, _REPLY_TO)
+
+
+def answered_envelope(message: Message) -> str:
+    """Return the id of the envelope that an interaction or a dead letter answers; the body is not looked at."""
+    return header(message, "ce_causationid")
+
+
+def read_envelope(delivery: Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> LLMEnvelope:
+    """Return the envelope that a delivery carries, checked to be whole and fully understood.
+
+    Raises `UnreadableMessageError`, and nothing else, for a value over `max_bytes`, for what is not an envelope,
+    for an unknown major version, an unknown restriction or a field that must be understood and is not, and for a
+    missing or wrong checksum.
+    """
+    message = delivery.message
+    raw = message.value
+    if len(raw) > max_bytes:
+        raise _unreadable(message, {}, "too_large", f"{len(raw)} bytes; allowed are {max_bytes}")
+    try:
+        envelope = LLMEnvelope.from_wire(raw)
+        is_whole = envelope.is_intact and envelope.envelope_hash.encode() in raw
+    except _BROKEN as e:
+        fields = _fields(raw)
+        raise _unreadable(message, fields, *_why_broken(fields, e)) from e
+    ids = {"envelope_id": envelope.envelope_id, "trace_id": envelope.trace_id}
+    if foreign := _foreign(envelope.schema_version, envelope.must_understand):
+        raise _unreadable(message, ids, *foreign)
+    if not is_whole:  # a checksum that was filled in while reading has checked nothing
+        raise _unreadable(message, ids, "checksum", "envelope_hash is not that of the fields; send it again")
+    return envelope
+
+
+def read_interaction(message: Message) -> LLMInteraction:
+    """Return the interaction in a message; raises `UnreadableMessageError` for anything else."""
+    return _read(LLMInteraction, message)
+
+
+def read_event(message: Message) -> Event:
+    """Return the event in a message; raises `UnreadableMessageError` for anything else."""
+    return _read(Event, message)
+
+
+def read_dead_letter(message: Message) -> DeadLetter:
+    """Return the dead letter in a message; raises `UnreadableMessageError` for anything else."""
+    return _read(DeadLetter, message)
+
+
+def _read(model: type[M], message: Message) -> M:
+    try:
+        return model.from_wire(message.value)
+    except _BROKEN as e:
+        raise UnreadableMessageError("decode", _said(e), trace_id=header(message, "ce_correlationid")) from e
+
+
+def _unreadable(
+    message: Message, fields: dict[str, Any], reason: UnreadableReason, detail: str
+) -> UnreadableMessageError:
+    """Return the error with the ids that the body gives, or else the headers."""
+    return UnreadableMessageError(
+        reason,
+        detail,
+        envelope_id=_text(fields.get("envelope_id")) or header(message, "ce_id"),
+        trace_id=_text(fields.get("trace_id")) or header(message, "ce_correlationid"),
+    )
+
+
+def _why_broken(fields: dict[str, Any], e: Exception) -> tuple[UnreadableReason, str]:
+    named = fields.get("must_understand")
+    named = named if isinstance(named, list) else []
+    if foreign := _foreign(fields.get("schema_version", SCHEMA_VERSION), named):
+        return foreign
+    if restriction := _unknown_restriction(e):
+        return "unknown_restriction", f"{restriction} is not known here; allowed are the fields of {_MAJOR}.x"
+    return "decode", _said(e)
+
+
+def _foreign(version: Any, must_understand: list[Any]) -> tuple[UnreadableReason, str] | None:
+    """Say why an envelope is not for this version, if it is not."""
+    if str(version).partition(".")[0] != _MAJOR:
+        return "schema_version", f"schema_version is {str(version)!r:.40}; allowed is {_MAJOR}.x"
+    unknown = [str(name) for name in must_understand if str(name) not in LLMEnvelope.model_fields]
+    if unknown:
+        return "must_understand", f"unknown here, and not to be ignored: {', '.join(unknown):.80}"
+    return None
+
+
+def _unknown_restriction(e: Exception) -> str:
+    """Return where a field stands that restricts the call in a way not known here; empty if none does."""
+    for error in _errors(e):
+        if error["type"] == "extra_forbidden":  # only the models of restrictions forbid what they do not know
+            return _place(error)
+    return ""
+
+
+def _said(e: Exception) -> str:
+    """Say what is wrong without repeating the contents."""
+    errors = _errors(e)
+    if not errors:
+        return f"{type(e).__name__}: {e}"[:200]
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"{_place(errors[0])}: {errors[0]['msg']}"[:200] + more
+
+
+def _errors(e: Exception) -> list[ErrorDetails]:
+    if not isinstance(e, ValidationError):
+        return []
+    return e.errors(include_url=False, include_context=False, include_input=False)
+
+
+def _place(error: ErrorDetails) -> str:
+    return ".".join(map(str, error["loc"])) or "message"
+
+
+def _fields(raw: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(raw)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,55 @@
+"""What can go wrong with messages.
+
+TradingError
+└── BusError
+    ├── BusClosedError            the broker or the subscription was closed
+    ├── MessageTooLargeError      the broker does not take messages of this size
+    └── UnreadableMessageError    a message is not what its topic carries; its sender must send another
+"""
+
+from typing import Literal
+
+from agentic_trading.errors import TradingError
+
+UnreadableReason = Literal[
+    "decode", "checksum", "schema_version", "must_understand", "unknown_restriction", "too_large"
+]
+
+
+class BusError(TradingError):
+    """A message cannot be sent, received or read."""
+
+
+class BusClosedError(BusError):
+    """`what` was closed; it takes and gives nothing more."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"{what} is closed; open another one")
+
+
+class MessageTooLargeError(BusError, ValueError):
+    """A message for `topic` has `size` bytes, more than the `allowed` ones."""
+
+    def __init__(self, topic: str, size: int, allowed: int) -> None:
+        self.topic = topic
+        self.size = size
+        self.allowed = allowed
+        super().__init__(f"a message of {size} bytes is too large for {topic}; allowed are {allowed} bytes")
+
+
+class UnreadableMessageError(BusError, ValueError):
+    """A message cannot be read, or must not be followed.
+
+    `detail` says where and what is allowed, without the contents. The ids name whose message it is; each is empty
+    where neither body nor headers tell.
+    """
+
+    def __init__(
+        self, reason: UnreadableReason, detail: str, *, envelope_id: str = "", trace_id: str = ""
+    ) -> None:
+        self.reason = reason
+        self.detail = detail
+        self.envelope_id = envelope_id
+        self.trace_id = trace_id
+        super().__init__(f"{reason}: {detail}")

@@ -1,0 +1,99 @@
+"""A log is checked whole: every hash, and every cause."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.audit.verify import MissingCause, verify_log
+from agentic_trading.llm.interaction import interaction_id
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.build import envelope, event, interaction
+
+
+async def keep_a_trace(store: InteractionStore) -> None:
+    """Keep bar → call → assessment, with the call's dispatch kept before the call itself."""
+    asked = envelope(envelope_id="asked", causation_id="bar", trace_id="t")
+    await store.record(event("bar.closed", id="bar", trace_id="t"))
+    await store.record(event("attempt.dispatched", id="dispatched", causation_id="asked", trace_id="t"))
+    await store.store(interaction(envelope=asked))
+    await store.record(
+        event("assessment", id="assessment", causation_id=interaction_id("asked", 1), trace_id="t")
+    )
+
+
+def change_a_letter_of_line_2(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"attempt.dispatched", b"attempt.dispatcheD"))
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> Path:
+    """Return a log of four lines."""
+    path = tmp_path / "log.jsonl"
+    store = JsonFileInteractionStore(path)
+    await keep_a_trace(store)
+    await store.aclose()
+    return path
+
+
+async def test_a_log_with_every_hash_and_cause_is_whole() -> None:
+    store = MemoryInteractionStore()
+    await keep_a_trace(store)
+
+    report = await verify_log(store)
+
+    assert report.is_whole
+    assert report.finding == "all 4 lines are as they were written, and every cause is on record"
+
+
+async def test_a_log_file_is_checked_without_its_writer(file: Path) -> None:
+    records = JsonlRecords(file)
+
+    report = await verify_log(records)
+    await records.aclose()
+
+    assert report.is_whole
+    assert report.verification.lines == 4
+
+
+async def test_the_first_line_that_was_changed_is_named(file: Path) -> None:
+    change_a_letter_of_line_2(file)
+    records = JsonlRecords(file)
+
+    report = await verify_log(records)
+    await records.aclose()
+
+    assert not report.is_whole
+    assert report.verification.broken_line == 2
+    assert report.finding.startswith("line 2 is not as it was written: ")
+    assert report.missing_causes == ()
+
+
+async def test_a_cause_that_is_nowhere_in_the_trace_is_named_once() -> None:
+    store = MemoryInteractionStore()
+    lost = envelope(envelope_id="lost", causation_id="gone", trace_id="t")
+    await keep_a_trace(store)
+    await store.store(interaction(envelope=lost, attempt_number=1))
+    await store.store(interaction(envelope=lost, attempt_number=2))
+
+    report = await verify_log(store)
+
+    assert report.missing_causes == (MissingCause(5, "lost", "t", "gone"),)
+    assert not report.is_whole
+    assert report.finding == "line 5 (lost) names a cause that its trace does not have: gone"
+
+
+async def test_a_cause_in_another_trace_is_missing_in_this_one() -> None:
+    store = MemoryInteractionStore()
+    await keep_a_trace(store)
+    await store.record(event("late", id="late", causation_id="bar", trace_id="other"))
+
+    report = await verify_log(store)
+
+    assert [missing.record_id for missing in report.missing_causes] == ["late"]
+
+
+async def test_an_empty_log_is_whole() -> None:
+    assert (await verify_log(MemoryInteractionStore())).is_whole

@@ -1,0 +1,79 @@
+"""Why something was done: from any id back to the beginning."""
+
+import pytest
+
+from agentic_trading.audit.errors import UnknownRecordError
+from agentic_trading.audit.trace import CallNode
+from agentic_trading.audit.why import why
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import interaction_id
+from agentic_trading.llm.records import Records
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.build import envelope, event, interaction
+
+
+def step(kind: str, cause: str = "", *, name: str = "") -> Event:
+    return event(kind, id=name or kind, causation_id=cause, trace_id="t")
+
+
+@pytest.fixture
+async def records() -> Records:
+    """Return what a log knows of an order: bar → assessment → intent → fill strategy → order → two fills."""
+    store = MemoryInteractionStore()
+    judged = envelope(envelope_id="judge", causation_id="bar", trace_id="t")
+    filled = envelope(envelope_id="how", causation_id="intent", trace_id="t")
+    await store.record(event("bar.closed", trace_id="another"))
+    await store.record(step("bar"))
+    await store.store(interaction(envelope=judged, attempt_number=1, success=False))
+    await store.store(interaction(envelope=judged, attempt_number=2))
+    await store.record(step("assessment", interaction_id("judge", 2)))
+    await store.record(step("intent", "assessment"))
+    await store.store(interaction(envelope=filled))
+    await store.record(step("strategy", interaction_id("how", 1)))
+    await store.record(step("order", "strategy"))
+    await store.record(step("fill", "order", name="fill-1"))
+    await store.record(step("fill", "order", name="fill-2"))
+    await store.record(step("stray", "gone"))
+    return store.records
+
+
+async def test_a_fill_is_led_back_to_the_bar_that_began_it(records: Records) -> None:
+    answer = await why(records, "fill-1")
+
+    assert [node.id for node in answer.path] == [
+        "bar", "judge", "assessment", "intent", "how", "strategy", "order", "fill-1",
+    ]  # fmt: skip
+    assert [node.id for node in answer.siblings] == ["fill-2"]
+    assert (answer.effects, answer.trace_id, answer.missing_cause) == ((), "t", "")
+
+
+async def test_a_call_on_the_path_shows_all_its_attempts(records: Records) -> None:
+    call = (await why(records, "assessment")).path[1]
+
+    assert isinstance(call, CallNode)
+    assert [attempt.result.success for attempt in call.attempts] == [False, True]
+
+
+@pytest.mark.parametrize("record_id", ["judge", interaction_id("judge", 1), interaction_id("judge", 2)])
+async def test_a_call_is_found_by_its_envelope_and_by_each_attempt(records: Records, record_id: str) -> None:
+    answer = await why(records, record_id)
+
+    assert [node.id for node in answer.path] == ["bar", "judge"]
+    assert [node.id for node in answer.effects] == ["assessment"]
+
+
+async def test_a_beginning_has_no_siblings(records: Records) -> None:
+    answer = await why(records, "bar")
+
+    assert ([node.id for node in answer.path], answer.siblings) == (["bar"], ())
+
+
+async def test_a_path_that_breaks_off_names_the_missing_cause(records: Records) -> None:
+    assert (await why(records, "stray")).missing_cause == "gone"
+
+
+async def test_an_unknown_id_is_named_with_what_is_allowed(records: Records) -> None:
+    with pytest.raises(UnknownRecordError, match="ids of events, envelopes and interactions") as unknown:
+        await why(records, "nothing")
+
+    assert unknown.value.record_id == "nothing"

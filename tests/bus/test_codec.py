@@ -1,0 +1,301 @@
+"""Messages carry what they were made from, and nothing unreadable gets through."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.bus.codec import (
+    answered_envelope,
+    dead_letter_message,
+    envelope_message,
+    event_message,
+    interaction_message,
+    is_final,
+    read_dead_letter,
+    read_envelope,
+    read_event,
+    read_interaction,
+    reply_to,
+)
+from agentic_trading.bus.deadletter import DeadLetter
+from agentic_trading.bus.errors import UnreadableMessageError
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.llm.envelope import LLMEnvelope
+from tests.build import NOW, envelope, event, interaction
+
+TRACE = "0b7c6c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11"
+ASKED = envelope(envelope_id="e-1", trace_id=TRACE, retrieved_evidence=[
+    {"evidence_id": "E1", "source": "bars", "content": {"close": 1.5, "none": None}, "retrieved_at": NOW}
+])  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    | st.sampled_from(["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+def delivery(value: bytes, headers: dict[str, str] | None = None) -> Delivery:
+    return Delivery("llm.envelopes.general", 0, Message(TRACE, value, headers or {}), 1)
+
+
+def refusal(value: bytes, headers: dict[str, str] | None = None, **options: Any) -> UnreadableMessageError:
+    """Return why a message is refused as an envelope."""
+    with pytest.raises(UnreadableMessageError) as caught:
+        read_envelope(delivery(value, headers), **options)
+    return caught.value
+
+
+def changed(**changes: Any) -> bytes:
+    """Return the wire of an envelope with fields changed after it was sealed."""
+    return orjson.dumps(orjson.loads(ASKED.wire) | changes)
+
+
+def test_an_envelope_comes_back_equal() -> None:
+    read = read_envelope(delivery(envelope_message(ASKED).value))
+
+    assert read == ASKED
+    assert read.wire == ASKED.wire
+
+
+def test_an_envelope_says_in_its_headers_what_and_whose_it_is() -> None:
+    asked = envelope(
+        envelope_id="11111111-2222-4333-8444-555555555555", trace_id=TRACE, causation_id="trigger-1",
+        tenant_id="acme", subject="BTCUSDT", deadline=NOW + timedelta(seconds=90),
+    )  # fmt: skip
+
+    message = envelope_message(asked, reply_to="desk-1")
+
+    assert message.key == TRACE
+    assert message.headers == {
+        "ce_specversion": "1.0",
+        "ce_id": "11111111-2222-4333-8444-555555555555",
+        "ce_source": "/agentic-trading/acme/agents/analyst-1",
+        "ce_type": "io.agentic_trading.llm.envelope.requested.v1",
+        "ce_subject": "BTCUSDT",
+        "ce_time": "2026-01-02T00:00:00Z",
+        "ce_expirytime": "2026-01-02T00:01:30Z",
+        "ce_correlationid": TRACE,
+        "ce_causationid": "trigger-1",
+        "ce_partitionkey": TRACE,
+        "ce_dataschema": "urn:agentic-trading:schema:llm_envelope.v1",
+        "ce_replyto": "desk-1",
+        "content-type": "application/json",
+        "traceparent": "00-0b7c6c1e6a1c5c0e9d0f8f5b6f3f8a11-8444555555555555-01",
+    }
+    assert reply_to(message) == "desk-1"
+
+
+def test_an_interaction_comes_back_equal_and_answers_its_envelope() -> None:
+    told = interaction(envelope=ASKED, parsed_output={"price": Decimal("1.50"), "size": 3})
+
+    message = interaction_message(told, final=True, reply_to="desk ü")
+
+    assert read_interaction(message) == told
+    assert (message.key, message.headers["ce_id"]) == (TRACE, told.interaction_id)
+    assert (answered_envelope(message), is_final(message), reply_to(message)) == ("e-1", True, "desk ü")
+    assert not is_final(interaction_message(told, final=False))
+
+
+def test_an_event_comes_back_equal_and_names_its_kind() -> None:
+    told = event("order.fill", trace_id=TRACE, causation_id="e-1")
+
+    message = event_message(told)
+
+    assert read_event(message) == told
+    assert message.headers["ce_type"] == "io.agentic_trading.llm.event.recorded.v1"
+    assert (message.headers["ce_subject"], message.headers["ce_causationid"]) == ("order.fill", "e-1")
+
+
+def test_a_dead_letter_answers_the_envelope_that_it_holds() -> None:
+    letter = DeadLetter.of(
+        delivery(ASKED.wire), reason="checksum", detail="", time=NOW, envelope_id="e-1", trace_id=TRACE
+    )
+
+    message = dead_letter_message(letter)
+
+    assert (message.key, answered_envelope(message)) == (TRACE, "e-1")
+    assert message.headers["ce_subject"] == "checksum"
+
+
+def test_a_name_cannot_forge_a_header() -> None:
+    headers = envelope_message(
+        envelope(subject="x\r\nce_id: forged", tenant_id="a\nb"), reply_to="\n"
+    ).headers
+
+    assert all(value.isprintable() and value.isascii() for value in headers.values())
+
+
+def test_an_envelope_over_the_limit_is_not_even_parsed() -> None:
+    e = refusal(b"{" * 101, {"ce_id": "e-9", "ce_correlationid": "t-9"}, max_bytes=100)
+
+    assert (e.reason, e.envelope_id, e.trace_id) == ("too_large", "e-9", "t-9")
+    assert "allowed are 100" in e.detail
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"null", b"\xff", b"{}", b'{"instructions":1}', b"[" * 100_000]
+)
+def test_what_is_not_an_envelope_is_refused(raw: bytes) -> None:
+    assert refusal(raw).reason == "decode"
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity"])
+def test_a_number_that_json_does_not_have_is_refused(number: bytes) -> None:
+    raw = ASKED.wire.replace(b"1.5", number)
+
+    assert refusal(raw).reason in {"decode", "checksum"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"subject": "ETHUSDT"}, {"new_field": 1}, {"envelope_hash": "0" * 16}, {"envelope_hash": ""}],
+    ids=str,
+)
+def test_an_envelope_that_is_not_as_it_was_sealed_is_refused(changes: dict[str, Any]) -> None:
+    e = refusal(changed(**changes))
+
+    assert (e.reason, e.envelope_id, e.trace_id) == ("checksum", "e-1", TRACE)
+
+
+@pytest.mark.parametrize("name", ["as_of", "deadline"])
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_moment_that_utc_cannot_spell_is_refused(name: str, moment: str) -> None:
+    fields = orjson.loads(ASKED.wire) | {name: moment}
+    del fields["request_hash"], fields["envelope_hash"]
+
+    assert refusal(orjson.dumps(fields)).reason == "decode"
+
+
+def test_nesting_without_end_is_refused() -> None:
+    deep = b'{"a":' * 900 + b"1.5" + b"}" * 900
+    raw = interaction(envelope=ASKED, parsed_output={"a": 1}).wire.replace(b'{"a":1}', deep)
+
+    with pytest.raises(UnreadableMessageError, match="decode"):
+        read_interaction(Message(TRACE, raw, {}))
+
+
+def test_an_envelope_without_a_checksum_is_refused() -> None:
+    fields = orjson.loads(ASKED.wire)
+    del fields["envelope_hash"]
+
+    assert refusal(orjson.dumps(fields)).reason == "checksum"
+
+
+@given(st.data())
+def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
+    raw = bytearray(ASKED.wire)
+    place = data.draw(st.integers(0, len(raw) - 1))
+    raw[place] ^= data.draw(st.integers(1, 255))
+
+    refusal(bytes(raw))
+
+
+def test_the_same_envelope_in_another_spelling_is_accepted() -> None:
+    spelled = json.dumps(json.loads(ASKED.wire), indent=1, sort_keys=False).encode()
+
+    assert read_envelope(delivery(spelled)) == ASKED
+
+
+def test_a_field_of_a_newer_producer_is_kept() -> None:
+    newer = LLMEnvelope(**ASKED.model_dump(exclude={"envelope_hash"}), mood="calm")
+
+    assert read_envelope(delivery(newer.wire)).model_extra == {"mood": "calm"}
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9", "", 2, None, []])
+def test_another_major_version_is_refused(version: Any) -> None:
+    assert refusal(changed(schema_version=version)).reason == "schema_version"
+
+
+def test_a_newer_minor_version_is_read() -> None:
+    assert read_envelope(delivery(envelope(schema_version="1.7").wire)).schema_version == "1.7"
+
+
+@pytest.mark.parametrize("part", ["budget", "safety_constraints", "output_policy"])
+def test_an_unknown_restriction_is_never_ignored(part: str) -> None:
+    e = refusal(changed(**{part: orjson.loads(ASKED.wire)[part] | {"max_risk": 1}}))
+
+    assert (e.reason, e.envelope_id, e.trace_id) == ("unknown_restriction", "e-1", TRACE)
+    assert f"{part}.max_risk" in e.detail
+
+
+def test_a_field_that_must_be_understood_and_is_not_is_refused() -> None:
+    e = refusal(envelope(must_understand=["deadline", "hedge"]).wire)
+
+    assert e.reason == "must_understand"
+    assert "hedge" in e.detail
+    assert "deadline" not in e.detail
+
+
+def test_a_field_that_must_be_understood_and_is_gets_through() -> None:
+    assert read_envelope(delivery(envelope(must_understand=["deadline", "budget"]).wire))
+
+
+def test_why_an_envelope_is_refused_does_not_repeat_its_contents() -> None:
+    e = refusal(changed(instructions=["my secret"], temperature="my secret"))
+
+    assert e.reason == "decode"
+    assert "secret" not in str(e)
+    assert "(and 1 more)" in e.detail
+
+
+@given(path=st.lists(st.integers(0, 60), min_size=1, max_size=3), value=JSON, sealed=st.booleans())
+def test_any_other_envelope_is_refused_and_nothing_else_is_raised(
+    *, path: list[int], value: Any, sealed: bool
+) -> None:
+    fields = _put(json.loads(ASKED.wire), path, value)
+    if not sealed:
+        fields.pop("envelope_hash", None)
+        fields.pop("request_hash", None)
+
+    read = _outcome(lambda: read_envelope(delivery(json.dumps(fields).encode())))
+
+    assert isinstance(read, UnreadableMessageError) or read == ASKED
+
+
+@pytest.mark.parametrize(
+    ("read", "wire"),
+    [
+        (read_interaction, interaction(envelope=ASKED).wire),
+        (read_event, event(body={"a": {"b": [1]}}).wire),
+        (read_dead_letter, DeadLetter.of(delivery(b"x"), reason="r", detail="", time=NOW).wire),
+    ],
+    ids=["interaction", "event", "dead letter"],
+)
+@given(path=st.lists(st.integers(0, 60), max_size=3), value=JSON)
+def test_nothing_but_unreadable_is_raised_for_any_message(
+    read: Callable[[Message], object], wire: bytes, path: list[int], value: Any
+) -> None:
+    fields = _put(json.loads(wire), path, value) if path else value
+
+    e = _outcome(lambda: read(Message("key", json.dumps(fields).encode(), {"ce_correlationid": TRACE})))
+
+    assert not isinstance(e, UnreadableMessageError) or (e.reason, e.trace_id) == ("decode", TRACE)
+
+
+def _outcome(read: Callable[[], object]) -> object:
+    try:
+        return read()
+    except UnreadableMessageError as e:
+        return e
+
+
+def _put(fields: Any, path: list[int], value: Any) -> Any:
+    """Put `value` at a place that `path` chooses, and return the whole."""
+    place = fields
+    for step in path[:-1]:
+        inner = list(place.values() if isinstance(place, dict) else place)[step % len(place)]
+        if not inner or not isinstance(inner, dict | list):
+            break
+        place = inner
+    key = path[-1] % len(place)
+    place[list(place)[key] if isinstance(place, dict) else key] = value
+    return fields

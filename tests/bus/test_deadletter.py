@@ -1,0 +1,94 @@
+"""Dead letters keep the message byte for byte, as far as they can."""
+
+import json
+from base64 import b64decode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.bus.codec import dead_letter_message, read_dead_letter
+from agentic_trading.bus.deadletter import MAX_DETAIL, MAX_RAW_BYTES, DeadLetter
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import DEAD_LETTERS
+from tests.build import NOW
+
+
+def letter(value: bytes = b"{broken", **changes: Any) -> DeadLetter:
+    """Give up a delivery of `value`."""
+    delivery = Delivery("llm.envelopes.execution", 7, Message("trace-1", value, {"ce_id": "1"}), 3)
+    return DeadLetter.of(delivery, **{"reason": "decode", "detail": "no JSON", "time": NOW, **changes})
+
+
+@given(st.binary(max_size=300))
+def test_any_message_comes_back_as_it_was(value: bytes) -> None:
+    message = dead_letter_message(letter(value, envelope_id="e", trace_id="t"))
+
+    read = read_dead_letter(message)
+
+    assert read == letter(value, envelope_id="e", trace_id="t")
+    assert read.message() == Message("trace-1", value, {"ce_id": "1"})
+
+
+def test_a_letter_says_where_the_message_was_and_why_it_was_given_up() -> None:
+    made = letter()
+
+    assert (made.source_topic, made.position, made.deliveries) == ("llm.envelopes.execution", 7, 3)
+    assert (made.reason, made.detail, made.time) == ("decode", "no JSON", NOW)
+
+
+def test_the_raw_bytes_are_standard_base64_on_the_wire() -> None:
+    raw = json.loads(letter(b"\xfb\xff\xfe").wire)["raw"]
+
+    assert (raw, b64decode(raw)) == ("+//+", b"\xfb\xff\xfe")
+
+
+def test_a_detail_that_json_cannot_spell_does_not_stop_the_letter() -> None:
+    made = letter(detail="\ud800" * 5000)
+
+    assert read_dead_letter(dead_letter_message(made)).detail == "?" * MAX_DETAIL
+
+
+def test_a_letter_for_the_same_message_in_the_same_place_has_the_same_id() -> None:
+    assert letter().id == letter(reason="checksum").id
+    assert letter().id != letter(b"other").id
+    assert letter(letter_id="mine").id == "mine"
+
+
+def test_of_a_message_that_is_too_large_the_start_is_kept_and_the_rest_can_be_found() -> None:
+    value = b"x" * (MAX_RAW_BYTES + 1)
+
+    made = letter(value)
+
+    assert (len(made.raw), made.raw_size, made.is_replayable) == (MAX_RAW_BYTES, len(value), False)
+    with pytest.raises(ValueError, match=r"from llm\.envelopes\.execution at position 7"):
+        made.message()
+
+
+def test_a_letter_whose_bytes_were_changed_is_not_sent_again() -> None:
+    changed = json.loads(letter(b"abc").wire) | {"raw": "YWJk"}
+
+    assert not DeadLetter.from_wire(json.dumps(changed).encode()).is_replayable
+
+
+def test_a_letter_with_the_largest_message_fits_into_its_topic() -> None:
+    largest = letter(b"\xff" * MAX_RAW_BYTES)
+
+    assert len(largest.wire) <= MAX_RAW_BYTES * DEAD_LETTERS.room
+
+
+def test_a_field_of_a_newer_version_is_kept() -> None:
+    newer = json.loads(letter().wire) | {"worker": "w-3"}
+
+    read = DeadLetter.from_wire(json.dumps(newer).encode())
+
+    assert json.loads(read.wire)["worker"] == "w-3"
+
+
+@pytest.mark.parametrize("raw", ["not base64!", 7, None])
+def test_a_letter_with_unreadable_bytes_is_refused(raw: Any) -> None:
+    broken = json.loads(letter().wire) | {"raw": raw}
+
+    with pytest.raises(ValueError, match="raw"):
+        DeadLetter.from_wire(json.dumps(broken).encode())

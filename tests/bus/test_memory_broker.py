@@ -1,0 +1,186 @@
+"""What the memory broker does beyond the port: what it keeps, and how it wakes who waits."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from weakref import ref
+
+import pytest
+
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import EVENTS, INTERACTIONS
+
+
+def message(key: str = "a", value: bytes = b"1") -> Message:
+    return Message(key, value, {})
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[MemoryBroker]:
+    broker = MemoryBroker()
+    yield broker
+    await broker.aclose()
+
+
+@pytest.fixture
+async def forgetful() -> AsyncIterator[MemoryBroker]:
+    broker = MemoryBroker(retain_acknowledged=False)
+    yield broker
+    await broker.aclose()
+
+
+async def read(broker: MemoryBroker, group: str, count: int) -> None:
+    """Take and acknowledge `count` events for a group, then leave."""
+    subscription = await broker.subscribe([EVENTS], group)
+    for _ in range(count):
+        await subscription.ack(await subscription.take())
+    await subscription.aclose()
+
+
+async def test_a_late_group_gets_what_others_have_acknowledged(broker: MemoryBroker) -> None:
+    await broker.publish(EVENTS, message())
+    await read(broker, "early", 1)
+
+    late = await broker.subscribe([EVENTS], "late")
+
+    assert (await late.take()).message == message()
+
+
+async def test_what_all_known_groups_have_acknowledged_is_dropped_on_demand(forgetful: MemoryBroker) -> None:
+    await read(forgetful, "one", 0)
+    await read(forgetful, "other", 0)
+    await forgetful.publish(EVENTS, message())
+
+    await read(forgetful, "one", 1)
+    assert forgetful.statistics().kept == {EVENTS.name: 1}
+    await read(forgetful, "other", 1)
+
+    assert forgetful.statistics().kept == {EVENTS.name: 0}
+
+
+async def test_what_nobody_has_read_yet_is_never_dropped(forgetful: MemoryBroker) -> None:
+    await forgetful.publish(EVENTS, message("a"))
+    await forgetful.publish(EVENTS, message("b"))
+
+    await read(forgetful, "first", 1)
+    await read(forgetful, "second", 1)
+
+    assert forgetful.statistics().kept == {EVENTS.name: 1}
+
+
+async def test_a_message_that_stays_unfinished_does_not_keep_later_ones(forgetful: MemoryBroker) -> None:
+    subscription = await forgetful.subscribe([EVENTS], "group")
+    await forgetful.publish(EVENTS, message("stuck"))
+    await subscription.take()
+
+    for number in range(100):
+        await forgetful.publish(EVENTS, message(f"key-{number}"))
+        await subscription.ack(await subscription.take())
+
+    assert forgetful.statistics().kept == {EVENTS.name: 1}
+
+
+async def test_a_reader_that_gives_back_at_once_lets_others_run(broker: MemoryBroker) -> None:
+    subscription = await broker.subscribe([EVENTS], "group")
+    await broker.publish(EVENTS, message())
+    has_run = asyncio.Event()
+
+    async def refuse() -> int:
+        while not has_run.is_set():
+            delivery = await subscription.take()
+            await subscription.give_back(delivery)
+        return delivery.deliveries
+
+    async def run() -> None:
+        has_run.set()
+
+    async with asyncio.TaskGroup() as group:
+        refusing = group.create_task(refuse())
+        group.create_task(run())
+
+    assert refusing.result() == 1
+
+
+async def test_a_message_given_back_lets_other_keys_go_first(broker: MemoryBroker) -> None:
+    subscription = await broker.subscribe([EVENTS], "group")
+    await broker.publish(EVENTS, message("bad"))
+    await broker.publish(EVENTS, message("good"))
+
+    await subscription.give_back(await subscription.take())
+
+    assert [(await subscription.take()).message.key for _ in range(2)] == ["good", "bad"]
+
+
+async def test_waits_that_time_out_leave_nothing_behind(broker: MemoryBroker) -> None:
+    subscription = await broker.subscribe([EVENTS], "group")
+
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await subscription.take()
+
+    assert len(vars(subscription)["_waiters"]) == 0
+
+
+async def test_a_closed_subscription_leaves_nothing_behind(broker: MemoryBroker) -> None:
+    subscription = await broker.subscribe([EVENTS, INTERACTIONS], "group")
+    alive = ref(subscription)
+
+    await subscription.aclose()
+    del subscription
+
+    assert alive() is None
+
+
+async def test_a_wait_that_was_just_cancelled_is_passed_over(broker: MemoryBroker) -> None:
+    subscription = await broker.subscribe([EVENTS], "group")
+
+    async with asyncio.TaskGroup() as group:
+        cancelled = group.create_task(subscription.take())
+        waiting = group.create_task(subscription.take())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await broker.publish(EVENTS, message())
+
+    assert waiting.result().message == message()
+
+
+async def test_a_delivery_of_another_subscription_is_not_ours_to_finish(broker: MemoryBroker) -> None:
+    events = await broker.subscribe([EVENTS], "events")
+    interactions = await broker.subscribe([INTERACTIONS], "interactions")
+    await broker.publish(EVENTS, message())
+    delivery = await events.take()
+
+    await interactions.ack(delivery)
+    await interactions.give_back(delivery)
+    await events.give_back(delivery)
+
+    assert (await events.take()).deliveries == 2
+
+
+async def test_a_subscription_to_nothing_is_refused(broker: MemoryBroker) -> None:
+    with pytest.raises(ValueError, match="at least one topic"):
+        await broker.subscribe([], "group")
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_limit_that_lets_nothing_through_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="allowed is 1 and more"):
+        MemoryBroker(max_message_bytes=size)
+
+
+async def test_months_of_requests_and_answers_leave_nothing_behind(forgetful: MemoryBroker) -> None:
+    requests = await forgetful.subscribe([EVENTS], "workers")
+    answers = await forgetful.subscribe([INTERACTIONS], "clients")
+
+    for number in range(2000):
+        await forgetful.publish(EVENTS, message(f"trace-{number}"))
+        request = await requests.take()
+        await forgetful.publish(INTERACTIONS, message(request.message.key))
+        await requests.ack(request)
+        await answers.ack(await answers.take())
+
+    statistics = forgetful.statistics()
+    assert statistics.published == {EVENTS.name: 2000, INTERACTIONS.name: 2000}
+    assert statistics.kept == {EVENTS.name: 0, INTERACTIONS.name: 0}
+    assert {(backlog.waiting, backlog.in_flight) for backlog in statistics.backlogs} == {(0, 0)}

@@ -1,0 +1,21 @@
+"""The topics of the bus."""
+
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+
+
+def test_each_workflow_has_a_lane_of_its_own() -> None:
+    assert {workflow: topic.name for workflow, topic in ENVELOPES.items()} == {
+        EnvelopeWorkflow.ANALYSIS: "llm.envelopes.analysis",
+        EnvelopeWorkflow.PLANNING: "llm.envelopes.planning",
+        EnvelopeWorkflow.EXECUTION: "llm.envelopes.execution",
+        EnvelopeWorkflow.GENERAL: "llm.envelopes.general",
+    }
+
+
+def test_the_names_of_the_streams_are_part_of_the_contract() -> None:
+    assert [topic.name for topic in (INTERACTIONS, EVENTS, DEAD_LETTERS)] == [
+        "llm.interactions",
+        "llm.events",
+        "llm.dead-letters",
+    ]

@@ -1,0 +1,339 @@
+"""What every broker promises, one function a promise; each is given a bus with topics of its own."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from agentic_trading.bus.broker import Backlog, Broker, Subscription
+from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import Topic
+from agentic_trading.ids import random_id
+from agentic_trading.llm.event import Event
+
+ALLOWED_BYTES = 1000
+
+
+@dataclass
+class Reader:
+    """A subscription that waits no longer than it has to; `says` takes, acknowledges and names the values."""
+
+    subscription: Subscription
+    patience_s: float
+
+    async def take(self) -> Delivery:
+        async with asyncio.timeout(self.patience_s):
+            return await self.subscription.take()
+
+    async def says(self, count: int) -> list[bytes]:
+        said = []
+        for _ in range(count):
+            delivery = await self.take()
+            said.append(delivery.message.value)
+            await self.subscription.ack(delivery)
+        return said
+
+
+@dataclass
+class Bus:
+    """A broker under test, with two topics that no other test uses."""
+
+    broker: Broker
+    patience_s: float
+    first: Topic[Event] = field(default_factory=lambda: Topic(f"first-{random_id()}", Event))
+    second: Topic[Event] = field(default_factory=lambda: Topic(f"second-{random_id()}", Event))
+
+    async def publish(self, *messages: str, topic: Topic[Any] | None = None) -> None:
+        """Publish `key:value` each."""
+        for message in messages:
+            key, _, value = message.partition(":")
+            await self.broker.publish(topic or self.first, Message(key, value.encode(), {}))
+
+    async def reader(self, group: str = "group", *topics: Topic[Any]) -> Reader:
+        subscription = await self.broker.subscribe(topics or [self.first], group)
+        return Reader(subscription, self.patience_s)
+
+
+Promise = Callable[[Bus], Awaitable[None]]
+
+
+async def a_message_arrives_as_it_was_sent(bus: Bus) -> None:
+    sent = Message("key", bytes(range(256)), {"ce_id": "1", "traceparent": "00-a-b-01"})
+    await bus.broker.publish(bus.first, sent)
+
+    delivery = await (await bus.reader()).take()
+
+    assert (delivery.topic, delivery.deliveries) == (bus.first.name, 1)
+    assert (delivery.message.key, delivery.message.value) == (sent.key, sent.value)
+    assert dict(delivery.message.headers) == dict(sent.headers)
+
+
+async def a_group_that_comes_late_gets_what_came_before(bus: Bus) -> None:
+    await bus.publish("a:1", "a:2")
+
+    late = await bus.reader("late")
+    await bus.publish("a:3")
+
+    assert await late.says(3) == [b"1", b"2", b"3"]
+
+
+async def each_group_gets_each_message(bus: Bus) -> None:
+    one, other = await bus.reader("one"), await bus.reader("other")
+    await bus.publish("a:1", "a:2")
+
+    assert await one.says(2) == [b"1", b"2"]
+    assert await other.says(2) == [b"1", b"2"]
+
+
+async def within_a_group_a_message_goes_to_one_reader(bus: Bus) -> None:
+    one, other = await bus.reader(), await bus.reader()
+    await bus.publish("a:1", "b:2")
+
+    seen = {(await one.take()).message.value, (await other.take()).message.value}
+
+    assert seen == {b"1", b"2"}
+
+
+async def a_key_keeps_its_order(bus: Bus) -> None:
+    await bus.publish("a:1", "b:2", "a:3", "b:4", "a:5")
+
+    said = await (await bus.reader()).says(5)
+
+    assert [value for value in said if value in b"135"] == [b"1", b"3", b"5"]
+    assert [value for value in said if value in b"24"] == [b"2", b"4"]
+
+
+async def a_key_that_is_held_waits_and_others_go_on(bus: Bus) -> None:
+    one, other = await bus.reader(), await bus.reader()
+    await bus.publish("a:1", "a:2", "b:3", "c:4")
+    held = await one.take()
+
+    values = {(await other.take()).message.value, (await one.take()).message.value}
+    await one.subscription.ack(held)
+
+    assert (held.message.value, values) == (b"1", {b"3", b"4"})
+    assert (await other.take()).message.value == b"2"
+
+
+async def what_is_given_back_comes_again_in_its_place(bus: Bus) -> None:
+    reader = await bus.reader()
+    await bus.publish("a:1", "a:2")
+    first = await reader.take()
+
+    await reader.subscription.give_back(first)
+    again = await reader.take()
+    await reader.subscription.ack(again)
+
+    assert (again.position, again.message) == (first.position, first.message)
+    assert (first.deliveries, again.deliveries) == (1, 2)
+    assert await reader.says(1) == [b"2"]
+
+
+async def what_is_acknowledged_does_not_come_again(bus: Bus) -> None:
+    reader = await bus.reader()
+    await bus.publish("a:1", "a:2")
+    assert await reader.says(1) == [b"1"]
+
+    await reader.subscription.aclose()
+    following = await bus.reader()
+
+    assert await following.says(1) == [b"2"]
+
+
+async def a_second_and_a_late_acknowledgement_do_nothing(bus: Bus) -> None:
+    reader = await bus.reader()
+    await bus.publish("a:1", "a:2", "a:3")
+    first = await reader.take()
+    await reader.subscription.give_back(first)
+    again = await reader.take()
+
+    await reader.subscription.ack(first)  # the delivery that was given back is not held any more
+    await reader.subscription.give_back(first)
+    await bus.publish("b:4")
+    assert await reader.says(1) == [b"4"]
+    await reader.subscription.ack(again)
+    await reader.subscription.ack(again)
+
+    assert await reader.says(2) == [b"2", b"3"]
+
+
+async def what_a_closed_reader_held_goes_to_another(bus: Bus) -> None:
+    leaving, staying = await bus.reader(), await bus.reader()
+    await bus.publish("a:1", "a:2")
+    held = await leaving.take()
+
+    await leaving.subscription.aclose()
+    await leaving.subscription.ack(held)
+    again = await staying.take()
+
+    assert (again.message.value, again.deliveries) == (b"1", 2)
+
+
+async def a_group_remembers_its_place_without_readers(bus: Bus) -> None:
+    reader = await bus.reader()
+    await bus.publish("a:1", "b:2")
+    await reader.says(2)
+    await reader.subscription.aclose()
+    await reader.subscription.aclose()
+
+    await bus.publish("a:3")
+
+    assert await (await bus.reader()).says(1) == [b"3"]
+
+
+async def the_first_topic_goes_first(bus: Bus) -> None:
+    await bus.publish("a:later", "b:later", topic=bus.second)
+    await bus.publish("a:urgent", "a:urgent too", topic=bus.first)
+
+    said = await (await bus.reader("group", bus.first, bus.second)).says(4)
+
+    assert said == [b"urgent", b"urgent too", b"later", b"later"]
+
+
+async def a_key_is_held_in_one_topic_only(bus: Bus) -> None:
+    await bus.publish("a:1", "a:2", topic=bus.first)
+    await bus.publish("a:3", topic=bus.second)
+    reader = await bus.reader("group", bus.first, bus.second)
+
+    assert [(await reader.take()).message.value for _ in range(2)] == [b"1", b"3"]
+
+
+async def all_who_wait_are_served(bus: Bus) -> None:
+    reader = await bus.reader()
+
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(reader.take()) for _ in range(3)]
+        await asyncio.sleep(0)
+        await bus.publish("a:1", "b:2", "c:3")
+
+    assert {task.result().message.value for task in waiting} == {b"1", b"2", b"3"}
+
+
+async def who_waits_is_told_when_a_key_is_free(bus: Bus) -> None:
+    holding, waiting = await bus.reader(), await bus.reader()
+    await bus.publish("a:1", "a:2", "a:3")
+
+    served = [
+        await _served_after(holding.subscription.ack(await holding.take()), waiting),
+        await _served_after(holding.subscription.give_back(await holding.take()), waiting),
+    ]
+    await bus.publish("a:4")
+    await holding.take()
+    served.append(await _served_after(holding.subscription.aclose(), waiting))
+
+    assert served == [b"2", b"3", b"4"]
+
+
+async def a_cancelled_wait_takes_nothing_with_it(bus: Bus) -> None:
+    reader = await bus.reader()
+
+    async with asyncio.TaskGroup() as group:
+        cancelled = group.create_task(reader.take())
+        waiting = group.create_task(reader.take())
+        await asyncio.sleep(0)
+        await bus.publish("a:1")
+        cancelled.cancel()
+
+    assert waiting.result().message.value == b"1"
+
+
+async def a_message_that_is_too_large_is_refused(bus: Bus) -> None:
+    with pytest.raises(MessageTooLargeError) as refusal:
+        await bus.broker.publish(bus.first, Message("a", b"x" * (ALLOWED_BYTES + 1), {}))
+    await bus.broker.publish(bus.first, Message("a", b"y" * ALLOWED_BYTES, {}))
+
+    assert (refusal.value.size, refusal.value.allowed) == (ALLOWED_BYTES + 1, ALLOWED_BYTES)
+    assert await (await bus.reader()).says(1) == [b"y" * ALLOWED_BYTES]
+
+
+async def a_topic_with_room_takes_larger_messages(bus: Bus) -> None:
+    roomy = Topic(f"roomy-{random_id()}", Event, room=2)
+
+    await bus.broker.publish(roomy, Message("a", b"x" * ALLOWED_BYTES * 2, {}))
+    with pytest.raises(MessageTooLargeError):
+        await bus.broker.publish(roomy, Message("a", b"x" * (ALLOWED_BYTES * 2 + 1), {}))
+
+    assert await (await bus.reader("group", roomy)).says(1) == [b"x" * ALLOWED_BYTES * 2]
+
+
+async def a_closed_subscription_gives_nothing_more(bus: Bus) -> None:
+    reader = await bus.reader()
+
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(_is_turned_away(reader)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await reader.subscription.aclose()
+
+    assert all(task.result() for task in waiting)
+    assert await _is_turned_away(reader)
+
+
+async def a_closed_broker_takes_and_gives_nothing_more(bus: Bus) -> None:
+    reader = await bus.reader()
+    await bus.broker.aclose()
+    await bus.broker.aclose()
+
+    with pytest.raises(BusClosedError):
+        await reader.take()
+    with pytest.raises(BusClosedError):
+        await bus.publish("a:1")
+    with pytest.raises(BusClosedError):
+        await bus.reader()
+
+
+async def what_is_not_finished_is_counted(bus: Bus) -> None:
+    reader = await bus.reader()
+    await bus.publish("a:1", "a:2", "b:3")
+    await reader.says(1)
+    await reader.take()
+
+    statistics = bus.broker.statistics()
+
+    backlogs = [backlog for backlog in statistics.backlogs if backlog.topic == bus.first.name]
+    assert backlogs == [Backlog("group", bus.first.name, waiting=1, in_flight=1)]
+    assert statistics.published[bus.first.name] == 3
+
+
+async def _served_after(act: Coroutine[Any, Any, None], waiting: Reader) -> bytes:
+    """Let `waiting` wait, do `act`, and return what it was served."""
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(waiting.says(1))
+        await asyncio.sleep(0)
+        await act
+    return serving.result()[0]
+
+
+async def _is_turned_away(reader: Reader) -> bool:
+    try:
+        await reader.take()
+    except BusClosedError:
+        return True
+    return False
+
+
+PROMISES: Sequence[Promise] = (
+    a_message_arrives_as_it_was_sent,
+    a_group_that_comes_late_gets_what_came_before,
+    each_group_gets_each_message,
+    within_a_group_a_message_goes_to_one_reader,
+    a_key_keeps_its_order,
+    a_key_that_is_held_waits_and_others_go_on,
+    what_is_given_back_comes_again_in_its_place,
+    what_is_acknowledged_does_not_come_again,
+    a_second_and_a_late_acknowledgement_do_nothing,
+    what_a_closed_reader_held_goes_to_another,
+    a_group_remembers_its_place_without_readers,
+    the_first_topic_goes_first,
+    a_key_is_held_in_one_topic_only,
+    all_who_wait_are_served,
+    who_waits_is_told_when_a_key_is_free,
+    a_cancelled_wait_takes_nothing_with_it,
+    a_message_that_is_too_large_is_refused,
+    a_topic_with_room_takes_larger_messages,
+    a_closed_subscription_gives_nothing_more,
+    a_closed_broker_takes_and_gives_nothing_more,
+    what_is_not_finished_is_counted,
+)

@@ -1,0 +1,242 @@
+"""Every broker keeps every promise of the port, and the suite finds those that break one."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from agentic_trading.bus.broker import Broker, BrokerStatistics, Subscription
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.errors import MessageTooLargeError
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import Topic
+from agentic_trading.ids import random_id
+from tests.contracts import broker_promises as promises
+from tests.contracts.broker_promises import ALLOWED_BYTES, PROMISES, Bus, Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """How to open an adapter, and how long one of its deliveries may take, in seconds."""
+
+    open: Callable[[], Broker]
+    patience_s: float
+
+
+ADAPTERS = {
+    "memory": Adapter(lambda: MemoryBroker(max_message_bytes=ALLOWED_BYTES), 2.0),
+    "memory-forgetful": Adapter(
+        lambda: MemoryBroker(max_message_bytes=ALLOWED_BYTES, retain_acknowledged=False), 2.0
+    ),
+}
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
+async def test_an_adapter_keeps_the_promise(adapter: Adapter, promise: Promise) -> None:
+    async with aclosing(adapter.open()) as broker:
+        await promise(Bus(broker, adapter.patience_s))
+
+
+class Reader:
+    """A subscription that hands everything on; each broken one below changes one thing."""
+
+    def __init__(self, inner: Subscription) -> None:
+        self.inner = inner
+        self.held: list[Delivery] = []
+
+    async def take(self) -> Delivery:
+        self.held.append(await self.inner.take())
+        return self.held[-1]
+
+    async def ack(self, delivery: Delivery) -> None:
+        await self.inner.ack(delivery)
+
+    async def give_back(self, delivery: Delivery) -> None:
+        await self.inner.give_back(delivery)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+class LosesWhatItHeld(Reader):
+    async def aclose(self) -> None:
+        for delivery in self.held:
+            await self.inner.ack(delivery)
+        await self.inner.aclose()
+
+
+class DeliversAgain(Reader):
+    async def ack(self, delivery: Delivery) -> None:
+        await self.inner.give_back(delivery)
+
+
+class DropsWhatIsGivenBack(Reader):
+    async def give_back(self, delivery: Delivery) -> None:
+        await self.inner.ack(delivery)
+
+
+class AcknowledgesByPosition(Reader):
+    async def ack(self, delivery: Delivery) -> None:
+        for held in self.held:
+            if held.position == delivery.position:
+                await self.inner.ack(held)
+
+
+class ServesOneWaiter(Reader):
+    busy = False
+
+    async def take(self) -> Delivery:
+        while self.busy:
+            await asyncio.Event().wait()
+        self.busy = True
+        return await self.inner.take()
+
+
+class TellsOfNewMessagesOnly(Reader):
+    """Once it has waited in vain, it looks again only when something is published: here, never."""
+
+    async def take(self) -> Delivery:
+        try:
+            async with asyncio.timeout(0):
+                return await self.inner.take()
+        except TimeoutError:
+            await asyncio.Event().wait()
+            raise
+
+
+class LosesWhatACancelledWaitSaw(Reader):
+    async def take(self) -> Delivery:
+        try:
+            return await self.inner.take()
+        except asyncio.CancelledError:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await self.inner.take()
+            raise
+
+
+class NeverCloses(Reader):
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+class Whole(MemoryBroker):
+    """A broker that keeps its promises, but for what its readers do."""
+
+    def __init__(self, reader: type[Reader] = Reader, *, max_message_bytes: int = ALLOWED_BYTES) -> None:
+        super().__init__(max_message_bytes=max_message_bytes)
+        self._reader = reader
+
+    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+        return self._reader(await super().subscribe(topics, group))
+
+
+class DropsHeaders(Whole):
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        await super().publish(topic, replace(message, headers={}))
+
+
+class ForwardsToThosePresent(Whole):
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        if any(backlog.topic == topic.name for backlog in self.statistics().backlogs):
+            await super().publish(topic, message)
+
+
+class SharesAmongGroups(Whole):
+    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+        return await super().subscribe(topics, "everybody")
+
+
+class CopiesToEveryReader(Whole):
+    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+        return await super().subscribe(topics, f"{group}-{random_id()}")
+
+
+class SwapsPairs(Whole):
+    waiting: Message | None = None
+
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        if message.value == b"3":
+            self.waiting = message
+            return
+        await super().publish(topic, message)
+        if self.waiting and message.key == self.waiting.key:
+            await super().publish(topic, self.waiting)
+
+
+class HandsOutHeldKeys(Whole):
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        await super().publish(topic, replace(message, key=random_id()))
+
+
+class IgnoresUrgency(Whole):
+    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+        return await super().subscribe(topics[::-1], group)
+
+
+class MergesTopics(Whole):
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        await super().publish(replace(topic, name="all"), message)
+
+    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+        return await super().subscribe([replace(topics[0], name="all")], group)
+
+
+class GivesNoRoom(Whole):
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        await super().publish(replace(topic, room=1), message)
+
+
+class StaysOpen(Whole):
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+class CountsNothing(Whole):
+    def statistics(self) -> BrokerStatistics:
+        return BrokerStatistics({}, {}, ())
+
+
+BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
+    (DropsHeaders, promises.a_message_arrives_as_it_was_sent),
+    (ForwardsToThosePresent, promises.a_group_that_comes_late_gets_what_came_before),
+    (SharesAmongGroups, promises.each_group_gets_each_message),
+    (CopiesToEveryReader, promises.within_a_group_a_message_goes_to_one_reader),
+    (CopiesToEveryReader, promises.a_group_remembers_its_place_without_readers),
+    (SwapsPairs, promises.a_key_keeps_its_order),
+    (HandsOutHeldKeys, promises.a_key_that_is_held_waits_and_others_go_on),
+    (lambda: Whole(DropsWhatIsGivenBack), promises.what_is_given_back_comes_again_in_its_place),
+    (lambda: Whole(DeliversAgain), promises.what_is_acknowledged_does_not_come_again),
+    (lambda: Whole(AcknowledgesByPosition), promises.a_second_and_a_late_acknowledgement_do_nothing),
+    (lambda: Whole(LosesWhatItHeld), promises.what_a_closed_reader_held_goes_to_another),
+    (IgnoresUrgency, promises.the_first_topic_goes_first),
+    (MergesTopics, promises.a_key_is_held_in_one_topic_only),
+    (lambda: Whole(ServesOneWaiter), promises.all_who_wait_are_served),
+    (lambda: Whole(TellsOfNewMessagesOnly), promises.who_waits_is_told_when_a_key_is_free),
+    (lambda: Whole(LosesWhatACancelledWaitSaw), promises.a_cancelled_wait_takes_nothing_with_it),
+    (lambda: Whole(max_message_bytes=1 << 20), promises.a_message_that_is_too_large_is_refused),
+    (GivesNoRoom, promises.a_topic_with_room_takes_larger_messages),
+    (lambda: Whole(NeverCloses), promises.a_closed_subscription_gives_nothing_more),
+    (StaysOpen, promises.a_closed_broker_takes_and_gives_nothing_more),
+    (CountsNothing, promises.what_is_not_finished_is_counted),
+)
+FOUND = (AssertionError, TimeoutError, ExceptionGroup, MessageTooLargeError, pytest.fail.Exception)
+
+
+@pytest.mark.parametrize(("opens", "promise"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
+async def test_a_broken_adapter_is_found(opens: Callable[[], Broker], promise: Promise) -> None:
+    with pytest.raises(FOUND):
+        await promise(Bus(opens(), patience_s=0.05))
+
+
+async def test_the_broken_adapters_are_whole_but_for_one_thing() -> None:
+    for promise in PROMISES:
+        await promise(Bus(Whole(), patience_s=2.0))
+
+
+def test_there_is_a_broken_adapter_for_each_promise() -> None:
+    assert {promise for _, promise in BROKEN} == set(PROMISES)
