@@ -1,0 +1,1 @@
+"""May a call run, and what did it cost: determinism, prices, estimates, the ledger, retries, the gate."""

@@ -1,0 +1,69 @@
+"""The most that a request can cost, before it is sent."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.provider import ModelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Money in nano-dollars, tokens in and out together, calls; none of them negative."""
+
+    nusd: int
+    tokens: int
+    calls: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for less than nothing: a negative amount would be a credit."""
+        if self.nusd < 0 or self.tokens < 0 or self.calls < 0:
+            raise ValueError(f"{self} holds less than nothing; allowed are amounts from 0 on")
+
+    @property
+    def units(self) -> tuple[int, int, int]:
+        """Nano-dollars, tokens, calls."""
+        return self.nusd, self.tokens, self.calls
+
+
+def bound(
+    request: ModelRequest,
+    capability: Capability,
+    book: PriceBook,
+    *,
+    at: datetime,
+    input_tokens: int | None = None,
+) -> Amount:
+    """Return an amount that no usage within the request's caps can pass.
+
+    Input is bounded by the UTF-8 bytes of what is sent (or by `input_tokens`, the provider's own count) and the
+    model's overhead, output by the cap that includes thinking; both at the dearest class, tier and multiplier.
+    Holds for tokenizers whose tokens cover `capability.min_bytes_per_token` bytes or more. Raises
+    `UnknownModelError` for a model without a price.
+    """
+    inward = (
+        input_bound(request, capability)
+        if input_tokens is None
+        else input_tokens + capability.overhead_tokens
+    )
+    worst = book.worst(capability.provider, capability.model, at=at, input_tokens=inward)
+    over, under = worst.multiplier
+    plain = inward * worst.input + request.max_tokens * worst.output
+    return Amount(nusd=-(-plain * over // under), tokens=inward + request.max_tokens)
+
+
+def input_bound(request: ModelRequest, capability: Capability) -> int:
+    """Return how many input tokens the request can have at most.
+
+    A schema that the provider enforces counts twice: it is sent, and told to the model in words of its own.
+    """
+    size = _utf8_length(request.system) + _utf8_length(request.user)
+    if request.response_schema is not None:
+        size += 2 * len(canonical_bytes(request.response_schema))
+    return -(-size // capability.min_bytes_per_token) + capability.overhead_tokens
+
+
+def _utf8_length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

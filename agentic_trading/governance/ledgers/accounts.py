@@ -1,0 +1,205 @@
+"""The counters of the memory ledger: one a scope and window, found fast, forgotten when they are over."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from agentic_trading.governance.errors import ClosedWindowError
+from agentic_trading.governance.ledger import ANY, Ask, Ceiling, Limit, ScopeKind
+from agentic_trading.governance.windows import Span, Window, Windows
+
+_OPEN = Ceiling()
+_ENDLESS = 1 << 200
+_SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
+
+Ceilings = Mapping[Window, Ceiling]
+Spans = Mapping[Window, Span]
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """What one scope has used in one window: spent, held and in doubt together."""
+
+    scope: "Scope"
+    window: Window
+    span: Span
+    ceiling: Ceiling
+    used_nusd: int = 0
+    used_tokens: int = 0
+    used_calls: int = 0
+    max_nusd: int = field(init=False)
+    max_tokens: int = field(init=False)
+    max_calls: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Spell an absent ceiling as one that nothing reaches: the check then needs no branch."""
+        ceiling = self.ceiling
+        self.max_nusd = _ENDLESS if ceiling.nusd is None else ceiling.nusd
+        self.max_tokens = _ENDLESS if ceiling.tokens is None else ceiling.tokens
+        self.max_calls = _ENDLESS if ceiling.calls is None else ceiling.calls
+
+    @property
+    def used(self) -> tuple[int, int, int]:
+        """Nano-dollars, tokens, calls."""
+        return self.used_nusd, self.used_tokens, self.used_calls
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """One call, trace, agent, workflow or tenant; `current` are its accounts of the minute that `spans` stands for."""
+
+    tenant: str
+    kind: ScopeKind
+    id: str
+    ceilings: Ceilings
+    last_at: datetime
+    spans: Spans | None = None
+    current: list[Account] = field(default_factory=list)
+    others: dict[tuple[Window, str], Account] | None = None
+
+    def move_to(self, spans: Spans) -> None:
+        """Make the accounts of `spans` the current ones, old ones found again and missing ones new."""
+        known = {(account.window, account.span.id): account for account in self} if self.current else {}
+        self.spans = spans
+        self.current = current = []
+        for window, ceiling in self.ceilings.items():
+            span = spans[window]
+            account = known.pop((window, span.id), None)
+            current.append(Account(self, window, span, ceiling) if account is None else account)
+        self.others = known or None
+
+    def count_in(self, window: Window) -> None:
+        """Be counted in `window` from now on, without a ceiling of the scope's own."""
+        if window not in self.ceilings:
+            self.ceilings = {**self.ceilings, window: _OPEN}
+            self.spans = None
+
+    def forget(self, before: datetime) -> bool:
+        """Drop accounts of windows that ended before a moment; return whether nothing worth keeping is left."""
+        if self.kind in _SHORT_LIVED:
+            return self.last_at < before
+        if self.others:
+            self.others = {
+                key: account for key, account in self.others.items() if not _over(account, before)
+            } or None
+        return self.others is None and all(_over(account, before) for account in self.current)
+
+    def __iter__(self) -> Iterator[Account]:
+        yield from self.current
+        if self.others:
+            yield from self.others.values()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """In which windows scopes of a kind are counted, and up to what; a named scope has its own."""
+
+    everyone: dict[Window, Ceiling] = field(default_factory=dict)
+    named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
+
+
+class Accounts:
+    """All accounts, and the rules by which an ask finds its own.
+
+    Counters of a window are kept until `keep` after its end, those of a call or a trace until it has rested for
+    `keep`; time goes by the newest moment asked about. What belongs to an agent, a workflow or a tenant and has no
+    window stays.
+    """
+
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        *,
+        zone: tzinfo,
+        keep: timedelta,
+        counted: Collection[tuple[ScopeKind, Window]],
+    ) -> None:
+        self._windows = Windows(zone)
+        self._keep = keep
+        self._rules = _rules(limits, counted)
+        self._tenants: dict[str, dict[ScopeKind, dict[str, Scope]]] = {}
+        self._newest = datetime.min.replace(tzinfo=UTC) + keep
+
+    @property
+    def oldest(self) -> datetime:
+        """The oldest moment that can still be asked about."""
+        return self._newest - self._keep
+
+    def of(self, ask: Ask) -> list[Account]:
+        """Return the accounts that `ask` is counted in; raises `ClosedWindowError` for a moment too long ago."""
+        at = ask.at
+        spans = self._windows.at(at)
+        if at > self._newest:
+            self._newest = at
+        elif at < self.oldest:
+            raise ClosedWindowError(ask.key, at, self.oldest)
+        scopes = self._scopes(ask)
+        for limit in ask.limits:
+            self._scope(ask, limit.scope, scopes).count_in(limit.window)
+        found: list[Account] = []
+        for kind, id_ in ask.scope_ids.items():
+            scope = scopes[kind].get(id_)
+            if scope is None:
+                if not self._ceilings(kind, id_):
+                    continue
+                scope = self._scope(ask, kind, scopes)
+            scope.last_at = at
+            if scope.spans is not spans:
+                scope.move_to(spans)
+            found += scope.current
+        return found
+
+    def forget(self, in_use: Collection[Account]) -> None:
+        """Drop the counters whose time is over, but for those that calls in flight still need."""
+        busy = {account.scope for account in in_use}
+        for kinds in self._tenants.values():
+            for scopes in kinds.values():
+                for id_ in [
+                    id_ for id_, scope in scopes.items() if scope not in busy and scope.forget(self.oldest)
+                ]:
+                    del scopes[id_]
+
+    def __iter__(self) -> Iterator[Account]:
+        for kinds in self._tenants.values():
+            for scopes in kinds.values():
+                for scope in scopes.values():
+                    yield from scope
+
+    def _scopes(self, ask: Ask) -> dict[ScopeKind, dict[str, Scope]]:
+        tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
+        scopes = self._tenants.get(tenant)
+        if scopes is None:
+            scopes = self._tenants[tenant] = {kind: {} for kind in ScopeKind}
+        return scopes
+
+    def _scope(self, ask: Ask, kind: ScopeKind, scopes: dict[ScopeKind, dict[str, Scope]]) -> Scope:
+        id_ = ask.scope_ids[kind]
+        scope = scopes[kind].get(id_)
+        if scope is None:
+            tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
+            scope = scopes[kind][id_] = Scope(tenant, kind, id_, self._ceilings(kind, id_), ask.at)
+        return scope
+
+    def _ceilings(self, kind: ScopeKind, id_: str) -> Ceilings:
+        rule = self._rules[kind]
+        return rule.named.get(id_, rule.everyone) if rule.named else rule.everyone
+
+
+def _over(account: Account, before: datetime) -> bool:
+    over_by = account.span.over_by
+    return over_by is not None and over_by <= before
+
+
+def _rules(limits: Sequence[Limit], counted: Collection[tuple[ScopeKind, Window]]) -> dict[ScopeKind, _Rule]:
+    rules = {kind: _Rule() for kind in ScopeKind}
+    for kind, window in counted:
+        rules[kind].everyone[window] = _OPEN
+    for limit in limits:
+        rule = rules[limit.scope]
+        ceilings = rule.everyone if limit.id == ANY else rule.named.setdefault(limit.id, {})
+        ceilings[limit.window] = ceilings.get(limit.window, _OPEN).tighter(limit.ceiling)
+    for rule in rules.values():
+        for named in rule.named.values():
+            for window, ceiling in rule.everyone.items():
+                named[window] = named.get(window, _OPEN).or_else(ceiling)
+    return rules

@@ -1,0 +1,88 @@
+"""What an ask lacks: arithmetic over accounts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import UNITS, Ask, Ceiling, Held, Refusal, Unit
+from agentic_trading.governance.ledgers.accounts import Account
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """An ask does not fit into one account: `used` is spent, held and in doubt together, `held` may come back."""
+
+    account: Account
+    unit: Unit
+    asked: int
+    most: int
+    used: int
+    held: int
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the ask would not fit even if all that is held came back."""
+        return self.used - self.held + self.asked > self.most
+
+    def refusal(self) -> Refusal:
+        """Return the answer to who asked in vain."""
+        scope = self.account.scope
+        left = max(0, self.most - self.used + self.held)
+        return Refusal(scope.kind, scope.id, self.account.window, self.unit, self.asked, left)
+
+    def wait(self) -> Held:
+        """Return the answer to who may wait."""
+        scope = self.account.scope
+        left = max(0, self.most - self.used)
+        return Held(scope.kind, scope.id, self.account.window, self.unit, self.asked, left)
+
+
+def fits(ask: Ask, accounts: Sequence[Account]) -> bool:
+    """Say whether `ask` fits under every ceiling, the accounts' and its own."""
+    nusd, tokens, calls = ask.amount.nusd, ask.amount.tokens, ask.amount.calls
+    for account in accounts:
+        if (
+            account.used_nusd + nusd > account.max_nusd
+            or account.used_tokens + tokens > account.max_tokens
+            or account.used_calls + calls > account.max_calls
+        ):
+            return False
+    return not any(_over(ask.amount, account, ceiling) for account, ceiling in _own_ceilings(ask, accounts))
+
+
+def behind(ask: Ask, held: Held) -> Held:
+    """Return the answer to who would fit, but comes after somebody who is `held` on the same counter."""
+    return replace(held, asked=ask.amount.units[UNITS.index(held.unit)])
+
+
+def shortages(ask: Ask, accounts: Sequence[Account], held: Callable[[Account], Amount]) -> Iterator[Shortage]:
+    """Name every account and unit in which `ask` does not fit under a ceiling, the account's or one of its own.
+
+    `held` says what calls in flight hold of an account.
+    """
+    ceilings = [(account, account.ceiling) for account in accounts]
+    for account, ceiling in [*ceilings, *_own_ceilings(ask, accounts)]:
+        if _over(ask.amount, account, ceiling):
+            yield from _of_account(ask.amount, account, ceiling, held(account))
+
+
+def _own_ceilings(ask: Ask, accounts: Sequence[Account]) -> Iterator[tuple[Account, Ceiling]]:
+    for limit in ask.limits:
+        for account in accounts:
+            if account.window is limit.window and account.scope.kind is limit.scope:
+                yield account, limit.ceiling
+
+
+def _over(amount: Amount, account: Account, ceiling: Ceiling) -> bool:
+    for asked, most, used in zip(amount.units, ceiling.units, account.used, strict=True):
+        if most is not None and used + asked > most:
+            return True
+    return False
+
+
+def _of_account(amount: Amount, account: Account, ceiling: Ceiling, held: Amount) -> Iterator[Shortage]:
+    for unit, asked, most, used, back in zip(
+        UNITS, amount.units, ceiling.units, account.used, held.units, strict=True
+    ):
+        if most is not None and used + asked > most:
+            yield Shortage(account, unit, asked, most, used, back)

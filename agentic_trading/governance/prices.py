@@ -1,0 +1,210 @@
+"""The price book: what a usage costs, in whole nano-dollars."""
+
+from bisect import bisect_right, insort
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+
+from agentic_trading.canonical import sha256_hex
+from agentic_trading.governance.errors import UnknownPriceError
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.result import Usage
+from agentic_trading.llm.table import Table, TableError, read_table
+
+PACKAGED_PRICES = Path(str(files("agentic_trading.llm") / "prices.json"))
+
+Ratio = tuple[PositiveInt, PositiveInt]
+"""A multiplier as numerator and denominator: 11/10 is exact, 1.1 is not."""
+
+_PLAIN: Ratio = (1, 1)
+
+
+class Rates(BaseModel, frozen=True, extra="forbid"):
+    """Nano-USD per token of each class."""
+
+    input: NonNegativeInt
+    output: NonNegativeInt
+    cache_read: NonNegativeInt
+    cache_write_5m: NonNegativeInt
+    cache_write_1h: NonNegativeInt
+
+    @property
+    def dearest_input(self) -> int:
+        """The rate of the dearest class that an input token may be billed as."""
+        return max(self.input, self.cache_read, self.cache_write_5m, self.cache_write_1h)
+
+
+class Tier(Rates, frozen=True, extra="forbid"):
+    """The rates of a request whose whole input, cached or not, is over `over_input_tokens`; they hold for all its tokens."""
+
+    over_input_tokens: PositiveInt
+
+
+class ModelPrice(Rates, frozen=True, extra="forbid"):
+    """The price of one model since `valid_from` (UTC day). Each multiplier table lists every word that has a price."""
+
+    provider: LLMProvider
+    model: Annotated[str, Field(min_length=1)]
+    valid_from: date
+    tiers: tuple[Tier, ...] = ()
+    inference_geo: dict[str, Ratio] = Field(default_factory=dict)
+    speed: dict[str, Ratio] = Field(default_factory=dict)
+    service_tier: dict[str, Ratio] = Field(default_factory=dict)
+    source: Annotated[str, Field(min_length=1)]
+    checked_on: date
+
+    def at(self, input_tokens: int) -> Rates:
+        """Return the rates of a request with so many input tokens in all."""
+        rates: Rates = self
+        for tier in self.tiers:
+            if input_tokens > tier.over_input_tokens:
+                rates = tier
+        return rates
+
+    def multiplier(self, field: str, value: str) -> Ratio:
+        """Return the multiplier for a word of a usage report; a word that was not reported is the plain price.
+
+        Raises `UnknownPriceError` for a word without a price.
+        """
+        table: dict[str, Ratio] = getattr(self, field)
+        if not value:
+            return _PLAIN
+        try:
+            return table[value]
+        except KeyError:
+            raise UnknownPriceError(f"{self.provider}/{self.model}", field, value, sorted(table)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class WorstPrice:
+    """The dearest rates that a request may be billed at: nano-USD per token, and one multiplier over all."""
+
+    input: int
+    output: int
+    multiplier: Ratio
+
+
+class PriceBook:
+    """Prices of one file, or of several; a model that a later one names is priced by that one alone."""
+
+    def __init__(self, *tables: Table[ModelPrice]) -> None:
+        self.name = "+".join(map(_name, tables))
+        self.sha256 = (
+            tables[0].sha256 if len(tables) == 1 else sha256_hex(*(t.sha256.encode() for t in tables))
+        )
+        self._prices: dict[tuple[LLMProvider, str], list[ModelPrice]] = {}
+        for table in tables:
+            self._prices |= _by_model(table)
+
+    @classmethod
+    def load(cls, path: Path | None = None, *extra: Path) -> Self:
+        """Read the book at `path` (default: the packaged one), then `extra` ones.
+
+        Raises `TableError` that names file, row and field.
+        """
+        return cls(*(read_table(book, ModelPrice) for book in (path or PACKAGED_PRICES, *extra)))
+
+    @property
+    def id(self) -> str:
+        """The name and the start of the hash: what a result keeps, so that its cost can be computed again."""
+        return f"{self.name}@{self.sha256[:12]}"
+
+    def price(self, provider: LLMProvider, model: str, *, at: datetime) -> ModelPrice:
+        """Return the price of `model` on the UTC day of `at`; its first price holds for every day before as well.
+
+        Raises `UnknownModelError` for a model without a price: unknown is never free.
+        """
+        try:
+            prices = self._prices[provider, model]
+        except KeyError:
+            known = [f"{provider}/{model}" for provider, model in self._prices]
+            raise UnknownModelError(f"{provider}/{model}", "price book", known) from None
+        if len(prices) == 1:
+            return prices[0]
+        later = bisect_right(prices, at.astimezone(UTC).date(), key=_valid_from)
+        return prices[max(0, later - 1)]
+
+    def rates(self, provider: LLMProvider, model: str, *, at: datetime, input_tokens: int = 0) -> Rates:
+        """Return nano-USD per token of each class for a request with `input_tokens` in all."""
+        return self.price(provider, model, at=at).at(input_tokens)
+
+    def cost_nusd(self, provider: LLMProvider, model: str, usage: Usage, *, at: datetime) -> int:
+        """Return what `usage` costs, in nano-dollars: tokens times rates times multipliers, rounded up once.
+
+        The long-context tier goes by all input tokens, cached or not; thinking is part of the output.
+        Raises `UnknownModelError` or `UnknownPriceError`: what has no price is not free.
+        """
+        price = self.price(provider, model, at=at)
+        rates = price.at(usage.total_input_tokens)
+        plain = (
+            usage.input_tokens * rates.input
+            + usage.output_tokens * rates.output
+            + usage.cache_read_tokens * rates.cache_read
+            + usage.cache_write_5m_tokens * rates.cache_write_5m
+            + usage.cache_write_1h_tokens * rates.cache_write_1h
+        )
+        over, under = _product(
+            price.multiplier("inference_geo", usage.inference_geo),
+            price.multiplier("speed", usage.speed),
+            price.multiplier("service_tier", usage.service_tier),
+        )
+        return -(-plain * over // under)
+
+    def worst(
+        self, provider: LLMProvider, model: str, *, at: datetime, input_tokens: int, speed: str = ""
+    ) -> WorstPrice:
+        """Return the dearest price of a request with at most `input_tokens`, at a speed that was asked for.
+
+        Where it is run and in which service tier is the provider's choice, so the dearest of both counts.
+        """
+        price = self.price(provider, model, at=at)
+        reachable = [price.at(0), *(tier for tier in price.tiers if input_tokens > tier.over_input_tokens)]
+        return WorstPrice(
+            input=max(rates.dearest_input for rates in reachable),
+            output=max(rates.output for rates in reachable),
+            multiplier=_product(
+                _dearest(price.inference_geo), price.multiplier("speed", speed), _dearest(price.service_tier)
+            ),
+        )
+
+
+def _product(*ratios: Ratio) -> Ratio:
+    over, under = 1, 1
+    for ratio in ratios:
+        over, under = over * ratio[0], under * ratio[1]
+    return over, under
+
+
+def _dearest(table: dict[str, Ratio]) -> Ratio:
+    return max((_PLAIN, *table.values()), key=lambda ratio: ratio[0] / ratio[1])
+
+
+def _name(table: Table[ModelPrice]) -> str:
+    name = table.head.get("name")
+    if not isinstance(name, str) or not name:
+        raise TableError(table.path, 0, "name", "is not there; allowed is a text that names the book")
+    return name
+
+
+def _by_model(table: Table[ModelPrice]) -> dict[tuple[LLMProvider, str], list[ModelPrice]]:
+    prices: dict[tuple[LLMProvider, str], list[ModelPrice]] = {}
+    for row, price in enumerate(table.rows, start=1):
+        dated = prices.setdefault((price.provider, price.model), [])
+        thresholds = [tier.over_input_tokens for tier in price.tiers]
+        if thresholds != sorted(set(thresholds)):
+            raise TableError(table.path, row, "tiers", "do not rise; allowed are rising over_input_tokens")
+        if any(price.valid_from == other.valid_from for other in dated):
+            raise TableError(
+                table.path, row, "valid_from", "stands twice for the model; allowed is one price a day"
+            )
+        insort(dated, price, key=_valid_from)
+    return prices
+
+
+def _valid_from(price: ModelPrice) -> date:
+    return price.valid_from

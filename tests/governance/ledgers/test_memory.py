@@ -1,0 +1,234 @@
+"""What only the memory ledger promises: what it forgets, and what it never does."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agentic_trading.governance.errors import (
+    ClosedWindowError,
+    ReservationConflictError,
+    UnknownReservationError,
+)
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import ANY, CallState, Limit, Reservation, ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.windows import Window
+from tests.contracts.ledger_promises import in_line
+from tests.governance.asking import (
+    AT,
+    ask,
+    balance,
+    held,
+    of_tenant,
+    refused,
+    reserved,
+    select,
+    spend,
+    tenant,
+)
+
+HOUR = timedelta(hours=1)
+EVERY_SCOPE = tuple(Limit(kind, ANY, Window.DAY, calls=10**6) for kind in ScopeKind)
+
+
+async def test_months_of_calls_leave_nothing_behind_but_the_last_days() -> None:
+    ledger = MemoryLedger(EVERY_SCOPE, keep=timedelta(days=1))
+
+    for hour in range(24 * 90):
+        await spend(ledger, ask(1, trace=f"trace-{hour}", agent=f"agent-{hour % 7}", at=AT + hour * HOUR))
+
+    kept = await ledger.snapshot()
+    assert len(select(kept, ScopeKind.TENANT, "acme", Window.DAY)) <= 3
+    assert len(kept) < 150
+    assert len(ledger._calls) < 30
+
+
+async def test_ten_thousand_scopes_live_side_by_side() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=5)])
+    for number in range(10_000):
+        await spend(ledger, ask(3, agent=f"agent-{number}", at=AT + number * timedelta(milliseconds=1)))
+
+    for number in (0, 201, 9_999):
+        assert (await refused(ledger, ask(3, agent=f"agent-{number}"))).left == 2
+
+
+async def test_a_moment_whose_counters_may_be_gone_is_refused_never_started_at_nothing() -> None:
+    ledger = MemoryLedger([tenant(10, window=Window.DAY)], keep=HOUR)
+    await spend(ledger, ask(10))
+    await spend(ledger, ask(1, at=AT + timedelta(days=2)))
+
+    with pytest.raises(ClosedWindowError) as e:
+        await ledger.reserve(ask(10, key="late"))
+
+    assert (e.value.key, e.value.at) == ("late", AT)
+    assert e.value.open_since == AT + timedelta(days=2) - HOUR
+
+
+async def test_a_moment_within_what_is_kept_finds_its_window_again() -> None:
+    ledger = MemoryLedger([tenant(10, window=Window.MINUTE)], keep=HOUR)
+    await spend(ledger, ask(7))
+    await spend(ledger, ask(7, at=AT + timedelta(minutes=30)))
+
+    assert (await refused(ledger, ask(4))).left == 3
+    await spend(ledger, ask(3))
+    assert (
+        await balance(ledger, ScopeKind.TENANT, "acme", Window.MINUTE, "2026-01-02T12:30+0000")
+    ).spent.nusd == 10
+
+
+async def test_a_finished_call_is_remembered_for_as_long_as_is_kept() -> None:
+    ledger = MemoryLedger(keep=HOUR)
+    id_ = await spend(ledger, ask(1, key="old"))
+    await spend(ledger, ask(1, at=AT + HOUR))
+    again = await ledger.settle(id_, Amount(9, 0))
+
+    await spend(ledger, ask(1, at=AT + 2 * HOUR))
+
+    assert again.charged == Amount(1, 0)
+    with pytest.raises(UnknownReservationError):
+        await ledger.settle(id_, Amount(1, 0))
+
+
+async def test_a_call_in_flight_is_never_forgotten_nor_are_its_counters() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)], keep=HOUR)
+    first = await reserved(ledger, ask(8))
+    await ledger.dispatch(first)
+
+    await spend(ledger, ask(1, trace="other", at=AT + timedelta(days=9)))
+
+    assert (await held(ledger, ask(8, at=AT + timedelta(days=9)))).left == 2
+    assert (await ledger.settle(first, Amount(5, 0))).charged == Amount(5, 0)
+    await spend(ledger, ask(5, at=AT + timedelta(days=9)))
+
+
+async def test_a_trace_at_rest_is_forgotten_and_one_in_use_is_not() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)], keep=HOUR)
+    await spend(ledger, ask(9, trace="rests"))
+    for minutes in range(0, 180, 10):
+        await spend(ledger, ask(0, trace="goes on", at=AT + timedelta(minutes=minutes)))
+    await spend(ledger, ask(9, trace="goes on", at=AT + timedelta(minutes=180)))
+
+    assert select(await ledger.snapshot(), ScopeKind.TRACE, "rests", Window.NONE) == []
+    assert (await refused(ledger, ask(2, trace="goes on", at=AT + timedelta(minutes=181)))).left == 1
+
+
+async def test_what_has_no_window_and_no_end_is_never_forgotten() -> None:
+    ledger = MemoryLedger([tenant(10)], keep=HOUR)
+    await spend(ledger, ask(9))
+    await spend(ledger, ask(0, tenant="other", at=AT + timedelta(days=400)))
+
+    assert (await refused(ledger, ask(2, at=AT + timedelta(days=400)))).left == 1
+
+
+async def test_an_agent_that_rests_is_forgotten_when_its_windows_are_over() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.HOUR, calls=9)], keep=HOUR, counted=())
+    await spend(ledger, ask(agent="rests"))
+    for hours in range(1, 5):
+        await spend(ledger, ask(agent="works", at=AT + hours * HOUR))
+
+    kept = await ledger.snapshot()
+
+    assert {one.id for one in kept} == {"works"}
+    assert len(kept) <= 3
+
+
+async def test_a_named_limit_alone_counts_nobody_else() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.AGENT, "big", Window.DAY, calls=1)], counted=())
+
+    await spend(ledger, ask(agent="small"))
+    await spend(ledger, ask(agent="big"))
+
+    assert {one.id for one in await ledger.snapshot()} == {"big"}
+
+
+async def test_the_lower_of_two_limits_on_the_same_holds_for_each_unit() -> None:
+    ledger = MemoryLedger([
+        Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=10, calls=3),
+        Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=20, calls=2, tokens=5),
+    ])
+    await spend(ledger, ask(1))
+
+    found = await of_tenant(ledger, Window.DAY)
+
+    assert found.ceiling.units == (10, 5, 2)
+
+
+async def test_an_ask_may_leave_scopes_out() -> None:
+    ledger = MemoryLedger([tenant(10), Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=1)])
+    alone = replace(ask(4), scope_ids={ScopeKind.TENANT: "acme"})
+
+    await spend(ledger, alone)
+    await spend(ledger, replace(alone, key="another"))
+
+    assert (await of_tenant(ledger)).spent.nusd == 8
+    assert isinstance(await ledger.reserve(replace(ask(4), scope_ids={})), Reservation)
+
+
+async def test_own_limits_on_a_counter_that_exists_and_one_that_does_not() -> None:
+    ledger = MemoryLedger([tenant(100, window=Window.DAY)])
+    await spend(ledger, ask(30))
+    own = (tenant(40, window=Window.DAY), Limit(ScopeKind.TRACE, ANY, Window.HOUR, nusd=15))
+
+    assert (await refused(ledger, ask(11, limits=own))).left == 10
+    await spend(ledger, ask(10, limits=own))
+    assert (await refused(ledger, ask(6, limits=(own[1],)))).left == 5
+    await spend(ledger, ask(60))
+
+
+async def test_who_waits_behind_itself_under_another_name_is_told() -> None:
+    ledger = MemoryLedger([tenant(10)])
+    first = await reserved(ledger, ask(8))
+    wanted = ask(5, key="twice")
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reserve_in_turn(wanted))
+        same = group.create_task(ledger.reserve_in_turn(wanted))
+        other = group.create_task(told(ledger.reserve_in_turn(replace(wanted, amount=Amount(6, 0)))))
+        await in_line(ledger, 3)
+        await ledger.release(first)
+
+    assert waiting.result() == same.result() == Reservation("twice:1", Amount(5, 0), CallState.RESERVED)
+    assert isinstance(other.result(), ReservationConflictError)
+    assert (await of_tenant(ledger)).held == Amount(5, 0, 1)
+
+
+async def told(answer: object) -> object:
+    try:
+        return await answer  # type: ignore[misc] - any awaitable
+    except ReservationConflictError as e:
+        return e
+
+
+async def test_who_asks_again_after_settling_waits_for_nothing() -> None:
+    ledger = MemoryLedger([tenant(10)])
+    wanted = ask(5)
+    await spend(ledger, wanted)
+
+    assert await ledger.reserve_in_turn(wanted) == Reservation(
+        wanted.reservation_id, wanted.amount, CallState.SETTLED
+    )
+
+
+async def test_counters_of_those_who_wait_are_kept() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)], keep=HOUR)
+    first = await reserved(ledger, ask(8))
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reserve_in_turn(ask(5)))
+        await in_line(ledger, 1)
+        await spend(ledger, ask(1, trace="other", at=AT + timedelta(days=9)))
+        await ledger.release(first)
+
+    assert isinstance(waiting.result(), Reservation)
+    assert (await balance(ledger, ScopeKind.TRACE, "trace-1", Window.NONE)).held.nusd == 5
+
+
+async def test_a_backtest_without_windows_and_a_first_moment_long_ago() -> None:
+    ledger = MemoryLedger([tenant(10)])
+
+    await spend(ledger, ask(1, at=AT.replace(year=1)))
+    await spend(ledger, ask(1))
+
+    assert (await of_tenant(ledger)).spent.nusd == 2

@@ -1,0 +1,116 @@
+"""What cannot repeat itself is refused, and what was promised is not claimed where it was not kept."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from agentic_trading.governance.determinism import Mode, determinism_problem, level_of
+from agentic_trading.llm.capability import Capabilities, Capability
+from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
+from agentic_trading.llm.failure import FailureKind, FailureReason
+from tests.build import NOW, envelope
+
+CAPABILITIES = Capabilities.load()
+SEED = CAPABILITIES.of(LLMProvider.ANTHROPIC, "claude-sonnet-4-5-20250929")
+TODAYS = CAPABILITIES.of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
+LAST_DAY = date(2026, 11, 30)
+MODES: list[Mode] = ["backtest", "paper", "shadow", "live", "replay"]
+
+
+def problem(
+    capability: Capability = TODAYS, *, mode: Mode = "live", today: date = LAST_DAY, **changes: Any
+) -> FailureReason | None:
+    return determinism_problem(envelope(**changes), capability, mode=mode, today=today)
+
+
+@pytest.mark.parametrize("mode", ["backtest", "replay"])
+def test_a_simulated_mode_refuses_an_envelope_without_as_of(mode: Mode) -> None:
+    found = problem(mode=mode)
+
+    assert found
+    assert (found.category, found.recoverable) == (FailureKind.NOT_ALLOWED, False)
+    assert "as_of" in found.description
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_envelope_with_as_of_runs_in_every_mode(mode: Mode) -> None:
+    assert problem(mode=mode, as_of=NOW) is None
+
+
+@pytest.mark.parametrize("mode", ["paper", "shadow", "live"])
+def test_the_present_needs_no_as_of(mode: Mode) -> None:
+    assert problem(mode=mode) is None
+
+
+def test_replay_only_allows_no_live_call() -> None:
+    found = problem(determinism=DeterminismLevel.REPLAY_ONLY)
+
+    assert found
+    assert found.category is FailureKind.REPLAY_MISS
+
+
+def test_greedy_needs_a_model_that_takes_a_temperature() -> None:
+    found = problem(TODAYS, determinism=DeterminismLevel.GREEDY)
+
+    assert found
+    assert found.category is FailureKind.NOT_ALLOWED
+    assert "allows determinism pinned, recorded, replay_only" in found.description
+    assert problem(SEED, determinism=DeterminismLevel.GREEDY) is None
+
+
+def test_greedy_does_not_go_with_thinking() -> None:
+    found = problem(SEED, determinism=DeterminismLevel.GREEDY, budget={"thinking_budget": 1024})
+
+    assert found
+    assert "thinking budget of 0" in found.description
+
+
+def test_a_temperature_that_the_model_does_not_take_is_no_reason_to_refuse() -> None:
+    assert problem(TODAYS, temperature=0.7) is None
+
+
+@pytest.mark.parametrize("level", [DeterminismLevel.PINNED, DeterminismLevel.GREEDY])
+def test_a_retired_model_is_not_called_after_its_last_day(level: DeterminismLevel) -> None:
+    assert problem(SEED, determinism=level, today=LAST_DAY) is None
+
+    found = problem(SEED, determinism=level, today=date(2026, 12, 1))
+
+    assert found
+    assert found.category is FailureKind.NOT_ALLOWED
+    assert "retired on 2026-11-30" in found.description
+
+
+def test_a_retired_model_is_not_called_in_a_backtest_of_better_days_either() -> None:
+    assert problem(SEED, mode="backtest", today=date(2026, 12, 1), as_of=datetime(2026, 1, 2, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "sampling", "served", "level"),
+    [
+        ("pinned", {}, False, "live", "pinned"),
+        ("pinned", {}, True, "live", "greedy"),
+        ("pinned", {"temperature": 0.5}, True, "live", "pinned"),
+        ("greedy", {}, True, "live", "greedy"),
+        ("recorded", {"as_of": NOW}, False, "live", "recorded"),
+        ("recorded", {}, False, "live", "pinned"),
+        ("recorded", {}, True, "live", "greedy"),
+        ("recorded", {"as_of": NOW}, False, "recorded", "recorded"),
+        ("pinned", {}, False, "recorded", "recorded"),
+        ("replay_only", {}, False, "recorded", "replay_only"),
+    ],
+)
+def test_the_level_is_what_was_kept(
+    asked: str,
+    changes: dict[str, Any],
+    sampling: bool,
+    served: Any,
+    level: str,  # noqa: FBT001 - a column of a table
+) -> None:
+    asked_for = envelope(determinism=asked, **changes)
+
+    assert level_of(asked_for, SEED, sampling_applied=sampling, served_from=served) == level
+
+
+def test_a_model_without_a_temperature_is_never_greedy() -> None:
+    assert level_of(envelope(), TODAYS, sampling_applied=True, served_from="live") is DeterminismLevel.PINNED

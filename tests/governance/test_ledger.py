@@ -1,0 +1,73 @@
+"""What a limit and an ask may say."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentic_trading.governance.errors import AskError, LedgerError, LimitError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import ANY, Balance, Ceiling, Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+from tests.governance.asking import ask, tenant
+
+
+@pytest.mark.parametrize("fields", [{"nusd": -1}, {"tokens": -1}, {"calls": -5, "nusd": 1}])
+def test_a_ceiling_below_nothing_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(LimitError, match="allowed is 0"):
+        Limit(ScopeKind.TENANT, ANY, Window.DAY, **fields)
+
+
+def test_a_limit_that_limits_nothing_is_refused() -> None:
+    with pytest.raises(LimitError, match="nusd, tokens and calls, one at least") as e:
+        Limit(ScopeKind.AGENT, "cmt", Window.DAY)
+
+    assert e.value.subject == "agent 'cmt' per day"
+
+
+def test_a_limit_that_names_nobody_is_refused() -> None:
+    with pytest.raises(LimitError, match="has no id"):
+        Limit(ScopeKind.AGENT, "", Window.DAY, nusd=1)
+
+
+def test_a_limit_of_zero_is_one() -> None:
+    assert Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=0).ceiling == Ceiling(calls=0)
+
+
+def test_an_ask_limits_only_its_own_scopes() -> None:
+    own = Limit(ScopeKind.TRACE, "trace-1", Window.NONE, nusd=1)
+
+    assert ask(limits=(own, tenant(1))).limits == (own, tenant(1))
+    with pytest.raises(AskError, match="'another'; allowed are its own scopes"):
+        ask(limits=(replace(own, id="another"),))
+
+
+def test_an_ask_has_no_scope_without_an_id() -> None:
+    with pytest.raises(AskError, match="not empty") as e:
+        ask(key="call-x", agent="")
+
+    assert e.value.key == "call-x"
+    assert isinstance(e.value, LedgerError)
+
+
+def test_the_payload_is_the_same_for_every_delivery_and_another_for_other_facts() -> None:
+    first = ask(5, key="envelope-1")
+
+    again = replace(first, at=first.at.replace(hour=23), priority=7, key="other", attempt=2)
+
+    assert again.payload_hash == first.payload_hash
+    for other in (
+        replace(first, amount=Amount(5, 0, 2)),
+        replace(first, limits=(tenant(1),)),
+        ask(5, key="envelope-1", agent="another"),
+    ):
+        assert other.payload_hash != first.payload_hash
+
+
+def test_what_is_left_is_never_below_nothing() -> None:
+    found = Balance(
+        "acme", ScopeKind.TENANT, "acme", Window.DAY, "2026-01-02", Ceiling(nusd=10, calls=3),
+        spent=Amount(9, 9, 1), held=Amount(4, 0, 1), in_doubt=Amount(0, 0, 0),
+    )  # fmt: skip
+
+    assert found.left == Ceiling(nusd=0, tokens=None, calls=1)

@@ -1,0 +1,263 @@
+"""The price book: amounts as an invoice would have them, and nothing unknown for free."""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.governance.errors import UnknownPriceError
+from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.result import Usage
+from agentic_trading.llm.table import TableError
+
+BOOK = PriceBook.load()
+TODAY = datetime(2026, 11, 21, tzinfo=UTC)
+ANTHROPIC = LLMProvider.ANTHROPIC
+
+ROW: dict[str, Any] = {
+    "provider": "scripted",
+    "model": "mine-1",
+    "valid_from": "2026-01-01",
+    "input": 1,
+    "output": 2,
+    "cache_read": 0,
+    "cache_write_5m": 3,
+    "cache_write_1h": 4,
+    "source": "a test",
+    "checked_on": "2026-01-02",
+}
+
+
+def book(folder: Path, *rows: object, name: str = "prices.json", head: str | None = "mine") -> Path:
+    path = folder / name
+    path.write_bytes(orjson.dumps({"name": head, "rows": rows}))
+    return path
+
+
+# Each amount is worked out by hand from the list prices: tokens x USD per million, added up.
+GOLDEN = [
+    # 100 x 2 + 5000 x 0.10 + 1500 x 2.50 + 500 x 4 + 700 x 10 = 13450 USD per million tokens
+    ("claude-sonnet-5-5",
+     Usage(input_tokens=100, cache_read_tokens=5000, cache_write_5m_tokens=1500, cache_write_1h_tokens=500,
+           output_tokens=700, thinking_tokens=300), 13_450_000),
+    # the same within the United States: 13450 x 1.1
+    ("claude-sonnet-5-5",
+     Usage(input_tokens=100, cache_read_tokens=5000, cache_write_5m_tokens=1500, cache_write_1h_tokens=500,
+           output_tokens=700, inference_geo="us"), 14_795_000),
+    # 1000 x 4 + 500 x 20 = 14000; fast: x 2; in a batch: / 2
+    ("claude-opus-5-5", Usage(input_tokens=1000, output_tokens=500), 14_000_000),
+    ("claude-opus-5-5", Usage(input_tokens=1000, output_tokens=500, speed="fast"), 28_000_000),
+    ("claude-opus-5-5", Usage(input_tokens=1000, output_tokens=500, service_tier="batch"), 7_000_000),
+    # 50 tokens at 4 with 50000 written for an hour at 8
+    ("claude-opus-5-5", Usage(input_tokens=50, cache_write_1h_tokens=50_000), 400_200_000),
+    # 100000 x 0.10 + 200 x 0.50: at the threshold the low price holds, one token more and all are billed at 5 times
+    ("claude-haiku-5-5", Usage(input_tokens=100_000, output_tokens=200), 10_100_000),
+    ("claude-haiku-5-5", Usage(input_tokens=100_001, output_tokens=200), 50_500_500),
+    # cached tokens count for the threshold: 60000 x 0.50 + 60000 x 0.05
+    ("claude-haiku-5-5", Usage(input_tokens=60_000, cache_read_tokens=60_000), 33_000_000),
+    # the cheapest token there is: 1 x 0.01 / 2
+    ("claude-haiku-5-5", Usage(cache_read_tokens=1, service_tier="batch"), 5),
+    # 1 x 0.01 / 2 x 1.1 = 5.5 nano-dollars: rounded up
+    ("claude-haiku-5-5", Usage(cache_read_tokens=1, service_tier="batch", inference_geo="us"), 6),
+    # 1000 x 10 + 4000 x 0.25 + 100 x 50
+    ("claude-fable-5-1", Usage(input_tokens=1000, cache_read_tokens=4000, output_tokens=100), 16_000_000),
+    ("claude-sonnet-4-5-20250929",
+     Usage(input_tokens=1000, output_tokens=100, inference_geo="not_available", service_tier="standard",
+           speed="standard"), 4_500_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "usage", "nusd"), GOLDEN)
+def test_a_usage_costs_what_the_invoice_says(model: str, usage: Usage, nusd: int) -> None:
+    assert BOOK.cost_nusd(ANTHROPIC, model, usage, at=TODAY) == nusd
+
+
+def test_rules_are_free_on_purpose_and_scripts_are_not() -> None:
+    usage = Usage(input_tokens=100, output_tokens=10)
+
+    assert BOOK.cost_nusd(LLMProvider.RULES, "rules-1", usage, at=TODAY) == 0
+    assert BOOK.cost_nusd(LLMProvider.SCRIPTED, "scripted-1", usage, at=TODAY) == 300_000
+    assert BOOK.cost_nusd(LLMProvider.SCRIPTED, "scripted-prompted-1", usage, at=TODAY) == 300_000
+
+
+def test_every_known_model_has_a_price() -> None:
+    for row in Capabilities.load():
+        assert BOOK.rates(row.provider, row.model, at=TODAY).input >= 0
+
+
+def test_thinking_is_part_of_the_output_and_not_paid_twice() -> None:
+    plain = Usage(output_tokens=500)
+    thought = Usage(output_tokens=500, thinking_tokens=400)
+
+    costs = {BOOK.cost_nusd(ANTHROPIC, "claude-opus-5-5", usage, at=TODAY) for usage in (plain, thought)}
+
+    assert costs == {10_000_000}
+
+
+def test_a_model_without_a_price_is_refused_never_free() -> None:
+    with pytest.raises(UnknownModelError) as e:
+        BOOK.cost_nusd(ANTHROPIC, "claude-next", Usage(), at=TODAY)
+
+    assert (e.value.model, e.value.table) == ("anthropic/claude-next", "price book")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("service_tier", "priority"), ("inference_geo", "eu"), ("speed", "ludicrous")]
+)
+def test_a_word_without_a_price_is_refused_never_free(field: str, value: str) -> None:
+    with pytest.raises(UnknownPriceError) as e:
+        BOOK.cost_nusd(ANTHROPIC, "claude-sonnet-5-5", Usage.model_validate({field: value}), at=TODAY)
+
+    assert (e.value.field, e.value.value) == (field, value)
+    assert e.value.known[0] in str(e.value)
+
+
+def test_speed_is_priced_per_model() -> None:
+    with pytest.raises(UnknownPriceError, match=r"known are standard$"):
+        BOOK.cost_nusd(ANTHROPIC, "claude-sonnet-5-5", Usage(speed="fast"), at=TODAY)
+
+
+def test_the_price_of_a_day_holds_from_its_first_moment() -> None:
+    read = Usage(cache_read_tokens=1000)
+    change = datetime(2026, 11, 21, tzinfo=UTC)
+
+    before = BOOK.cost_nusd(
+        ANTHROPIC, "claude-sonnet-5-5", read, at=change.replace(day=20, hour=23, minute=59)
+    )
+    after = BOOK.cost_nusd(ANTHROPIC, "claude-sonnet-5-5", read, at=change)
+
+    assert (before, after) == (200_000, 100_000)
+
+
+def test_a_simulated_day_before_the_model_was_there_has_its_first_price() -> None:
+    rates = BOOK.rates(ANTHROPIC, "claude-sonnet-5-5", at=datetime(2020, 1, 1, tzinfo=UTC))
+
+    assert (rates.input, rates.cache_read) == (2000, 200)
+
+
+def test_the_rates_of_a_long_request_are_those_of_its_tier() -> None:
+    assert BOOK.rates(ANTHROPIC, "claude-haiku-5-5", at=TODAY, input_tokens=100_000).output == 500
+    assert BOOK.rates(ANTHROPIC, "claude-haiku-5-5", at=TODAY, input_tokens=100_001).output == 2500
+
+
+def test_the_id_names_the_book_and_its_bytes(tmp_path: Path) -> None:
+    copy = tmp_path / "prices.json"
+    copy.write_bytes(PACKAGED_PRICES.read_bytes())
+    changed = tmp_path / "changed.json"
+    changed.write_bytes(PACKAGED_PRICES.read_bytes() + b"\n")
+
+    assert PriceBook.load(copy).id == BOOK.id
+    assert PriceBook.load(changed).id != BOOK.id
+    assert f"{BOOK.name}@{BOOK.sha256[:12]}" == BOOK.id
+    assert len(BOOK.sha256) == 64
+
+
+def test_a_book_of_ones_own_takes_the_place_of_the_packaged_one(tmp_path: Path) -> None:
+    own = PriceBook.load(book(tmp_path, ROW))
+
+    assert own.id.startswith("mine@")
+    assert own.cost_nusd(LLMProvider.SCRIPTED, "mine-1", Usage(input_tokens=5), at=TODAY) == 5
+    with pytest.raises(UnknownModelError):
+        own.rates(LLMProvider.RULES, "rules-1", at=TODAY)
+
+
+def test_an_extra_book_adds_models_and_reprices_those_it_names(tmp_path: Path) -> None:
+    repriced = {**ROW, "model": "scripted-1", "input": 7, "valid_from": "1999-01-01"}
+    extra = book(tmp_path, ROW, repriced)
+
+    both = PriceBook.load(None, extra)
+
+    assert both.rates(LLMProvider.SCRIPTED, "mine-1", at=TODAY).input == 1
+    assert both.rates(LLMProvider.SCRIPTED, "scripted-1", at=TODAY).input == 7
+    assert both.rates(LLMProvider.RULES, "rules-1", at=TODAY).input == 0
+    assert both.name == f"{BOOK.name}+mine"
+    assert both.sha256 not in {BOOK.sha256, PriceBook.load(extra).sha256}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"input": -1}, "input"),
+        ({"input": 1.5}, "input"),
+        ({"cost": 1}, "cost"),
+        ({"speed": {"fast": [2, 0]}}, "speed.fast.1"),
+        ({"speed": {"fast": [0, 1]}}, "speed.fast.0"),
+        ({"valid_from": None}, "valid_from"),
+    ],
+)
+def test_a_bad_price_is_named_by_file_row_and_field(
+    tmp_path: Path, change: dict[str, Any], field: str
+) -> None:
+    path = book(tmp_path, {**ROW, **change})
+
+    with pytest.raises(TableError) as e:
+        PriceBook.load(path)
+
+    assert (e.value.path, e.value.row, e.value.field) == (path, 1, field)
+
+
+def test_a_missing_class_is_named(tmp_path: Path) -> None:
+    path = book(tmp_path, {name: value for name, value in ROW.items() if name != "cache_write_1h"})
+
+    with pytest.raises(TableError, match="row 1, cache_write_1h"):
+        PriceBook.load(path)
+
+
+def test_tiers_must_rise(tmp_path: Path) -> None:
+    rates = {
+        name: ROW[name] for name in ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+    }
+    tiers = [{"over_input_tokens": over, **rates} for over in (200, 100)]
+
+    with pytest.raises(TableError, match="row 1, tiers: do not rise"):
+        PriceBook.load(book(tmp_path, {**ROW, "tiers": tiers}))
+
+
+def test_a_model_has_one_price_a_day(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="row 2, valid_from: stands twice"):
+        PriceBook.load(book(tmp_path, ROW, ROW))
+
+
+def test_a_book_has_a_name(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="name: is not there"):
+        PriceBook.load(book(tmp_path, ROW, head=None))
+
+
+def test_the_worst_price_takes_the_dearest_of_what_the_provider_may_choose() -> None:
+    short = BOOK.worst(ANTHROPIC, "claude-haiku-5-5", at=TODAY, input_tokens=100_000)
+    long = BOOK.worst(ANTHROPIC, "claude-haiku-5-5", at=TODAY, input_tokens=100_001)
+
+    assert (short.input, short.output, short.multiplier) == (200, 500, (11, 10))
+    assert (long.input, long.output, long.multiplier) == (1000, 2500, (11, 10))
+
+
+def test_the_worst_price_at_a_speed_that_was_asked_for_includes_it() -> None:
+    fast = BOOK.worst(ANTHROPIC, "claude-opus-5-5", at=TODAY, input_tokens=1, speed="fast")
+
+    assert fast.multiplier == (22, 10)
+
+
+@given(
+    st.integers(0, 10**7), st.integers(0, 10**6), st.sampled_from(["", "us"]), st.sampled_from(["", "batch"])
+)
+def test_money_is_whole_and_rounded_up_once(inward: int, out: int, geo: str, tier: str) -> None:
+    usage = Usage(input_tokens=inward, output_tokens=out, inference_geo=geo, service_tier=tier)
+
+    cost = BOOK.cost_nusd(ANTHROPIC, "claude-sonnet-5-5", usage, at=TODAY)
+
+    exact_twentieths = (inward * 2000 + out * 10_000) * (11 if geo else 10) * (1 if tier else 2)
+    assert isinstance(cost, int)
+    assert 0 <= cost * 20 - exact_twentieths < 20
+
+
+def test_dates_of_the_packaged_book_are_days_that_were() -> None:
+    rows = orjson.loads(PACKAGED_PRICES.read_bytes())["rows"]
+
+    assert all(date.fromisoformat(row["valid_from"]) <= date.fromisoformat(row["checked_on"]) for row in rows)

@@ -1,0 +1,137 @@
+"""Which failures are tried again, and after how long."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.governance.retry import LONGEST_WAIT_S, Failed, wait_before_retry
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.failure import RETRYABLE, FailureKind
+from agentic_trading.llm.limits import RetryPolicy
+from tests.build import NOW
+
+OVERLOADED = Failed(FailureKind.SERVER_ERROR, sent=True)
+
+
+def wait(failure: Failed = OVERLOADED, **changes: Any) -> float | None:
+    fields = {
+        "policy": RetryPolicy(),
+        "workflow": EnvelopeWorkflow.ANALYSIS,
+        "attempt": 1,
+        "now": NOW,
+        "deadline": None,
+        "jitter": 0.0,
+        **changes,
+    }
+    return wait_before_retry(failure, **fields)
+
+
+def test_the_wait_doubles_from_one_second_to_thirty() -> None:
+    policy = RetryPolicy(max_retries=20)
+
+    waits = [wait(policy=policy, attempt=attempt) for attempt in range(1, 9)]
+
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
+
+
+def test_jitter_takes_between_half_and_the_whole_of_it() -> None:
+    assert (wait(jitter=0.0), wait(jitter=0.5), wait(jitter=0.999)) == (0.5, 0.75, pytest.approx(0.9995))
+
+
+def test_equal_jitter_gives_equal_waits() -> None:
+    assert wait(jitter=0.3) == wait(jitter=0.3)
+
+
+def test_so_many_retries_and_no_more() -> None:
+    assert [wait(attempt=attempt) is None for attempt in (1, 2, 3, 4)] == [False, False, False, True]
+    assert wait(policy=RetryPolicy(max_retries=0)) is None
+
+
+@pytest.mark.parametrize("kind", sorted(set(FailureKind) - set(RETRYABLE)))
+def test_what_will_fail_again_is_not_tried_again(kind: FailureKind) -> None:
+    assert wait(Failed(kind, sent=False)) is None
+
+
+@pytest.mark.parametrize("kind", RETRYABLE)
+def test_what_may_pass_is_tried_again(kind: FailureKind) -> None:
+    assert wait(Failed(kind, sent=True)) is not None
+
+
+def test_an_envelope_may_allow_fewer_kinds_but_not_more() -> None:
+    policy = RetryPolicy(retryable=(FailureKind.TIMEOUT, FailureKind.BILLING))
+
+    assert wait(Failed(FailureKind.TIMEOUT, sent=True), policy=policy) is not None
+    assert wait(Failed(FailureKind.SERVER_ERROR, sent=True), policy=policy) is None
+    assert wait(Failed(FailureKind.BILLING, sent=False), policy=policy) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "again"),
+    [
+        (FailureKind.SERVER_ERROR, False, True),  # connection refused, 529 before the first byte
+        (FailureKind.RATE_LIMIT, False, True),
+        (FailureKind.SERVER_ERROR, True, False),
+        (FailureKind.RATE_LIMIT, True, False),
+        (FailureKind.TIMEOUT, True, False),
+        (FailureKind.TIMEOUT, False, False),
+    ],
+)
+def test_execution_asks_again_only_for_what_surely_never_left(
+    kind: FailureKind, sent: bool, again: bool
+) -> None:  # noqa: FBT001 - columns of a table
+    waited = wait(Failed(kind, sent=sent), workflow=EnvelopeWorkflow.EXECUTION)
+
+    assert (waited is not None) is again
+
+
+def test_the_wait_is_never_shorter_than_the_provider_asked_for() -> None:
+    limited = Failed(FailureKind.RATE_LIMIT, sent=False, retry_after_s=7.5)
+
+    assert wait(limited) == 7.5
+    assert wait(limited, attempt=3, policy=RetryPolicy(base_s=10.0), jitter=0.5) == 22.5
+
+
+def test_a_retry_after_in_the_past_is_no_wait_of_its_own() -> None:
+    assert wait(Failed(FailureKind.RATE_LIMIT, sent=False, retry_after_s=-3.0)) == 0.5
+
+
+@pytest.mark.parametrize("asked", [LONGEST_WAIT_S + 1, 4_294_967.0, float("inf"), float("nan")])
+def test_a_provider_that_asks_for_a_day_is_not_waited_for(asked: float) -> None:
+    assert wait(Failed(FailureKind.RATE_LIMIT, sent=False, retry_after_s=asked)) is None
+
+
+def test_nothing_is_tried_again_at_or_after_the_deadline() -> None:
+    limited = Failed(FailureKind.RATE_LIMIT, sent=False, retry_after_s=10.0)
+
+    assert wait(limited, deadline=NOW + timedelta(seconds=10)) is None
+    assert wait(limited, deadline=NOW + timedelta(seconds=10, microseconds=1)) == 10.0
+    assert wait(deadline=NOW) is None
+
+
+@given(
+    st.sampled_from(FailureKind),
+    st.booleans(),
+    st.none() | st.floats(0, 1e7),
+    st.integers(1, 30),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from(EnvelopeWorkflow),
+    st.floats(0, 100),
+)
+def test_every_wait_keeps_all_bounds(
+    kind: FailureKind, sent: bool, asked: float | None, attempt: int, jitter: float, workflow: EnvelopeWorkflow,  # noqa: FBT001 - drawn
+    left_s: float,
+) -> None:  # fmt: skip
+    policy = RetryPolicy(max_retries=20)
+
+    waited = wait_before_retry(
+        Failed(kind, sent=sent, retry_after_s=asked), policy, workflow=workflow, attempt=attempt, now=NOW,
+        deadline=NOW + timedelta(seconds=left_s), jitter=jitter,
+    )  # fmt: skip
+
+    if waited is not None:
+        assert max(policy.base_s / 2, asked or 0) <= waited <= max(policy.max_s, asked or 0)
+        assert NOW + timedelta(seconds=waited) < NOW + timedelta(seconds=left_s)
+        assert attempt <= policy.max_retries

@@ -1,0 +1,124 @@
+"""Windows begin and end where the clocks of their zone say, also when these change."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.governance.windows import Window, Windows
+
+ZONES = ["America/New_York", "Europe/London", "Asia/Tokyo", "Asia/Kolkata", "Australia/Lord_Howe", "America/Havana",
+         "Africa/Cairo", "America/Asuncion", "UTC"]  # fmt: skip
+MICRO = timedelta(microseconds=1)
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def id_at(zone: str, window: Window, moment: datetime) -> str:
+    return Windows(ZoneInfo(zone)).at(moment)[window].id
+
+
+# (zone, UTC moment at which a new window begins, id before, id after)
+@pytest.mark.parametrize(
+    ("zone", "begins", "before", "after"),
+    [
+        ("America/New_York", "2026-03-08T05:00:00", "2026-03-07", "2026-03-08"),  # a day of 23 hours begins
+        ("America/New_York", "2026-03-09T04:00:00", "2026-03-08", "2026-03-09"),  # and ends
+        ("America/New_York", "2026-11-01T04:00:00", "2026-10-31", "2026-11-01"),  # a day of 25 hours begins
+        ("America/New_York", "2026-11-02T05:00:00", "2026-11-01", "2026-11-02"),  # and ends
+        ("Europe/London", "2026-03-29T00:00:00", "2026-03-28", "2026-03-29"),
+        ("Europe/London", "2026-03-29T23:00:00", "2026-03-29", "2026-03-30"),
+        ("Europe/London", "2026-10-24T23:00:00", "2026-10-24", "2026-10-25"),
+        ("Europe/London", "2026-10-26T00:00:00", "2026-10-25", "2026-10-26"),
+        ("Asia/Tokyo", "2026-03-08T15:00:00", "2026-03-08", "2026-03-09"),  # never changes
+        ("Asia/Kolkata", "2026-03-08T18:30:00", "2026-03-08", "2026-03-09"),  # half an hour off
+        ("Africa/Cairo", "2026-04-23T22:00:00", "2026-04-23", "2026-04-24"),  # a day without a midnight
+    ],
+)
+def test_a_day_begins_at_local_midnight(zone: str, begins: str, before: str, after: str) -> None:
+    moment = utc(begins)
+
+    assert id_at(zone, Window.DAY, moment - MICRO) == before
+    assert id_at(zone, Window.DAY, moment) == after
+
+
+@pytest.mark.parametrize(
+    ("zone", "begins", "before", "after"),
+    [
+        ("America/New_York", "2026-11-01T04:00:00", "2026-10", "2026-11"),
+        ("America/New_York", "2026-12-01T05:00:00", "2026-11", "2026-12"),
+        ("Europe/London", "2026-03-31T23:00:00", "2026-03", "2026-04"),
+        ("Asia/Kolkata", "2026-12-31T18:30:00", "2026-12", "2027-01"),
+    ],
+)
+def test_a_month_begins_at_local_midnight(zone: str, begins: str, before: str, after: str) -> None:
+    moment = utc(begins)
+
+    assert id_at(zone, Window.MONTH, moment - MICRO) == before
+    assert id_at(zone, Window.MONTH, moment) == after
+
+
+def test_an_hour_that_comes_twice_is_two_hours() -> None:
+    first, second = utc("2026-11-01T05:30:00"), utc("2026-11-01T06:30:00")
+
+    hours = [id_at("America/New_York", Window.HOUR, moment) for moment in (first, second)]
+
+    assert hours == ["2026-11-01T01-0400", "2026-11-01T01-0500"]
+
+
+def test_an_hour_that_is_skipped_is_no_hour() -> None:
+    assert id_at("America/New_York", Window.HOUR, utc("2026-03-08T06:59:59")) == "2026-03-08T01-0500"
+    assert id_at("America/New_York", Window.HOUR, utc("2026-03-08T07:00:00")) == "2026-03-08T03-0400"
+
+
+def test_hours_of_a_zone_half_an_hour_off_begin_at_its_own_full_hour() -> None:
+    assert id_at("Asia/Kolkata", Window.HOUR, utc("2026-01-02T00:29:59")) == "2026-01-02T05+0530"
+    assert id_at("Asia/Kolkata", Window.HOUR, utc("2026-01-02T00:30:00")) == "2026-01-02T06+0530"
+
+
+def test_minutes_and_for_ever() -> None:
+    windows = Windows()
+
+    assert windows.at(utc("2026-01-02T03:04:59.999999"))[Window.MINUTE].id == "2026-01-02T03:04+0000"
+    assert windows.at(utc("2026-01-02T03:05:00"))[Window.MINUTE].id == "2026-01-02T03:05+0000"
+    assert windows.at(utc("2026-01-02T03:05:00"))[Window.NONE].id == ""
+    assert windows.at(utc("2026-01-02T03:05:00"))[Window.NONE].over_by is None
+
+
+def test_within_a_minute_the_answer_is_the_same_object() -> None:
+    windows = Windows(ZoneInfo("Asia/Tokyo"))
+    moment = utc("2026-01-02T03:04:05")
+
+    assert windows.at(moment) is windows.at(moment + timedelta(seconds=54))
+    assert windows.at(moment) is not windows.at(moment + timedelta(seconds=55))
+
+
+def test_a_moment_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        Windows().at(datetime(2026, 1, 2))  # noqa: DTZ001 - that is the point
+
+
+moments = st.datetimes(datetime(2015, 1, 1), datetime(2035, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis wants naive bounds and gives the zone
+
+
+@given(st.sampled_from(ZONES), moments, st.sampled_from([w for w in Window if w is not Window.NONE]))
+def test_a_window_is_over_when_it_says_and_never_comes_back(
+    zone: str, moment: datetime, window: Window
+) -> None:
+    span = Windows(ZoneInfo(zone)).at(moment)[window]
+
+    assert span.over_by is not None
+    assert moment < span.over_by
+    assert id_at(zone, window, span.over_by) != span.id
+
+
+@given(st.sampled_from(ZONES), moments, st.sampled_from([Window.DAY, Window.MONTH]))
+def test_a_day_and_a_month_last_until_their_end(zone: str, moment: datetime, window: Window) -> None:
+    span = Windows(ZoneInfo(zone)).at(moment)[window]
+
+    assert span.over_by is not None
+    assert id_at(zone, window, span.over_by - MICRO) == span.id
