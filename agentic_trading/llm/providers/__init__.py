@@ -1,0 +1,1 @@
+"""Who answers: adapters of the `Provider` port."""

@@ -1,0 +1,169 @@
+"""Take one answer from its text to a checked object: refusal, cut, decode, schema, meaning, in this order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Never
+
+from agentic_trading.canonical import CanonicalError, exact_bytes
+from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.provider import ModelResponse, Transport
+from agentic_trading.llm.reading import AttemptTrace, Stage, Violation
+from agentic_trading.structured.check import Compiled, compiled, spelled, violations
+from agentic_trading.structured.cut import cut_sign, is_open
+from agentic_trading.structured.errors import ParserException, UnreadableError
+from agentic_trading.structured.outcome import Accepted
+from agentic_trading.structured.reading import MAX_BYTES, MAX_DEPTH, Decoded, decode
+from agentic_trading.structured.semantic import SemanticCheck, violations_of
+from agentic_trading.structured.sentinel import check_sentinel_is_free, without_sentinel
+
+_REFUSED = frozenset({"refusal", "content_filter"})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer, and all that decides how it is read. `schema_json` is `schema` in canonical JSON, if that is known."""
+
+    response: ModelResponse
+    schema: Mapping[str, Any]
+    schema_json: bytes | None
+    policy: OutputPolicy
+    check: SemanticCheck | None
+    max_tokens: int | None
+    parser: str
+    model: str
+    transport: Transport
+
+    @property
+    def check_name(self) -> str:
+        """What the record calls the check: the schema's `$id`; nothing if there is none to run."""
+        return str(self.schema.get("$id", "unnamed")) if self.check is not None else ""
+
+    def trace(self, verdict: Stage, **found: Any) -> AttemptTrace:
+        """Return how this answer was read, up to `verdict`."""
+        logprobs = self.response.logprobs
+        if logprobs:
+            found |= {"logprob_mean": sum(logprobs) / len(logprobs), "logprob_min": min(logprobs)}
+        return AttemptTrace(parser=self.parser, transport=self.transport, verdict=verdict, **found)
+
+    def clean_trace(self) -> AttemptTrace:
+        """Return how an answer was read that was accepted as it stood."""
+        if self.response.logprobs:
+            return self.trace(Stage.DONE, decode="strict", semantic_check=self.check_name)
+        return _clean_trace(self.parser, self.transport, self.check_name)
+
+
+@lru_cache(maxsize=256)
+def _clean_trace(parser: str, transport: Transport, check_name: str) -> AttemptTrace:
+    """Make the trace that nearly all answers share once: it is frozen, and making one costs as much as validation."""
+    return AttemptTrace(
+        parser=parser, transport=transport, verdict=Stage.DONE, decode="strict", semantic_check=check_name
+    )
+
+
+def parse(answer: Answer) -> Accepted:
+    """Return the object that `answer` is; raises `ParserException` with the stage at which it fails.
+
+    Whatever the policy's `decode` says, the whole text must be one strict JSON document.
+    """
+    try:
+        return _parsed(answer)
+    except UnreadableError as e:
+        raise ParserException(answer.parser, answer.model, e.stage, content(answer), e) from e
+
+
+def usable_schema(schema: Mapping[str, Any], schema_json: bytes | None, policy: OutputPolicy) -> Compiled:
+    """Return the validator of a schema that an answer under `policy` can fit.
+
+    Raises `UnreadableError` with stage `schema_invalid`.
+    """
+    usable = compiled(spelled(schema) if schema_json is None else schema_json)
+    if policy.require_sentinel:
+        check_sentinel_is_free(usable.schema)
+    return usable
+
+
+def content(answer: Answer) -> str:
+    """Return the answer as text: what the provider parsed already, if that can be spelled, else what was written."""
+    try:
+        return _text(answer.response)
+    except UnreadableError:
+        return answer.response.text
+
+
+def _parsed(answer: Answer) -> Accepted:
+    response = answer.response
+    if response.stop_reason in _REFUSED:
+        _fail(Stage.REFUSAL, "stop_reason", f"the model refused (stop reason {response.stop_reason})")
+    if sign := cut_sign(response, answer.max_tokens):
+        _fail(Stage.TRUNCATED, "stop_reason", f"the answer was cut: {sign}")
+    text = _text(response)
+    if not text.strip():
+        _fail(Stage.RESPONSE_EMPTY, "json", "the answer is empty")
+    if answer.transport == "text":
+        return Accepted({}, text, answer.trace(Stage.DONE))
+    schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
+    decoded = _decoded(text)
+    try:
+        return _checked(answer, schema, text.strip(), decoded)
+    except UnreadableError as e:
+        raise UnreadableError(e.stage, e.violations, fixes=decoded.fixes) from e
+
+
+def _decoded(text: str) -> Decoded:
+    try:
+        return decode(text)
+    except UnreadableError as e:
+        if e.stage is Stage.JSON_PARSE and len(text) <= MAX_BYTES and is_open(text):
+            _fail(
+                Stage.TRUNCATED, "json", "the answer was cut: it ends inside a string, an object or an array"
+            )
+        raise
+
+
+def _checked(answer: Answer, schema: Compiled, text: str, decoded: Decoded) -> Accepted:
+    value = decoded.value
+    if not isinstance(value, dict):
+        _fail(Stage.SCHEMA_VALIDATION, "type", "is not an object", expected="object")
+    if answer.policy.require_sentinel:
+        value = without_sentinel(value)
+    if broken := violations(value, schema):
+        raise UnreadableError(Stage.SCHEMA_VALIDATION, broken)
+    if answer.policy.require_sentinel or decoded.fixes:
+        text = exact_bytes(value).decode()
+    if answer.check is not None and (wrong := violations_of(answer.check, text)):
+        raise UnreadableError(Stage.SEMANTIC, wrong)
+    if not decoded.fixes:
+        return Accepted(value, text, answer.clean_trace())
+    fixed = answer.trace(Stage.DONE, decode="strict", fixes=decoded.fixes, semantic_check=answer.check_name)
+    return Accepted(value, text, fixed)
+
+
+def _fail(stage: Stage, keyword: str, message: str, **facts: Any) -> Never:
+    raise UnreadableError(stage, [Violation(path="$", keyword=keyword, message=message, **facts)])
+
+
+def _text(response: ModelResponse) -> str:
+    return response.text if response.structured is None else _spelled(response.structured)
+
+
+def _spelled(structured: Mapping[str, Any]) -> str:
+    try:
+        return exact_bytes(_exact(structured, 0)).decode()
+    except CanonicalError as e:
+        violation = Violation(path=e.path, keyword="json", message=e.reason)
+        raise UnreadableError(Stage.JSON_PARSE, [violation]) from e
+
+
+def _exact(value: Any, depth: int) -> Any:
+    """Give a float the Decimal that its shortest spelling says: NaN and Infinity are then seen, not nulled."""
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    if depth > MAX_DEPTH:
+        return value
+    if isinstance(value, Mapping):
+        return {key: _exact(child, depth + 1) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(child, depth + 1) for child in value]
+    return value

@@ -1,0 +1,53 @@
+"""Translate what an envelope asks for into what its model takes (D4, D5)."""
+
+from dataclasses import dataclass
+
+from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.envelope import Effort, LLMEnvelope
+
+_EFFORTS: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
+_BUDGET_UP_TO = (2_000, 8_000, 16_000, 32_000)  # tokens of thinking that an effort below `max` stands for
+
+
+@dataclass(frozen=True, slots=True)
+class Dials:
+    """The settings of one request. `max_tokens` caps answer and thinking together; None is not sent."""
+
+    max_tokens: int
+    thinking_budget: int
+    effort: Effort | None
+    temperature: float | None
+
+
+def translated(envelope: LLMEnvelope, capability: Capability) -> Dials:
+    """Return the settings that the model takes, the nearest to what the envelope asks for.
+
+    A thinking budget becomes an effort on a model that knows efforts only, and nothing on one that does not think.
+    The temperature is sent where the model takes one and does not think.
+    """
+    asked = envelope.budget.thinking_budget
+    thinks = asked > 0 and any(kind != "disabled" for kind in capability.thinking)
+    total = envelope.budget.max_output_tokens + (asked if thinks else 0)
+    max_tokens = min(total, capability.max_output_tokens)
+    takes_budget = thinks and "enabled" in capability.thinking
+    return Dials(
+        max_tokens=max_tokens,
+        thinking_budget=min(asked, max_tokens - 1) if takes_budget else 0,
+        effort=_effort(
+            envelope.effort or (_effort_for(asked) if thinks and not takes_budget else None), capability
+        ),
+        temperature=envelope.temperature if capability.sampling and not thinks else None,
+    )
+
+
+def _effort_for(thinking_budget: int) -> Effort:
+    return _EFFORTS[sum(thinking_budget > limit for limit in _BUDGET_UP_TO)]
+
+
+def _effort(asked: Effort | None, capability: Capability) -> Effort | None:
+    """Return the asked effort, or the next lower one that the model knows, or its lowest."""
+    known = [effort for effort in _EFFORTS if effort in capability.effort]
+    if asked is None or not known:
+        return None
+    not_above = [effort for effort in known if _EFFORTS.index(effort) <= _EFFORTS.index(asked)]
+    return not_above[-1] if not_above else known[0]

@@ -1,0 +1,178 @@
+"""Read one answer at the border of the package, and decide what follows from one that was not accepted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import structlog
+
+from agentic_trading.canonical import sha256_hex
+from agentic_trading.llm.failure import FailureReason
+from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
+from agentic_trading.llm.reading import Stage
+from agentic_trading.structured.answer import Answer, content, parse, usable_schema
+from agentic_trading.structured.errors import (
+    ParserException,
+    UnreadableError,
+    may_be_asked_again,
+    to_failure,
+)
+from agentic_trading.structured.outcome import Accepted, Rejected
+from agentic_trading.structured.semantic import SemanticCheck
+
+log = structlog.get_logger()
+
+_BEFORE_DECODING = frozenset({
+    Stage.REFUSAL,
+    Stage.TRUNCATED,
+    Stage.RESPONSE_EMPTY,
+    Stage.TRANSPORT,
+    Stage.SCHEMA_INVALID,
+})
+
+
+def read(
+    response: ModelResponse,
+    schema: Mapping[str, Any],
+    policy: OutputPolicy,
+    *,
+    check: SemanticCheck | None = None,
+    max_tokens: int | None = None,
+    parser: str = "",
+    model: str = "",
+    transport: Transport = "prompted",
+    schema_json: bytes | None = None,
+) -> Accepted | Rejected:
+    """Return the object that an answer is, or why it must not be used; raises nothing for any answer.
+
+    `max_tokens` is the cap that was asked with: an answer that reaches it counts as cut. `transport="text"`
+    accepts any text as an empty object. `schema_json` saves spelling the schema again
+    (`LLMEnvelope.output_schema_json`). Without `parser` the record names the one that the transport belongs to.
+    """
+    answer = Answer(
+        response=response,
+        schema=schema,
+        schema_json=schema_json,
+        policy=policy,
+        check=check,
+        max_tokens=max_tokens,
+        parser=parser or _PARSER_OF[transport],
+        model=model or response.model,
+        transport=transport,
+    )
+    try:
+        accepted = parse(answer)
+    except ParserException as e:
+        return _rejected(answer, e)
+    log.debug("answer_accepted", parser_type=answer.parser, model=answer.model)
+    return accepted
+
+
+def read_answer(
+    response: ModelResponse, request: ModelRequest, *, parser: str, check: SemanticCheck | None = None
+) -> Accepted | Rejected:
+    """Read the answer to `request` as its envelope demands, on behalf of `parser`."""
+    envelope = request.envelope
+    return read(
+        response,
+        envelope.expected_output_schema,
+        envelope.output_policy,
+        check=check,
+        max_tokens=request.max_tokens,
+        parser=parser,
+        model=envelope.model,
+        transport=request.transport,
+        schema_json=envelope.output_schema_json,
+    )
+
+
+def schema_problem(
+    schema: Mapping[str, Any], policy: OutputPolicy, *, schema_json: bytes | None = None
+) -> FailureReason | None:
+    """Return why no answer could fit this schema, so that none is paid for, or None where one can."""
+    try:
+        usable_schema(schema, schema_json, policy)
+    except UnreadableError as e:
+        failure = to_failure(ParserException("schema_problem", "", e.stage, "", e))
+        return failure.model_copy(update={"description": str(e), "technical_details": ""})
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """No further answer is asked for."""
+
+    reason: Literal["terminal", "same_errors", "answers_used_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Ask again and say what was wrong: `prompts.reask_request`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseCap:
+    """Ask the same again with room for a longer answer: `prompts.raised_cap_request`."""
+
+
+NextStep = GiveUp | AskAgain | RaiseCap
+
+
+def next_step(
+    outcome: Rejected,
+    previous: Rejected | None,
+    policy: OutputPolicy,
+    *,
+    answers_read: int,
+    cap_raised: bool,
+) -> NextStep:
+    """Say what follows from an answer that was not accepted (D11).
+
+    `previous` is the rejected answer before it, `answers_read` counts this one, `cap_raised` says that the cap was
+    raised before. A refusal, a second cut, a broken schema and the same errors twice in a row end the call.
+    """
+    verdict = outcome.trace.verdict
+    if verdict is Stage.TRUNCATED and policy.on_truncated == "raise_cap_once" and not cap_raised:
+        return RaiseCap()
+    if not may_be_asked_again(verdict):
+        return GiveUp("terminal")
+    if previous is not None and _same_errors(outcome, previous):
+        return GiveUp("same_errors")
+    if answers_read >= policy.answers_read:
+        return GiveUp("answers_used_up")
+    return AskAgain()
+
+
+_PARSER_OF: dict[Transport, str] = {
+    "native_schema": "StructuredLogProbsParser",
+    "strict_tool": "StructuredLogProbsParser",
+    "json_mode": "InstructorParser",
+    "prompted": "InstructorParser",
+    "text": "InstructorParser",
+}
+
+
+def _same_errors(outcome: Rejected, previous: Rejected) -> bool:
+    return outcome.trace.verdict is previous.trace.verdict and outcome.errors == previous.errors
+
+
+def _rejected(answer: Answer, e: ParserException) -> Rejected:
+    candidate = content(answer)
+    log.info(
+        "answer_rejected",
+        parser_type=e.parser,
+        stage=e.stage,
+        model=e.model,
+        error=str(e.error),
+        content_chars=len(candidate),
+        content_sha256=sha256_hex(candidate.encode("utf-8", "surrogatepass")),
+    )
+    trace = answer.trace(
+        e.stage,
+        decode="none" if e.stage in _BEFORE_DECODING else "strict",
+        fixes=e.fixes,
+        errors=e.errors,
+        semantic_check=answer.check_name if e.stage is Stage.SEMANTIC else "",
+    )
+    return Rejected(to_failure(e), e.errors, candidate, trace)

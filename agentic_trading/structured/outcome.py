@@ -1,0 +1,30 @@
+"""What the reading of one answer ends in."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from agentic_trading.llm.failure import FailureReason
+from agentic_trading.llm.reading import AttemptTrace, Violation
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An answer that keeps every rule.
+
+    Numbers of `value` are int and Decimal, digit for digit as in the answer; `text` is the same object as JSON
+    (for plain text: `value` is empty, `text` the answer).
+    """
+
+    value: dict[str, Any]
+    text: str
+    trace: AttemptTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An answer that must not be used: why, which rules it breaks, and its text (from outside: not trusted)."""
+
+    failure: FailureReason
+    errors: tuple[Violation, ...]
+    candidate: str
+    trace: AttemptTrace

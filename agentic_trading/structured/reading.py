@@ -1,0 +1,158 @@
+"""Decode strict JSON: one document, one meaning, every number as it was written."""
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal, Never
+
+import orjson
+
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.reading import Fix, Stage, Violation
+from agentic_trading.structured.errors import ParserException, UnreadableError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 128
+_SNIPPET_CHARS = 40
+_KEY_CHARS = 80
+_LARGEST_EXPONENT = 308  # with one more digit before or behind the point a double has no place for it
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A JSON document, and what had to be left out to give it one meaning."""
+
+    value: Any
+    fixes: tuple[Fix, ...] = ()
+
+
+def read_json(text: str, *, mode: Literal["strict"] = "strict") -> Any:
+    """Return the JSON document that `text` is, with numbers as int and Decimal.
+
+    `strict`: the whole text but for white space around is one document. A repeated key with different values,
+    NaN, Infinity, a number beyond a double's range, a lone surrogate, more than 1 MiB and more than 128 levels are
+    refused. Raises `ParserException` and nothing else.
+    """
+    try:
+        return decode(text).value
+    except UnreadableError as e:
+        raise ParserException(f"read_json({mode})", "", e.stage, text, e) from e
+
+
+def decode(text: str) -> Decoded:
+    """Decode strict JSON; raises `UnreadableError` with stage `json_parse` or `ambiguous`."""
+    _check_size(text)
+    try:
+        rounded = orjson.loads(text)  # a second opinion: refuses what the exact decoder lets through
+    except orjson.JSONDecodeError as e:
+        _refuse(
+            f"{e.msg}: line {e.lineno} column {e.colno} (char {e.pos})", text[e.pos : e.pos + _SNIPPET_CHARS]
+        )
+    if text.count("{") + text.count("[") > MAX_DEPTH:
+        _check_depth(rounded)
+    try:
+        return Decoded(_EXACT.decode(text))
+    except _RepeatedKeyError:
+        return _merged(text)
+
+
+def _check_size(text: str) -> None:
+    size = len(text)
+    if size <= MAX_BYTES and not text.isascii():
+        size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        _refuse(f"the text has {size} bytes; allowed are {MAX_BYTES}", "")
+
+
+def _check_depth(document: Any) -> None:
+    level = [document]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    _refuse(f"nested deeper than {MAX_DEPTH} levels", "")
+
+
+def _children(node: Any) -> list[Any]:
+    inside = node.values() if isinstance(node, dict) else node
+    return (
+        [child for child in inside if isinstance(child, dict | list)] if isinstance(node, dict | list) else []
+    )
+
+
+def _refuse(reason: str, snippet: str) -> Never:
+    shown = snippet.encode("utf-8", "backslashreplace").decode()
+    violation = Violation(
+        path="$", keyword="json", message=reason, expected="one JSON document and nothing else", actual=shown
+    )
+    raise UnreadableError(Stage.JSON_PARSE, [violation])
+
+
+class _RepeatedKeyError(Exception):
+    """An object has a key twice; the slow way then finds out which."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _RepeatedKeyError
+    return members
+
+
+def _number(token: str) -> Decimal:
+    try:
+        number = Decimal(token)
+    except InvalidOperation:  # an exponent that not even Decimal can hold
+        _refuse("a number is beyond the range of a double", token[:_SNIPPET_CHARS])
+    if number and not -_LARGEST_EXPONENT <= number.adjusted() <= _LARGEST_EXPONENT:
+        _refuse("a number is beyond the range of a double", token[:_SNIPPET_CHARS])
+    return number
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The members of an object in order, repeated keys included."""
+
+
+_EXACT = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
+_PAIRS = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=_number)
+
+
+def _merged(text: str) -> Decoded:
+    """Decode a document with repeated keys: equal values are kept once, different ones refused."""
+    fixes: list[Fix] = []
+    return Decoded(_merge(_PAIRS.decode(text), "$", fixes), tuple(fixes))
+
+
+def _merge(node: Any, path: str, fixes: list[Fix]) -> Any:
+    if isinstance(node, _Pairs):
+        members: dict[str, Any] = {}
+        for key, child in node:
+            value = _merge(child, member_path(path, key), fixes)
+            if key in members:
+                _check_repeated(member_path(path, key), members[key], value, fixes)
+            members[key] = value
+        return members
+    if isinstance(node, list):
+        return [_merge(child, f"{path}[{index}]", fixes) for index, child in enumerate(node)]
+    return node
+
+
+def _check_repeated(path: str, first: Any, second: Any, fixes: list[Fix]) -> None:
+    before, after = exact_bytes(first), exact_bytes(second)
+    if before == after:
+        fixes.append(Fix(kind="repeated_key", where=path, before=before.decode(), after=""))
+        return
+    violation = Violation(
+        path=path,
+        keyword="repeated_key",
+        message="stands twice with different values",
+        expected="each key once",
+        actual=f"{before.decode():.40} and {after.decode():.40}",
+    )
+    raise UnreadableError(Stage.AMBIGUOUS, [violation])
+
+
+def member_path(path: str, key: str) -> str:
+    """Return the JSON path of a member: `$.a`, or `$["odd key"]` where the key is not a plain name; long ones are cut."""
+    name = key if len(key) <= _KEY_CHARS else f"{key[:_KEY_CHARS]}…"
+    return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name, ensure_ascii=False)}]"

@@ -1,0 +1,156 @@
+"""What was recorded is served again, answers and failures alike."""
+
+from typing import Any
+
+import pytest
+
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind, FailureReason
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.recorded import RecordedAnswers, RecordedKey
+from agentic_trading.llm.reading import AttemptTrace, Stage
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.build import interaction, result
+from tests.structured.asking import request
+
+ASKED = request()
+
+
+def recorded(to: ModelRequest = ASKED, **changes: Any) -> LLMInteraction:
+    """Return an attempt at `to` on record; `changes` are fields of `LLMResult`."""
+    kept = result(**{"envelope_id": to.envelope.envelope_id, "stop_reason": "end_turn", **changes})
+    return interaction(envelope=to.envelope, result=kept)
+
+
+def failed(kind: FailureKind, **changes: Any) -> dict[str, Any]:
+    """Return the fields of an attempt that got no answer."""
+    reason = FailureReason(category=kind, description=f"recorded {kind}")
+    return {
+        "raw_output": "",
+        "stop_reason": "",
+        "success": False,
+        "failure": reason,
+        "parsed_output": {},
+        **changes,
+    }
+
+
+async def test_an_answer_comes_back_as_it_was() -> None:
+    kept = recorded(
+        raw_output='{"answer": 0.10}', provider_request_id="req", provider_response_id="msg", cost_nusd=7
+    )
+
+    answer = await RecordedAnswers([kept]).complete(ASKED)
+
+    assert (answer.text, answer.stop_reason, answer.model) == (
+        '{"answer": 0.10}',
+        "end_turn",
+        "claude-sonnet-5-5",
+    )
+    assert (answer.usage, answer.provider_request_id, answer.provider_response_id) == (
+        kept.result.usage,
+        "req",
+        "msg",
+    )
+    assert await RecordedAnswers([kept]).find(ASKED.envelope, 1) == kept.result
+
+
+async def test_an_answer_is_found_by_request_occurrence_and_attempt() -> None:
+    second = recorded(attempt_number=2, raw_output="second")
+    later = recorded(request(occurrence=1), raw_output="later")
+    answers = RecordedAnswers([recorded(raw_output="first"), second, later])
+
+    found = [
+        await answers.find(request(occurrence=occurrence).envelope, attempt)
+        for occurrence, attempt in [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)]
+    ]
+
+    assert [one and one.raw_output for one in found] == ["first", "second", "later", None, None]
+
+
+async def test_a_refused_or_cut_answer_is_an_answer_to_be_read_again() -> None:
+    refused = recorded(raw_output="", stop_reason="refusal", success=False)
+    cut = recorded(raw_output='{"a', stop_reason="max_tokens", success=False)
+    empty = recorded(
+        raw_output="",
+        stop_reason="",
+        reading=AttemptTrace(parser="p", transport="prompted", verdict=Stage.RESPONSE_EMPTY),
+    )
+
+    assert [(await RecordedAnswers([one]).complete(ASKED)).stop_reason for one in (refused, cut, empty)] == [
+        "refusal",
+        "max_tokens",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [(FailureKind.TIMEOUT, True), (FailureKind.RATE_LIMIT, False), (FailureKind.BUDGET_EXHAUSTED, False)],
+)
+async def test_a_failure_comes_back_as_the_same_failure(kind: FailureKind, sent: bool) -> None:  # noqa: FBT001 - a parameter of the table above
+    kept = recorded(**failed(kind, in_doubt=sent, provider_request_id="req"))
+
+    with pytest.raises(ProviderError, match=f"recorded {kind}") as again:
+        await RecordedAnswers([kept]).complete(ASKED)
+
+    assert (again.value.kind, again.value.sent, again.value.provider_request_id) == (kind, sent, "req")
+
+
+async def test_a_failure_without_a_reason_is_a_failure_all_the_same() -> None:
+    kept = recorded(**{**failed(FailureKind.TIMEOUT), "failure": None, "error": "broke"})
+
+    with pytest.raises(ProviderError, match="broke"):
+        await RecordedAnswers([kept]).complete(ASKED)
+
+
+async def test_a_miss_is_an_error_that_names_the_request() -> None:
+    answers = RecordedAnswers([])
+
+    with pytest.raises(ProviderError, match=r"rk1:[0-9a-f]{64} \(occurrence 0, attempt 1\)") as missed:
+        await answers.complete(ASKED)
+
+    assert (missed.value.kind, missed.value.sent) == (FailureKind.REPLAY_MISS, False)
+    assert answers.misses == [RecordedKey(ASKED.envelope.request_hash, 0, 1)]
+
+
+async def test_what_was_not_asked_for_is_reported() -> None:
+    answers = RecordedAnswers([recorded(), recorded(attempt_number=2), recorded(request(occurrence=1))])
+
+    await answers.find(ASKED.envelope, 2)
+
+    key = ASKED.envelope.request_hash
+    assert answers.unused == [RecordedKey(key, 0, 1), RecordedKey(key, 1, 1)]
+    assert answers.misses == []
+
+
+async def test_of_two_recordings_the_one_of_the_same_envelope_is_served_else_the_first() -> None:
+    first, same = recorded(request(), raw_output="first"), recorded(raw_output="same")
+    answers = RecordedAnswers([first, same])
+
+    assert [(await answers.complete(to)).text for to in (ASKED, request())] == ["same", "first"]
+
+
+async def test_a_log_may_be_asked_at_the_moment_of_need() -> None:
+    store = MemoryInteractionStore()
+    answers = RecordedAnswers.from_records(store.records)
+    assert await answers.find(ASKED.envelope, 1) is None
+
+    await store.store(recorded(raw_output="now"))
+
+    assert (await answers.complete(ASKED)).text == "now"
+    assert answers.unused == []
+
+
+async def test_the_list_of_misses_does_not_grow_without_end() -> None:
+    answers = RecordedAnswers([])
+
+    for attempt in range(10_010):
+        await answers.find(ASKED.envelope, attempt)
+
+    assert len(answers.misses) == 10_000
+
+
+async def test_a_recording_counts_no_tokens() -> None:
+    assert await RecordedAnswers([]).count_tokens(ASKED) is None

@@ -1,0 +1,387 @@
+"""An answer becomes an object or a verdict, whatever it is; what follows from a verdict is a plain decision."""
+
+import json
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.reading import AttemptTrace, Stage, Violation
+from agentic_trading.llm.result import LLMResult, Usage
+from agentic_trading.structured import (
+    Accepted,
+    AskAgain,
+    GiveUp,
+    NextStep,
+    RaiseCap,
+    Rejected,
+    next_step,
+    read,
+    schema_problem,
+)
+from tests.build import response, result
+from tests.structured.asking import ANSWER, ORDER, REASKED, SEALED, STRICT
+from tests.structured.test_reading import ANY_TEXT, documents
+
+VALID = '{"side": "BUY", "qty": 0.10, "legs": [1, 20]}'
+
+
+def accepted(
+    text: str, schema: dict[str, Any] = ORDER, policy: OutputPolicy = STRICT, **more: Any
+) -> Accepted:
+    """Return what reading `text` gives; it must be accepted."""
+    outcome = read(response(text), schema, policy, **more)
+    assert isinstance(outcome, Accepted), outcome
+    return outcome
+
+
+def rejected(
+    text: str, schema: dict[str, Any] = ORDER, policy: OutputPolicy = STRICT, **more: Any
+) -> Rejected:
+    """Return what reading `text` gives; it must not be accepted."""
+    outcome = read(response(text), schema, policy, **more)
+    assert isinstance(outcome, Rejected), outcome
+    return outcome
+
+
+def test_a_valid_answer_is_accepted_digit_for_digit() -> None:
+    outcome = accepted(f" {VALID}\n")
+
+    assert outcome.value == {"side": "BUY", "qty": Decimal("0.10"), "legs": [1, 20]}
+    assert outcome.text == VALID
+    assert outcome.trace == AttemptTrace(
+        parser="InstructorParser", transport="prompted", verdict=Stage.DONE, decode="strict"
+    )
+
+
+def test_an_accepted_answer_reads_back_from_the_log_as_it_was() -> None:
+    value = accepted(VALID).value
+
+    assert LLMResult.model_validate_json(result(parsed_output=value).wire).parsed_output == value
+
+
+@pytest.mark.parametrize("policy", [PRESETS[workflow].output for workflow in PRESETS])
+def test_every_policy_reads_strictly_and_says_so(policy: OutputPolicy) -> None:
+    unsealed = policy.model_copy(update={"require_sentinel": False})
+
+    assert accepted(VALID, policy=unsealed).trace.decode == "strict"
+    assert rejected(f"Here you are: {VALID}", policy=unsealed).trace.verdict is Stage.JSON_PARSE
+    assert rejected(VALID.replace("]}", "],}"), policy=unsealed).trace.verdict is Stage.JSON_PARSE
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [
+        ("", Stage.RESPONSE_EMPTY),
+        (" \n\u00a0", Stage.RESPONSE_EMPTY),
+        ("I would rather not.", Stage.JSON_PARSE),
+        ('{"side": "BUY", "qty": 1, "qty": 100}', Stage.AMBIGUOUS),
+        ('{"side": "BUY", "qty": NaN}', Stage.JSON_PARSE),
+        ('{"side": "BUY", "qty": 1e999}', Stage.JSON_PARSE),
+        ('{"side": "BUY"', Stage.TRUNCATED),
+        ('{"side": "BUY", "qty": 1, "note": "ri', Stage.TRUNCATED),
+        ('{"side": "HOLD", "qty": 1}', Stage.SCHEMA_VALIDATION),
+        ('{"side": "BUY", "qty": 1, "veto": true}', Stage.SCHEMA_VALIDATION),
+        ('[{"side": "BUY", "qty": 1}]', Stage.SCHEMA_VALIDATION),
+        ('"BUY"', Stage.SCHEMA_VALIDATION),
+        ("42", Stage.SCHEMA_VALIDATION),
+        (json.dumps(ORDER), Stage.SCHEMA_VALIDATION),
+        ("[" * 300 + "]" * 300, Stage.JSON_PARSE),
+        ('{"side"' * 200_000, Stage.JSON_PARSE),
+    ],
+)
+def test_what_is_not_the_object_has_a_verdict(text: str, stage: Stage) -> None:
+    outcome = rejected(text)
+
+    assert outcome.trace.verdict is stage
+    assert outcome.errors == outcome.trace.errors != ()
+    assert outcome.candidate == text
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "length", "model_context_window_exceeded"])
+def test_an_answer_that_was_stopped_is_never_read_even_if_it_is_whole(reason: str) -> None:
+    outcome = read(response(VALID, stop_reason=reason), ORDER, STRICT)
+
+    assert (outcome.trace.verdict, outcome.trace.decode) == (Stage.TRUNCATED, "none")
+
+
+def test_an_answer_as_long_as_the_cap_is_never_read() -> None:
+    long = response(VALID, usage=Usage(output_tokens=50))
+
+    assert isinstance(read(long, ORDER, STRICT, max_tokens=51), Accepted)
+    assert read(long, ORDER, STRICT, max_tokens=50).trace.verdict is Stage.TRUNCATED
+
+
+@pytest.mark.parametrize("reason", ["refusal", "content_filter"])
+def test_a_refusal_is_never_read_even_if_there_is_text(reason: str) -> None:
+    outcome = read(response(VALID, stop_reason=reason), ORDER, STRICT)
+
+    assert isinstance(outcome, Rejected)
+    assert (outcome.trace.verdict, outcome.failure.category) == (Stage.REFUSAL, FailureKind.REFUSAL)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=4), st.integers() | st.text(max_size=9) | st.lists(st.booleans()), min_size=1
+    )
+)
+def test_a_cut_object_is_never_accepted_wherever_it_was_cut(value: dict[str, Any]) -> None:
+    text = json.dumps(value, ensure_ascii=False)
+
+    for end in range(len(text)):
+        verdict = read(response(text[:end]), {}, REASKED).trace.verdict
+
+        assert verdict is (Stage.TRUNCATED if end else Stage.RESPONSE_EMPTY)
+
+
+@given(documents().filter(lambda text: text.startswith("{")))
+def test_any_strict_object_is_accepted_as_it_was_written(text: str) -> None:
+    assert accepted(text, schema={}).value == json.loads(text, parse_float=Decimal)
+
+
+@given(
+    ANY_TEXT | st.text('{}[]",:\\ \n0123456789.eE+-truefalsn'),
+    st.sampled_from([STRICT, SEALED]),
+)
+def test_any_text_has_a_verdict(text: str, policy: OutputPolicy) -> None:
+    outcome = read(response(text), ORDER, policy)
+
+    assert isinstance(outcome, Rejected)
+    assert AttemptTrace.model_validate_json(outcome.trace.model_dump_json()) == outcome.trace
+
+
+def test_the_sentinel_is_taken_off() -> None:
+    outcome = accepted('{"side": "BUY", "qty": 0.10, "end": "ok"}', policy=SEALED)
+
+    assert outcome.value == {"side": "BUY", "qty": Decimal("0.10")}
+    assert outcome.text == '{"side":"BUY","qty":0.10}'
+
+
+def test_without_the_sentinel_an_answer_counts_as_cut() -> None:
+    assert rejected(VALID, policy=SEALED).failure.category is FailureKind.TRUNCATED
+
+
+def test_a_sentinel_of_another_value_is_a_broken_rule() -> None:
+    outcome = rejected('{"side": "BUY", "qty": 1, "end": "o"}', policy=SEALED)
+
+    assert (outcome.trace.verdict, outcome.errors[0].path) == (Stage.SCHEMA_VALIDATION, "$.end")
+
+
+def test_a_schema_whose_own_property_has_the_sentinels_name_is_our_fault() -> None:
+    schema = {"properties": {"end": {"type": "string"}}}
+
+    assert rejected('{"end": "ok"}', schema, SEALED).trace.verdict is Stage.SCHEMA_INVALID
+    assert accepted('{"end": "today"}', schema).value == {"end": "today"}
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "objekt"}, {"maximum": math.nan}, {"$ref": "https://example.com/x"}]
+)
+def test_a_broken_schema_is_our_fault_and_can_be_seen_beforehand(schema: dict[str, Any]) -> None:
+    outcome, problem = rejected("{}", schema), schema_problem(schema, STRICT)
+
+    assert outcome.trace.verdict is Stage.SCHEMA_INVALID
+    assert outcome.failure.category is FailureKind.INVALID_REQUEST
+    assert problem is not None
+    assert "the schema cannot be used" in problem.description
+    assert schema_problem(ORDER, STRICT) is None
+
+
+def test_plain_text_is_an_empty_object() -> None:
+    outcome = accepted("Up. {", transport="text")
+
+    assert (outcome.value, outcome.text, outcome.trace.decode) == ({}, "Up. {", "none")
+    assert (
+        read(response("", stop_reason="end_turn"), {}, STRICT, transport="text").trace.verdict
+        is Stage.RESPONSE_EMPTY
+    )
+
+
+def test_without_a_schema_any_object_is_accepted_and_nothing_else() -> None:
+    assert accepted('{"anything": [1.0]}', schema={}).value == {"anything": [Decimal("1.0")]}
+    assert rejected("prose", schema={}).trace.verdict is Stage.JSON_PARSE
+
+
+def test_a_repeated_key_with_equal_values_is_kept_once_and_on_record() -> None:
+    text = '{"side": "BUY", "side": "BUY", "qty": 1}'
+
+    outcome = accepted(text)
+
+    assert outcome.text == '{"side":"BUY","qty":1}'
+    assert [fix.where for fix in outcome.trace.fixes] == ["$.side"]
+    assert [fix.where for fix in rejected(text.replace("1}", "11}")).trace.fixes] == ["$.side"]
+
+
+def test_a_large_answer_of_wrong_items_is_judged_in_time() -> None:
+    assert len(rejected(f'{{"side": "BUY", "qty": 1, "legs": [{"0.5," * 200_000}1]}}').errors) == 1
+
+
+@pytest.mark.parametrize("structured", [{"side": "BUY", "qty": 0.5}, {"side": "BUY", "qty": Decimal("0.5")}])
+def test_what_the_provider_parsed_is_used_directly(structured: dict[str, Any]) -> None:
+    outcome = read(response("Calling the tool.", structured=structured), ORDER, STRICT)
+
+    assert isinstance(outcome, Accepted)
+    assert (outcome.value["qty"], outcome.text) == (Decimal("0.5"), '{"side":"BUY","qty":0.5}')
+
+
+def deep(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": (value,)}
+    return value
+
+
+@pytest.mark.parametrize(
+    "structured", [{"qty": math.nan}, {"qty": math.inf}, {1: 2}, {"qty": {1}}, deep(3000)]
+)
+def test_what_the_provider_parsed_wrongly_is_refused(structured: Any) -> None:
+    outcome = read(response("as text", structured=structured), {}, STRICT)
+
+    assert isinstance(outcome, Rejected)
+    assert (outcome.trace.verdict, outcome.candidate) == (Stage.JSON_PARSE, "as text")
+
+
+def test_logprobs_are_kept_with_the_answer() -> None:
+    trace = read(response(VALID, logprobs=(-0.5, -1.5)), ORDER, STRICT).trace
+
+    assert (trace.logprob_mean, trace.logprob_min) == (-1.0, -1.5)
+
+
+def no_more_than_one(text: str) -> Sequence[Violation]:
+    """Return a violation unless the quantity is 1."""
+    wrong = Violation(path="$.qty", keyword="limit", message="is not 1", allowed=[1])
+    return [] if json.loads(text)["qty"] == 1 else [wrong]
+
+
+def test_a_rule_beyond_the_schema_runs_on_the_accepted_text() -> None:
+    good, bad = '{"side": "BUY", "qty": 1}', '{"side": "BUY", "qty": 2}'
+
+    assert accepted(good, check=no_more_than_one).trace.semantic_check == "order.v1"
+    outcome = rejected(bad, check=no_more_than_one)
+    assert (outcome.trace.verdict, outcome.trace.semantic_check) == (Stage.SEMANTIC, "order.v1")
+    assert [v.path for v in outcome.errors] == ["$.qty"]
+
+
+def test_the_record_says_that_no_rule_beyond_the_schema_ran() -> None:
+    assert accepted(VALID).trace.semantic_check == ""
+    assert accepted("{}", schema={}, check=lambda _: []).trace.semantic_check == "unnamed"
+
+
+def test_a_rule_does_not_see_the_sentinel() -> None:
+    seen: list[str] = []
+
+    accepted(
+        '{"side": "BUY", "qty": 1, "end": "ok"}', policy=SEALED, check=lambda text: seen.append(text) or []
+    )
+
+    assert seen == ['{"side":"BUY","qty":1}']
+
+
+class Order(BaseModel):
+    """A model whose own rules are stricter than the schema."""
+
+    side: str
+    qty: Decimal = Field(le=5)
+    legs: list[int] = Field(default_factory=list, max_length=2)
+
+
+def valid_order(text: str) -> Sequence[Violation]:
+    """Let the model say what is wrong."""
+    Order.model_validate_json(text)
+    return ()
+
+
+def test_what_a_model_refuses_is_told_by_path() -> None:
+    outcome = rejected('{"side": "BUY", "qty": 6, "legs": [1, 2, 3]}', check=valid_order)
+
+    assert [(v.path, v.keyword) for v in outcome.errors] == [
+        ("$.qty", "less_than_equal"),
+        ("$.legs", "too_long"),
+    ]
+
+
+def test_a_value_error_of_a_rule_is_what_is_wrong() -> None:
+    def refuse(text: str) -> Sequence[Violation]:
+        raise ValueError("not today")
+
+    outcome = rejected(VALID, check=refuse)
+
+    assert [(v.path, v.keyword, v.message) for v in outcome.errors] == [("$", "semantic", "not today")]
+
+
+@pytest.mark.parametrize(
+    ("transport", "parser"), [("native_schema", "StructuredLogProbsParser"), ("prompted", "InstructorParser")]
+)
+def test_without_a_parsers_name_the_one_of_the_transport_is_recorded(transport: Any, parser: str) -> None:
+    assert accepted(VALID, transport=transport).trace.parser == parser
+    assert accepted(VALID, transport=transport, parser="mine").trace.parser == "mine"
+
+
+def verdict(stage: Stage, message: str = "wrong") -> Rejected:
+    """Return a rejected answer with this verdict."""
+    outcome = rejected("{", policy=REASKED)
+    errors = (Violation(path="$", keyword="x", message=message),)
+    return Rejected(outcome.failure, errors, "", outcome.trace.model_copy(update={"verdict": stage}))
+
+
+def step(outcome: Rejected, policy: OutputPolicy = REASKED, **facts: Any) -> NextStep:
+    """Return what follows from the first answer, or from what `facts` say."""
+    known: dict[str, Any] = {"previous": None, "answers_read": 1, "cap_raised": False, **facts}
+    return next_step(outcome, known.pop("previous"), policy, **known)
+
+
+ASKED_AGAIN = [
+    Stage.RESPONSE_EMPTY,
+    Stage.JSON_PARSE,
+    Stage.AMBIGUOUS,
+    Stage.SCHEMA_VALIDATION,
+    Stage.SEMANTIC,
+]
+
+
+@pytest.mark.parametrize("stage", ASKED_AGAIN)
+def test_what_another_answer_may_mend_is_asked_again_until_the_answers_are_used_up(stage: Stage) -> None:
+    assert step(verdict(stage), answers_read=2) == AskAgain()
+    assert step(verdict(stage), answers_read=3) == GiveUp("answers_used_up")
+    assert step(verdict(stage), STRICT) == GiveUp("answers_used_up")
+
+
+@pytest.mark.parametrize("stage", [Stage.REFUSAL, Stage.TRANSPORT, Stage.SCHEMA_INVALID])
+def test_a_terminal_verdict_is_not_asked_again(stage: Stage) -> None:
+    assert step(verdict(stage)) == GiveUp("terminal")
+
+
+def test_a_cut_answer_gets_one_raised_cap_where_the_policy_says_so() -> None:
+    assert step(verdict(Stage.TRUNCATED)) == RaiseCap()
+    assert step(verdict(Stage.TRUNCATED), cap_raised=True) == GiveUp("terminal")
+    assert step(verdict(Stage.TRUNCATED), STRICT) == GiveUp("terminal")
+
+
+@pytest.mark.parametrize("stage", ASKED_AGAIN)
+def test_the_same_errors_twice_in_a_row_end_the_call(stage: Stage) -> None:
+    assert step(verdict(stage), previous=verdict(stage), answers_read=2) == GiveUp("same_errors")
+    assert step(verdict(stage), previous=verdict(stage, "else"), answers_read=2) == AskAgain()
+    assert step(verdict(stage), previous=verdict(Stage.TRUNCATED), answers_read=2) == AskAgain()
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_errors_are_the_same_only_if_the_wrong_value_is(first: str, second: str) -> None:
+    assume({first, second}.isdisjoint(ORDER["properties"]["side"]["enum"]))
+    outcomes = [rejected(json.dumps({"side": side, "qty": 1}), policy=REASKED) for side in (first, second)]
+
+    again = step(outcomes[1], previous=outcomes[0], answers_read=2)
+
+    assert again == (GiveUp("same_errors") if first == second else AskAgain())
+
+
+def test_whether_a_failure_is_recoverable_follows_from_its_verdict() -> None:
+    assert rejected("prose", ANSWER).failure.recoverable
+    assert not rejected("{", ANSWER).failure.recoverable

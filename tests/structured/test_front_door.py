@@ -1,0 +1,25 @@
+"""The front door of the package is what others may rely on."""
+
+from agentic_trading import structured
+
+
+def test_the_front_door_offers_these_names() -> None:
+    assert structured.__all__ == [
+        "Accepted",
+        "AskAgain",
+        "GiveUp",
+        "InstructorParser",
+        "NextStep",
+        "OutputParser",
+        "ParserException",
+        "RaiseCap",
+        "Rejected",
+        "SemanticCheck",
+        "StructuredLogProbsParser",
+        "next_step",
+        "read",
+        "read_json",
+        "schema_problem",
+        "select",
+        "validate",
+    ]

@@ -1,0 +1,214 @@
+"""Parser selection, both parsers, and the border at which an exception becomes a value: one test a scenario."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+import agentic_trading
+from agentic_trading.llm.failure import FailureKind, FailureReason
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.reading import Stage
+from agentic_trading.structured import (
+    Accepted,
+    InstructorParser,
+    ParserException,
+    Rejected,
+    StructuredLogProbsParser,
+    select,
+)
+from agentic_trading.structured.answer import Answer, parse
+from agentic_trading.structured.errors import UnreadableError, to_failure
+from tests.build import response
+from tests.structured.asking import ANSWER, STRICT, asked, capability, request
+
+NATIVE = capability()
+PROMPTED = capability(native_schema=False)
+QUESTION = "Answer the following question directly:\n\nQuestion: What is 2+2?"
+
+
+def failing(parser: Any, text: str, stage: Stage) -> ParserException:
+    """Return the exception that reading `text` raises inside."""
+    with pytest.raises(ParserException) as raised:
+        parse(Answer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted"))
+    assert raised.value.stage == stage
+    return raised.value
+
+
+def read(parser: Any, answer: ModelResponse, to: ModelRequest) -> Accepted | Rejected:
+    """Read an answer with `parser`."""
+    outcome: Accepted | Rejected = parser.read(answer, to)
+    return outcome
+
+
+class TestParserSelectionBasedOnModelCapabilities:
+    def test_select_structured_log_probs_parser_for_models_that_take_a_native_schema(self) -> None:
+        with capture_logs() as logs:
+            parser = select(NATIVE, asked())
+
+        assert isinstance(parser, StructuredLogProbsParser)
+        assert [entry["event"] for entry in logs] == ["Selected StructuredLogProbsParser"]
+
+    def test_select_instructor_parser_for_models_that_take_no_native_schema(self) -> None:
+        with capture_logs() as logs:
+            parser = select(PROMPTED, asked())
+
+        assert isinstance(parser, InstructorParser)
+        assert [entry["event"] for entry in logs] == ["Selected InstructorParser"]
+
+    def test_a_model_keeps_its_parser_whatever_is_asked(self) -> None:
+        envelopes = [asked(), asked(expected_output_schema={}), asked(workflow="planning")]
+
+        assert len({id(select(NATIVE, envelope)) for envelope in envelopes}) == 1
+
+
+class TestStructuredLogProbsParserBehaviour:
+    def test_structured_log_probs_parser_uses_native_structured_output(self) -> None:
+        to = StructuredLogProbsParser().request(asked(), NATIVE, attempt=1, answer=1)
+
+        assert (to.transport, to.response_schema) == (
+            "native_schema",
+            {key: value for key, value in ANSWER.items() if key != "$id"},
+        )
+        outcome = read(StructuredLogProbsParser(), response('{"answer": "4"}', logprobs=(-0.25,)), to)
+        assert isinstance(outcome, Accepted)
+        assert outcome.trace.logprob_mean == -0.25
+        assert isinstance(read(StructuredLogProbsParser(), response('{"reply": "4"}'), to), Rejected)
+
+    def test_structured_log_probs_parser_handles_structured_data_response(self) -> None:
+        outcome = read(StructuredLogProbsParser(), response("", structured={"answer": "4"}), request(NATIVE))
+
+        assert isinstance(outcome, Accepted)
+        assert (outcome.value, outcome.text) == ({"answer": "4"}, '{"answer":"4"}')
+
+    def test_structured_log_probs_parser_handles_content_only_response(self) -> None:
+        outcome = read(StructuredLogProbsParser(), response('{"answer": "4"}'), request(NATIVE))
+
+        assert isinstance(outcome, Accepted)
+        assert outcome.trace.parser == "StructuredLogProbsParser"
+        assert outcome.trace.transport == "native_schema"
+
+    def test_structured_log_probs_parser_raises_exception_on_parsing_failure(self) -> None:
+        e = failing(StructuredLogProbsParser(), "The answer is four.", Stage.JSON_PARSE)
+
+        assert (e.parser_type, e.model, e.content) == (
+            "StructuredLogProbsParser",
+            "model-1",
+            "The answer is four.",
+        )
+
+
+class TestInstructorParserBehaviour:
+    def test_instructor_parser_adds_json_schema_instructions_to_prompts(self) -> None:
+        to = InstructorParser().request(asked(instructions=QUESTION), PROMPTED, attempt=1, answer=1)
+
+        assert QUESTION in to.system
+        assert "valid JSON" in to.system
+        assert '"answer":{"type":"string"}' in to.system
+        assert '"required":["answer"]' in to.system
+
+    def test_instructor_parser_successfully_parses_json_response(self) -> None:
+        with capture_logs() as logs:
+            outcome = read(InstructorParser(), response('{"answer": "4"}'), request(PROMPTED))
+
+        assert isinstance(outcome, Accepted)
+        assert outcome.value == {"answer": "4"}
+        assert logs[-1]["event"] == "answer_accepted"
+
+    def test_instructor_parser_raises_exception_on_malformed_json(self) -> None:
+        e = failing(InstructorParser(), '{"answer": incomplete}', Stage.JSON_PARSE)
+
+        assert e.content == '{"answer": incomplete}'
+        assert "expected a JSON value: line 1 column 12" in str(e.original_error)
+
+    def test_instructor_parser_raises_exception_on_schema_validation_failure(self) -> None:
+        e = failing(InstructorParser(), '{"wrong_field": "value"}', Stage.SCHEMA_VALIDATION)
+
+        assert {violation.path for violation in e.errors} == {"$.answer", "$.wrong_field"}
+
+    def test_instructor_parser_raises_exception_on_empty_responses(self) -> None:
+        e = failing(InstructorParser(), "  ", Stage.RESPONSE_EMPTY)
+
+        assert (e.content, str(e.original_error)) == ("  ", "$: the answer is empty")
+
+    def test_instructor_parser_asks_in_words_even_a_model_that_takes_a_schema(self) -> None:
+        assert InstructorParser().request(asked(), NATIVE, attempt=1, answer=1).transport == "prompted"
+
+
+class TestAntiCorruptionLayerTranslation:
+    def test_parser_exception_translates_to_domain_failure_reason(self) -> None:
+        content = "x" * 300
+        e = ParserException("InstructorParser", "model-1", Stage.JSON_PARSE, content, ValueError("no JSON"))
+
+        failure = to_failure(e)
+
+        assert failure.category == "parsing_error"
+        assert failure.description == "InstructorParser failed at json_parse"
+        assert failure.technical_details == (
+            f"Model: model-1\nStage: json_parse\nOriginal Error: no JSON\nContent: {'x' * 200}..."
+        )
+
+    @pytest.mark.parametrize(
+        ("stage", "category"),
+        [
+            (Stage.REFUSAL, FailureKind.REFUSAL),
+            (Stage.TRUNCATED, FailureKind.TRUNCATED),
+            (Stage.SCHEMA_INVALID, FailureKind.INVALID_REQUEST),
+            (Stage.TRANSPORT, FailureKind.INVALID_REQUEST),
+            (Stage.SEMANTIC, FailureKind.PARSING_ERROR),
+        ],
+    )
+    def test_the_category_follows_from_the_stage(self, stage: Stage, category: FailureKind) -> None:
+        assert to_failure(ParserException("p", "m", stage, "", ValueError())).category is category
+
+    def test_application_layer_never_sees_parser_exception(self) -> None:
+        outcome = read(InstructorParser(), response("no JSON"), request(PROMPTED))
+
+        assert isinstance(outcome, Rejected)
+        assert isinstance(outcome.failure, FailureReason)
+        assert [name for name in imports_outside() if "ParserException" in name] == []
+
+
+def imports_outside() -> Iterator[str]:
+    """Yield what every file outside `structured` imports."""
+    root = Path(agentic_trading.__file__).parent
+    for path in root.rglob("*.py"):
+        if "structured" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                yield from (f"{path}: {alias.name}" for alias in node.names)
+
+
+class TestErrorHandlingAndLogging:
+    def test_detailed_error_logging_for_debugging(self) -> None:
+        with capture_logs() as logs:
+            outcome = read(InstructorParser(), response("no JSON"), request(PROMPTED))
+
+        assert isinstance(outcome, Rejected)
+        (entry,) = (entry for entry in logs if entry["event"] == "answer_rejected")
+        assert (entry["parser_type"], entry["stage"]) == ("InstructorParser", Stage.JSON_PARSE)
+        assert (entry["model"], entry["content_chars"]) == ("claude-sonnet-5-5", 7)
+        assert "line 1 column 1" in entry["error"]
+        assert "no JSON" in outcome.failure.technical_details
+
+    def test_the_answer_itself_is_not_logged(self) -> None:
+        with capture_logs() as logs:
+            read(InstructorParser(), response("private words"), request(PROMPTED))
+
+        assert "private" not in str(logs)
+
+    def test_an_exception_from_elsewhere_names_no_rules(self) -> None:
+        e = ParserException("p", "m", Stage.JSON_PARSE, "\ud800", ValueError("x"))
+
+        assert (e.errors, e.fixes) == ((), ())
+        assert "\\ud800" in to_failure(e).technical_details
+
+    def test_an_error_names_the_first_three_rules(self) -> None:
+        wrong = failing(InstructorParser(), '{"a": 1, "b": 1, "c": 1, "d": 1}', Stage.SCHEMA_VALIDATION)
+
+        assert isinstance(wrong.error, UnreadableError)
+        assert str(wrong.error).count(";") == 2
