@@ -1,0 +1,136 @@
+"""Ask for LLM calls over the bus and get the interactions back."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Protocol, Self
+
+from agentic_trading.bus.broker import Broker, Subscription
+from agentic_trading.bus.codec import (
+    answered_envelope,
+    envelope_message,
+    event_message,
+    is_final,
+    read_dead_letter,
+    read_interaction,
+)
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
+
+Answer = LLMInteraction | NoDecision
+
+
+class Gateway(Protocol):
+    """What an agent needs of the gateway."""
+
+    async def ask(self, envelope: LLMEnvelope) -> Answer:
+        """Have the call made and return its last attempt, or why there is none. Never raises for a failed call."""
+        ...
+
+    async def record(self, event: Event) -> None:
+        """Put one fact of a trace on record."""
+        ...
+
+
+class GatewayClient:
+    """The gateway, seen from an application: envelopes go out on the bus, interactions come back.
+
+    Use it as an async context manager. Several `ask` may be under way at once. A request that an agent asks again
+    for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay can tell
+    the first from the second. `reply_timeout_s` bounds the wait for a worker; then the answer is a `NoDecision`.
+    """
+
+    def __init__(self, broker: Broker, *, name: str = "client", reply_timeout_s: float = 900.0) -> None:
+        self._broker = broker
+        self._group = f"replies-{name}"
+        self._reply_timeout_s = reply_timeout_s
+        self._waiting: dict[str, asyncio.Future[Answer]] = {}
+        self._asked: dict[tuple[str, str], tuple[datetime | None, Counter[str]]] = {}
+        self._exit = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Listen for replies from now on."""
+        replies = await self._broker.subscribe([INTERACTIONS, DEAD_LETTERS], self._group)
+        group = await self._exit.enter_async_context(asyncio.TaskGroup())
+        reader = group.create_task(self._read(replies), name=self._group)
+        self._exit.push_async_callback(replies.aclose)
+        self._exit.callback(reader.cancel)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Stop listening; whoever still waits is told that there is no answer."""
+        for envelope_id in list(self._waiting):
+            self._resolve(envelope_id, _no_answer(envelope_id, "the client was closed"))
+        await self._exit.aclose()
+
+    async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
+        """Publish an envelope without waiting; returns it as published (its occurrence may have been set)."""
+        envelope = self._with_occurrence(envelope)
+        await self._broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
+        return envelope
+
+    async def ask(self, envelope: LLMEnvelope) -> Answer:
+        """Publish an envelope and wait for its last attempt.
+
+        A dead letter, a closed client and a missing reply give a `NoDecision`. Raises `BusError` if the envelope
+        cannot be published.
+        """
+        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[envelope.envelope_id] = reply
+        try:
+            await self.submit(envelope)
+            async with asyncio.timeout(self._reply_timeout_s):
+                return await reply
+        except TimeoutError:
+            return _no_answer(envelope.envelope_id, f"no worker answered within {self._reply_timeout_s:g} s")
+        finally:
+            self._waiting.pop(envelope.envelope_id, None)
+
+    async def record(self, event: Event) -> None:
+        """Publish an event; a worker keeps it in the log."""
+        await self._broker.publish(EVENTS, event_message(event))
+
+    def _with_occurrence(self, envelope: LLMEnvelope) -> LLMEnvelope:
+        who = (envelope.agent_id, envelope.step)
+        as_of, counts = self._asked.get(who, (envelope.as_of, Counter[str]()))
+        if as_of != envelope.as_of:
+            counts = Counter[str]()
+        occurrence = envelope.occurrence + counts[envelope.request_hash]
+        counts[envelope.request_hash] += 1
+        self._asked[who] = (envelope.as_of, counts)
+        if occurrence == envelope.occurrence:
+            return envelope
+        return envelope.model_copy(update={"occurrence": occurrence})
+
+    async def _read(self, replies: Subscription) -> None:
+        while True:
+            delivery = await replies.take()
+            self._hear(delivery.topic, delivery.message)
+            await replies.ack(delivery)
+
+    def _hear(self, topic: str, message: Message) -> None:
+        envelope_id = answered_envelope(message)
+        if envelope_id not in self._waiting:
+            return
+        if topic == DEAD_LETTERS.name:
+            letter = read_dead_letter(message)
+            self._resolve(
+                envelope_id, _no_answer(envelope_id, f"dead letter: {letter.reason}: {letter.detail}")
+            )
+        elif is_final(message):
+            self._resolve(envelope_id, read_interaction(message))
+
+    def _resolve(self, envelope_id: str, answer: Answer) -> None:
+        reply = self._waiting.get(envelope_id)
+        if reply is not None and not reply.done():
+            reply.set_result(answer)
+
+
+def _no_answer(envelope_id: str, why: str) -> NoDecision:
+    reason = FailureReason(category=FailureKind.UNDELIVERABLE, description=why, recoverable=True)
+    return NoDecision(reason=reason, envelope_id=envelope_id)

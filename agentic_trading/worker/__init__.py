@@ -1,0 +1,1 @@
+"""The one loop: envelopes taken from the bus, run under the gate, kept, told, acknowledged."""

@@ -1,0 +1,1 @@
+"""Who holds which envelope: adapters of the `ClaimStore` port."""

@@ -1,0 +1,130 @@
+"""A whole gateway in memory, with a provider that answers from a script."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.clock import Clock, SimClock
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledger import Limit
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import ModelRequest, Provider
+from agentic_trading.llm.providers.scripted import Line, ScriptedProvider
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.pool import WorkerPool
+from agentic_trading.worker.record import Recorder
+from agentic_trading.worker.runner import CallRunner, Checks, Parts, RecordedAnswers
+
+CAPABILITIES = Capabilities.load()  # before a loop runs: tables are read from files
+PRICES = PriceBook.load()
+START = datetime(2026, 1, 2, tzinfo=UTC)
+SCHEMA = {
+    "$id": "advice.v1",
+    "type": "object",
+    "required": ["action", "size"],
+    "additionalProperties": False,
+    "properties": {
+        "action": {"enum": ["buy", "sell", "wait"]},
+        "size": {"type": "number", "minimum": 0, "maximum": 10},
+    },
+}
+GOOD = '{"action":"buy","size":1.50}'
+Script = Iterable[Line] | Callable[[ModelRequest], Line]
+
+
+def asking(workflow: str = "analysis", **more: Any) -> EnvelopeBuilder:
+    """Return a builder for a call that the scripted model can answer."""
+    builder = EnvelopeBuilder(clock=more.pop("clock", None) or SimClock(START))
+    getattr(builder, f"for_{workflow}")()
+    builder.with_instructions("Advise.").with_output_schema(SCHEMA).with_agent("adviser-1", "adviser")
+    builder.with_budget(max_output_tokens=200)
+    return builder.with_provider(LLMProvider.SCRIPTED, more.pop("model", "scripted-1")).with_context(more)
+
+
+def timed_out() -> ProviderError:
+    """Return a time-out after the request had left."""
+    return ProviderError(FailureKind.TIMEOUT, "no answer", sent=True)
+
+
+def not_connected() -> ProviderError:
+    """Return a failure before anything was sent."""
+    return ProviderError(FailureKind.SERVER_ERROR, "connection refused", sent=False)
+
+
+@dataclass(frozen=True)
+class MemoryGateway:
+    """The pieces of a gateway, wired together."""
+
+    clock: Clock
+    store: MemoryInteractionStore
+    broker: MemoryBroker
+    ledger: MemoryLedger
+    gate: Gate
+    provider: Provider
+    recorder: Recorder
+    runner: CallRunner
+    pool: WorkerPool
+
+
+def gateway(
+    script: Script | Provider = (),
+    *,
+    limits: Iterable[Limit] = (),
+    clock: Clock | None = None,
+    checks: Checks | None = None,
+    strict: Iterable[EnvelopeWorkflow] = (),
+    recorded: RecordedAnswers | None = None,
+    store: Any = None,
+    workers: int = 4,
+) -> MemoryGateway:
+    """Return a gateway in memory; `script` is what its provider answers, or the provider."""
+    clock = clock or SimClock(START)
+    provider: Any = script if hasattr(script, "complete") else ScriptedProvider(script)
+    store = store or MemoryInteractionStore()
+    broker, ledger = MemoryBroker(), MemoryLedger(limits)
+    gate = Gate(ledger=ledger, prices=PRICES, capabilities=CAPABILITIES, clock=clock, mode="paper")
+    recorder = Recorder(store, broker)
+    parts = Parts(
+        gate=gate,
+        provider=provider,
+        recorder=recorder,
+        capabilities=CAPABILITIES,
+        clock=clock,
+        checks=checks or {},
+        recorded=recorded,
+        strict_workflows=frozenset(strict),
+    )
+    runner = CallRunner(parts)
+    pool = WorkerPool(
+        broker=broker,
+        runner=runner,
+        recorder=recorder,
+        claims=MemoryClaimStore(),
+        clock=clock,
+        workers=workers,
+    )
+    return MemoryGateway(clock, store, broker, ledger, gate, provider, recorder, runner, pool)
+
+
+def held(balances: Iterable[Any]) -> Mapping[str, int]:
+    """Return what calls in flight hold, by unit, over all counters."""
+    total = {"nusd": 0, "tokens": 0, "calls": 0}
+    for balance in balances:
+        for unit in total:
+            total[unit] += getattr(balance.held, unit)
+    return total
+
+
+async def attempts(desk: MemoryGateway, envelope: LLMEnvelope) -> list[LLMInteraction]:
+    """Return what the log holds of an envelope, oldest first."""
+    return [one for one in await desk.store.get_by_trace_id(envelope.trace_id) if one.envelope == envelope]

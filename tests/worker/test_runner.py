@@ -1,0 +1,194 @@
+"""The attempts of one envelope: each read, kept, and followed by the right next one."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from agentic_trading.llm import (
+    FailureKind,
+    LLMEnvelope,
+    LLMProvider,
+    Stage,
+    Violation,
+)
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.rules import RulesProvider
+from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.result import Usage
+from tests.gateway import GOOD, asking, attempts, gateway
+
+
+async def test_an_accepted_answer_is_one_interaction_with_its_cost_and_its_exact_numbers() -> None:
+    desk = gateway([GOOD])
+    envelope = asking().build()
+
+    interaction = await desk.runner.run(envelope)
+
+    result = interaction.result
+    assert await attempts(desk, envelope) == [interaction]
+    assert result.parsed_output == {"action": "buy", "size": Decimal("1.50")}
+    assert str(result.parsed_output["size"]) == "1.50"
+    assert (result.success, result.validation_passed, result.actionable) == (True, True, True)
+    assert (result.raw_output, result.stop_reason, result.served_from) == (GOOD, "end_turn", "live")
+    assert 0 < result.cost_nusd <= result.reserved_nusd
+    assert result.cost_nusd == desk.ledger.statistics().charged_nusd
+    assert result.reading is not None
+    assert result.reading.verdict is Stage.DONE
+
+
+async def test_an_answer_outside_the_schema_names_the_place_and_the_bound() -> None:
+    desk = gateway(['{"action":"buy","size":11}', GOOD])
+    envelope = asking().build()
+
+    await desk.runner.run(envelope)
+
+    first = (await attempts(desk, envelope))[0].result
+    assert first.parsed_output == {}
+    assert not first.actionable
+    assert any("$.size" in problem for problem in first.validation_errors)
+
+
+async def test_analysis_ends_degraded_when_its_answers_are_used_up() -> None:
+    desk = gateway(['{"action":"hold","size":1}', '{"action":"buy"}'])
+
+    final = (await desk.runner.run(asking().build())).result
+
+    assert (final.attempt_number, final.success, final.actionable) == (2, True, False)
+    assert final.parsed_output == {}
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.PARSING_ERROR
+
+
+async def test_execution_is_asked_once_and_fails_closed() -> None:
+    desk = gateway(['{"action":"buy","size":11,"end":"ok"}', GOOD])
+
+    final = (await desk.runner.run(asking("execution").build())).result
+
+    assert (final.attempt_number, final.success, final.actionable) == (1, False, False)
+    assert final.parsed_output == {}
+
+
+async def test_execution_without_the_sentinel_counts_as_cut() -> None:
+    desk = gateway([GOOD])
+
+    final = (await desk.runner.run(asking("execution").build())).result
+
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.TRUNCATED
+
+
+async def test_execution_takes_the_sentinel_off() -> None:
+    desk = gateway(['{"action":"buy","size":1.50,"end":"ok"}'])
+
+    final = (await desk.runner.run(asking("execution").build())).result
+
+    assert final.actionable
+    assert final.parsed_output == {"action": "buy", "size": Decimal("1.50")}
+
+
+async def test_a_refusal_is_terminal() -> None:
+    refusal = ModelResponse(text="", stop_reason="refusal", usage=Usage(input_tokens=9), model="scripted-1")
+    desk = gateway([refusal, GOOD])
+
+    final = (await desk.runner.run(asking().build())).result
+
+    assert final.attempt_number == 1
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.REFUSAL
+    assert final.cost_nusd > 0
+
+
+async def test_a_cut_answer_raises_the_cap_once_and_only_once() -> None:
+    cut = ModelResponse(
+        text='{"action":"bu', stop_reason="max_tokens", usage=Usage(output_tokens=9), model="scripted-1"
+    )
+    provider = ScriptedProvider([cut, cut, GOOD])
+    desk = gateway(provider)
+
+    final = (await desk.runner.run(asking().build())).result
+
+    caps = [request.max_tokens for request in provider.requests]
+    assert len(caps) == 2
+    assert caps[1] > caps[0]
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.TRUNCATED
+
+
+async def test_a_check_that_breaks_lets_nothing_through() -> None:
+    def broken(_envelope: LLMEnvelope, _text: str) -> Sequence[Violation]:
+        raise KeyError("limits")
+
+    desk = gateway([GOOD, GOOD], checks={"advice.v1": broken})
+
+    final = (await desk.runner.run(asking().build())).result
+
+    assert not final.actionable
+    assert "the check itself failed: KeyError" in final.validation_errors[0]
+
+
+async def test_a_check_may_say_what_is_wrong_by_raising_a_value_error() -> None:
+    def refusing(_envelope: LLMEnvelope, _text: str) -> Sequence[Violation]:
+        raise ValueError("never on a Friday")
+
+    desk = gateway([GOOD, GOOD], checks={"advice.v1": refusing})
+
+    final = (await desk.runner.run(asking().build())).result
+
+    assert final.validation_errors == ["$: never on a Friday"]
+
+
+async def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
+    desk = gateway([GOOD])
+
+    final = (await desk.runner.run(asking(model="claude-sonnet-99").build())).result
+
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.INVALID_REQUEST
+    assert "scripted-1" in final.failure.description
+
+
+async def test_rules_beyond_the_schema_are_checked_by_its_id() -> None:
+    def odd_lots(envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
+        assert envelope.agent_id == "adviser-1"
+        assert text == GOOD
+        return [Violation(path="$.size", keyword="lots", message="whole lots only")]
+
+    desk = gateway([GOOD, GOOD], checks={"advice.v1": odd_lots})
+
+    final = (await desk.runner.run(asking().build())).result
+
+    assert not final.actionable
+    assert final.validation_errors == ["$.size: whole lots only"]
+    assert final.reading is not None
+    assert final.reading.verdict is Stage.SEMANTIC
+
+
+async def test_another_model_than_the_one_asked_for_must_not_execute() -> None:
+    text = '{"action":"buy","size":1,"end":"ok"}'
+    other = ModelResponse(text=text, stop_reason="end_turn", usage=Usage(output_tokens=9), model="scripted-2")
+
+    final = (await gateway([other]).runner.run(asking("execution").build())).result
+
+    assert (final.success, final.parsed_output) == (False, {})
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.WRONG_MODEL
+    assert (final.model, final.model_requested) == ("scripted-2", "scripted-1")
+    assert final.cost_nusd > 0
+
+
+async def test_elsewhere_the_result_says_who_served_it() -> None:
+    other = ModelResponse(text=GOOD, stop_reason="end_turn", usage=Usage(output_tokens=9), model="scripted-2")
+
+    final = (await gateway([other]).runner.run(asking().build())).result
+
+    assert final.actionable
+    assert (final.model, final.model_requested) == ("scripted-2", "scripted-1")
+
+
+async def test_the_rules_provider_goes_the_same_way() -> None:
+    desk = gateway(RulesProvider({"advice.v1": lambda _envelope: GOOD}))
+    envelope = asking(model="rules-1").with_provider(LLMProvider.RULES, "rules-1").build()
+
+    final = (await desk.runner.run(envelope)).result
+
+    assert final.actionable
+    assert (final.cost_nusd, final.output_tokens) == (0, 7)

@@ -1,0 +1,295 @@
+"""Every attempt passes the gate and is settled on every way out."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm import (
+    Event,
+    FailureKind,
+    LLMInteraction,
+    RetryPolicy,
+    StoreError,
+)
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.gateway import (
+    GOOD,
+    START,
+    MemoryGateway,
+    asking,
+    attempts,
+    gateway,
+    held,
+    not_connected,
+    timed_out,
+)
+
+
+async def let_go_when_one_is_parked(desk: MemoryGateway, release: asyncio.Event) -> None:
+    """Set `release` once a call waits for money."""
+    for _ in range(1000):
+        await asyncio.sleep(0)
+        if desk.gate.statistics().parked:
+            break
+    release.set()
+
+
+def tenant(nusd: int) -> Limit:
+    return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
+
+
+async def test_a_malformed_answer_is_asked_again_once_and_both_attempts_are_paid_and_kept() -> None:
+    desk = gateway(['{"action":"buy","size":1,', GOOD])
+    envelope = asking().build()
+
+    final = await desk.runner.run(envelope)
+
+    first, second = await attempts(desk, envelope)
+    assert (first.result.success, second.result.success) == (False, True)
+    assert (first.result.attempt_number, second.result.attempt_number) == (1, 2)
+    assert second == final
+    assert desk.ledger.statistics().charged_nusd == first.result.cost_nusd + second.result.cost_nusd
+
+
+async def test_a_time_out_is_tried_again_and_the_lost_call_is_charged_in_full() -> None:
+    desk = gateway([timed_out(), GOOD])
+    envelope = asking().build()
+
+    final = await desk.runner.run(envelope)
+
+    lost, answered = (one.result for one in await attempts(desk, envelope))
+    assert (lost.in_doubt, lost.cost_nusd) == (True, lost.reserved_nusd)
+    assert lost.failure is not None
+    assert lost.failure.category is FailureKind.TIMEOUT
+    assert answered.actionable
+    assert final.result == answered
+    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+
+
+async def test_a_time_out_of_an_execution_is_final() -> None:
+    desk = gateway([timed_out(), GOOD])
+
+    final = (await desk.runner.run(asking("execution").build())).result
+
+    assert (final.attempt_number, final.in_doubt, final.success) == (1, True, False)
+
+
+async def test_what_was_never_sent_costs_nothing_and_may_be_tried_again_even_in_execution() -> None:
+    desk = gateway([not_connected(), '{"action":"buy","size":1,"end":"ok"}'])
+    envelope = asking("execution").build()
+
+    final = (await desk.runner.run(envelope)).result
+
+    first = (await attempts(desk, envelope))[0].result
+    assert (first.cost_nusd, first.in_doubt) == (0, False)
+    assert final.actionable
+
+
+async def test_retries_end_with_the_policy() -> None:
+    desk = gateway(lambda _request: not_connected())
+
+    final = (await desk.runner.run(asking().with_retry_policy(RetryPolicy(max_retries=2)).build())).result
+
+    assert final.attempt_number == 3
+    assert not final.success
+
+
+async def test_a_provider_that_never_answers_is_left_after_the_attempts_time() -> None:
+    class Silent(ScriptedProvider):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            await asyncio.Event().wait()
+            return await super().complete(request)
+
+    desk = gateway(Silent([GOOD]), clock=SystemClock())
+    impatient = RetryPolicy(max_retries=0, attempt_timeout_s=0.01)
+
+    final = (await desk.runner.run(asking().with_retry_policy(impatient).build())).result
+
+    assert final.in_doubt
+    assert final.failure is not None
+    assert "no answer within 0.01 s" in final.failure.description
+
+
+async def test_a_call_that_does_not_fit_is_an_interaction_too_and_nothing_is_sent() -> None:
+    provider = ScriptedProvider([GOOD])
+    desk = gateway(provider, limits=[tenant(1)])
+    envelope = asking().build()
+
+    final = (await desk.runner.run(envelope)).result
+
+    assert provider.requests == []
+    assert (final.success, final.cost_nusd, final.dispatched_at) == (False, 0, None)
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.BUDGET_EXHAUSTED
+    assert "tenant default has 1 nano-USD left" in final.failure.description
+
+
+async def test_a_call_waits_for_money_that_is_only_held() -> None:
+    release = asyncio.Event()
+
+    class Slow(ScriptedProvider):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            if not self.requests:
+                self.requests.append(request)
+                await release.wait()
+            return await super().complete(request)
+
+    probe = gateway([GOOD])
+    reserved = (await probe.runner.run(asking().build())).result.reserved_nusd
+    desk = gateway(Slow([GOOD, GOOD]), limits=[tenant(reserved + reserved // 2)])
+
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(desk.runner.run(asking(n=1).build()))
+        second = group.create_task(desk.runner.run(asking(n=2).build()))
+        group.create_task(let_go_when_one_is_parked(desk, release))
+
+    assert first.result().result.actionable
+    assert second.result().result.actionable
+
+
+@pytest.mark.parametrize("workers", [1, 64])
+async def test_many_at_once_never_spend_more_than_the_budget(workers: int) -> None:
+    probe = gateway([GOOD])
+    reserved = (await probe.runner.run(asking().build())).result.reserved_nusd
+    budget = reserved + reserved // 5
+    desk = gateway(lambda _request: GOOD, limits=[tenant(budget)])
+    gate = asyncio.Semaphore(workers)
+
+    async def one(number: int) -> LLMInteraction:
+        async with gate:
+            return await desk.runner.run(asking(n=number).build())
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(number)) for number in range(200)]
+
+    results = [task.result().result for task in tasks]
+    spent = sum(result.cost_nusd for result in results)
+    assert spent == desk.ledger.statistics().charged_nusd <= budget
+    assert budget - spent < reserved
+    assert {result.failure.category for result in results if result.failure} == {FailureKind.BUDGET_EXHAUSTED}
+
+
+async def test_a_cancelled_call_is_charged_kept_and_then_cancelled() -> None:
+    started = asyncio.Event()
+
+    class Endless(ScriptedProvider):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            started.set()
+            await asyncio.Event().wait()
+            return await super().complete(request)
+
+    desk = gateway(Endless([GOOD]))
+    envelope = asking().build()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(desk.runner.run(envelope))
+        await started.wait()
+        task.cancel()
+
+    assert task.cancelled()
+    (kept,) = await attempts(desk, envelope)
+    assert kept.result.in_doubt
+    assert kept.result.failure is not None
+    assert kept.result.failure.category is FailureKind.SHUTDOWN
+    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+
+
+async def test_a_provider_that_breaks_is_a_failed_call_charged_and_on_record() -> None:
+    class Broken(ScriptedProvider):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            raise RuntimeError("a bug")
+
+    desk = gateway(Broken([]))
+    envelope = asking().build()
+
+    final = (await desk.runner.run(envelope)).result
+
+    (kept,) = await attempts(desk, envelope)
+    assert kept.result == final
+    assert (final.in_doubt, final.cost_nusd) == (True, desk.ledger.statistics().charged_nusd)
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.INTERNAL_ERROR
+    assert "RuntimeError: a bug" in final.failure.description
+    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+
+
+async def test_a_schema_that_no_answer_fits_is_not_paid_for() -> None:
+    provider = ScriptedProvider([GOOD])
+    desk = gateway(provider)
+
+    final = (await desk.runner.run(asking().with_output_schema({"type": "objekt"}).build())).result
+
+    assert provider.requests == []
+    assert not final.success
+
+
+async def test_an_expired_call_is_not_sent() -> None:
+    provider = ScriptedProvider([GOOD])
+    desk = gateway(provider)
+
+    final = (await desk.runner.run(asking().with_deadline(START - timedelta(seconds=1)).build())).result
+
+    assert provider.requests == []
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.EXPIRED
+
+
+async def test_evidence_from_the_future_that_passed_the_builder_is_stopped_by_the_worker() -> None:
+    envelope = asking().with_as_of(START).add_evidence("bars", {"c": 1}, available_at=START).build()
+    forged = envelope.model_copy(update={"as_of": START - timedelta(minutes=5)})
+    provider = ScriptedProvider([GOOD])
+
+    final = (await gateway(provider).runner.run(forged)).result
+
+    assert provider.requests == []
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.LOOK_AHEAD
+
+
+async def test_a_strict_workflow_has_its_dispatch_on_record_before_the_call() -> None:
+    seen: list[Any] = []
+
+    class Looking(ScriptedProvider):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            seen.extend([entry.record async for entry in desk.store.scan()])
+            return await super().complete(request)
+
+    desk = gateway(Looking(['{"action":"buy","size":1,"end":"ok"}']), strict=[EnvelopeWorkflow.EXECUTION])
+    envelope = asking("execution").build()
+
+    await desk.runner.run(envelope)
+
+    (dispatched,) = seen
+    assert isinstance(dispatched, Event)
+    assert (dispatched.kind, dispatched.causation_id) == ("attempt.dispatched", envelope.envelope_id)
+    assert dispatched.body["reserved_nusd"] > 0
+
+
+async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
+    class Full(MemoryInteractionStore):
+        async def record(self, event: Event) -> None:
+            raise StoreError(self.path, "the disk is full")
+
+        async def store(self, interaction: LLMInteraction) -> None:
+            raise StoreError(self.path, "the disk is full")
+
+        @property
+        def path(self) -> Any:
+            return "log"
+
+    for workflow in ("analysis", "execution"):
+        desk = gateway([GOOD], store=Full(), strict=[EnvelopeWorkflow.EXECUTION])
+
+        with pytest.raises(StoreError, match="the disk is full"):
+            await desk.runner.run(asking(workflow).build())
+
+        assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+        assert desk.broker.statistics().published.get("llm.interactions", 0) == 0
