@@ -1,0 +1,1 @@
+"""The trading desk: market data, analysis, planning and execution, the gateway's first user."""

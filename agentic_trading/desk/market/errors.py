@@ -1,0 +1,106 @@
+"""What can be wrong with market data.
+
+```
+TradingError
+└── MarketError
+    ├── BarError              a bar that contradicts itself
+    ├── BarFormatError        text that is not a bar
+    ├── BarSequenceError      a bar that does not follow the one before it
+    ├── FeedUnavailableError  a source that cannot be read
+    ├── UnclosedBarError      a bar from the future of the moment that was asked for
+    ├── NoBarsError           a snapshot before the first bar
+    ├── UnknownSampleError    a sample that is not shipped
+    └── SampleDamagedError    a shipped sample that is not what was shipped
+```
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from agentic_trading.errors import TradingError
+
+
+class MarketError(TradingError):
+    """Anything that is wrong with market data."""
+
+
+class BarError(MarketError):
+    """A bar's values contradict each other or lie outside what a market can print."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"bar field {field!r} is {value}; allowed: {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+class BarFormatError(MarketError):
+    """Text that cannot be read as a bar; `line` counts from 1, `column` is the name in the source."""
+
+    def __init__(self, source: str, line: int, column: str, value: object, allowed: str) -> None:
+        super().__init__(f"{source}, line {line}, column {column!r}: {value!r}; allowed: {allowed}")
+        self.source = source
+        self.line = line
+        self.column = column
+        self.value = value
+        self.allowed = allowed
+
+
+class BarSequenceError(MarketError):
+    """A bar that cannot come after the one before it; `line` counts lines or bars of the source from 1."""
+
+    def __init__(self, source: str, line: int, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{source}, line {line}: {field} is {value}; allowed: {allowed}")
+        self.source = source
+        self.line = line
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
+class FeedUnavailableError(MarketError):
+    """A source that cannot be opened or unpacked."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"{source} cannot be read: {reason}; give a CSV file, plain or .gz")
+        self.source = source
+        self.reason = reason
+
+
+class UnclosedBarError(MarketError):
+    """A bar that closes after `as_of`: to use it would be to look ahead."""
+
+    def __init__(self, close_time: datetime, as_of: datetime) -> None:
+        super().__init__(
+            f"a bar that closes at {close_time.isoformat()} does not exist yet at {as_of.isoformat()}; "
+            "allowed: bars with close_time <= as_of"
+        )
+        self.close_time = close_time
+        self.as_of = as_of
+
+
+class NoBarsError(MarketError):
+    """A snapshot was asked for before any bar had closed."""
+
+    def __init__(self, symbol: str) -> None:
+        super().__init__(f"no closed bar of {symbol} yet; push at least one before asking for a snapshot")
+        self.symbol = symbol
+
+
+class UnknownSampleError(MarketError):
+    """A name that no shipped sample has."""
+
+    def __init__(self, name: str, allowed: Iterable[str]) -> None:
+        self.name = name
+        self.allowed = tuple(allowed)
+        super().__init__(f"no sample is called {name!r}; allowed: {', '.join(self.allowed)}")
+
+
+class SampleDamagedError(MarketError):
+    """A shipped file whose SHA-256 is not the registered one."""
+
+    def __init__(self, name: str, expected: str, actual: str) -> None:
+        super().__init__(f"sample {name!r} has SHA-256 {actual}, not {expected}; install the package again")
+        self.name = name
+        self.expected = expected
+        self.actual = actual

@@ -1,0 +1,1 @@
+"""Where bars come from: memory, a CSV file, standard input."""

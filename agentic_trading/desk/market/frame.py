@@ -1,0 +1,126 @@
+"""One timeframe: its last closed bar and everything that is measured on it."""
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.gauges.momentum import MomentumGauge, MomentumReading
+from agentic_trading.desk.market.gauges.trend import TrendGauge, TrendReading
+from agentic_trading.desk.market.gauges.volatility import VolatilityGauge, VolatilityReading
+from agentic_trading.desk.market.indicators.swings import Structure, Swing, Swings
+from agentic_trading.desk.market.resample import ClosedBar
+
+SWING_WING = 3
+SWINGS_KEPT = 8
+TOUCH_BARS = 100
+
+
+class Trend(StrEnum):
+    """Which way a timeframe points."""
+
+    UP = "up"
+    DOWN = "down"
+    SIDEWAYS = "sideways"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All that is known of one timeframe when `last` has closed.
+
+    `bars` counts the bars so far. `touch_highs` and `touch_lows` are the highs and lows of the last 100
+    bars, oldest first. Measures take a hole in the data as if the bars on its sides were neighbours.
+    """
+
+    timeframe: Timeframe
+    last: ClosedBar
+    bars: int
+    trend: TrendReading
+    momentum: MomentumReading
+    volatility: VolatilityReading
+    swing_highs: tuple[Swing, ...]
+    swing_lows: tuple[Swing, ...]
+    structure: Structure | None
+    touch_highs: tuple[float, ...]
+    touch_lows: tuple[float, ...]
+
+    @property
+    def close(self) -> float:
+        return float(self.last.bar.close)
+
+    @property
+    def close_time(self) -> datetime:
+        return self.last.bar.close_time
+
+    @property
+    def direction(self) -> Trend | None:
+        """Up or down if the votes that can be cast differ by 2 or more, else sideways.
+
+        One vote each: swing structure, close against EMA 21, slope of EMA 21, close against SMA 50. None
+        until EMA 21 has a slope.
+        """
+        if self.trend.ema_21 is None or self.trend.ema_21_slope is None:
+            return None
+        votes = _sign(self.close - self.trend.ema_21) + _sign(self.trend.ema_21_slope)
+        if self.trend.sma_50 is not None:
+            votes += _sign(self.close - self.trend.sma_50)
+        votes += (self.structure is Structure.UP) - (self.structure is Structure.DOWN)
+        if abs(votes) < 2:
+            return Trend.SIDEWAYS
+        return Trend.UP if votes > 0 else Trend.DOWN
+
+    def in_atr(self, distance: float | None) -> float | None:
+        """Return a distance in price as a multiple of this timeframe's ATR; None while there is no ATR."""
+        atr = self.volatility.atr_14
+        return distance / atr if distance is not None and atr else None
+
+
+class FrameGauge:
+    """Measure one timeframe bar by bar."""
+
+    __slots__ = ("_bars", "_last", "_momentum", "_swings", "_timeframe", "_touches", "_trend", "_volatility")
+
+    def __init__(self, timeframe: Timeframe) -> None:
+        self._timeframe = timeframe
+        self._bars = 0
+        self._last: ClosedBar | None = None
+        self._trend = TrendGauge()
+        self._momentum = MomentumGauge()
+        self._volatility = VolatilityGauge()
+        self._swings = Swings(SWING_WING, SWINGS_KEPT)
+        self._touches: deque[tuple[float, float]] = deque(maxlen=TOUCH_BARS)
+
+    def update(self, closed: ClosedBar) -> None:
+        """Take the next closed bar of this timeframe."""
+        bar = closed.bar
+        high, low, close = float(bar.high), float(bar.low), float(bar.close)
+        self._bars += 1
+        self._last = closed
+        self._trend.update(float(bar.open), high, low, close, float(bar.volume))
+        self._momentum.update(high, low, close)
+        self._volatility.update(high, low, close)
+        self._swings.update(bar.close_time, high, low)
+        self._touches.append((high, low))
+
+    def read(self) -> Frame | None:
+        """Return the frame as of the last closed bar; None before the first."""
+        if self._last is None:
+            return None
+        return Frame(
+            timeframe=self._timeframe,
+            last=self._last,
+            bars=self._bars,
+            trend=self._trend.read(),
+            momentum=self._momentum.read(),
+            volatility=self._volatility.read(),
+            swing_highs=self._swings.highs,
+            swing_lows=self._swings.lows,
+            structure=self._swings.structure,
+            touch_highs=tuple(high for high, _ in self._touches),
+            touch_lows=tuple(low for _, low in self._touches),
+        )
+
+
+def _sign(number: float) -> int:
+    return (number > 0.0) - (number < 0.0)

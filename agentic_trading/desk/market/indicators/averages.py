@@ -1,0 +1,96 @@
+"""Averages that everything else is made of: simple, exponential, Wilder's."""
+
+from collections import deque
+from math import fsum
+
+
+class SMA:
+    """Simple moving average: the mean of the last `period` values; None before that many.
+
+    Added up anew at every step (`math.fsum`), so that a long run does not drift.
+    """
+
+    __slots__ = ("_window", "value")
+
+    def __init__(self, period: int) -> None:
+        self._window: deque[float] = deque(maxlen=period)
+        self.value: float | None = None
+
+    def update(self, value: float) -> float | None:
+        """Take the next value; return the average."""
+        self._window.append(value)
+        if len(self._window) == self._window.maxlen:
+            self.value = fsum(self._window) / len(self._window)
+        return self.value
+
+
+class EMA:
+    """Exponential moving average with weight 2 / (period + 1); None before `period` values.
+
+    Starts as the simple average of the first `period` values, as TA-Lib does; what the start adds to
+    the value fades by a factor of about e^-2 every `period` steps.
+    """
+
+    __slots__ = ("_seed", "_weight", "value")
+
+    def __init__(self, period: int) -> None:
+        self._seed = SMA(period)
+        self._weight = 2.0 / (period + 1)
+        self.value: float | None = None
+
+    def update(self, value: float) -> float | None:
+        """Take the next value; return the average."""
+        if self.value is None:
+            self.value = self._seed.update(value)
+        else:
+            self.value += (value - self.value) * self._weight
+        return self.value
+
+
+class WilderAverage:
+    """Wilder's smoothing, an exponential average with weight 1 / period; None before `period` values.
+
+    Starts as the simple average of the first `period` values. Source: J. Welles Wilder, New Concepts in
+    Technical Trading Systems, 1978.
+    """
+
+    __slots__ = ("_period", "_seed", "value")
+
+    def __init__(self, period: int) -> None:
+        self._period = period
+        self._seed = SMA(period)
+        self.value: float | None = None
+
+    def update(self, value: float) -> float | None:
+        """Take the next value; return the average."""
+        if self.value is None:
+            self.value = self._seed.update(value)
+        else:
+            self.value = (self.value * (self._period - 1) + value) / self._period
+        return self.value
+
+
+class WilderSum:
+    """Wilder's running sum: the last sum less its `period`-th part, plus the new value.
+
+    Starts as the plain sum of the first `period - 1` values and counts from the value after them, as
+    TA-Lib does; None before `period` values. Source: as `WilderAverage`.
+    """
+
+    __slots__ = ("_period", "_seed", "value")
+
+    def __init__(self, period: int) -> None:
+        self._period = period
+        self._seed: list[float] = []
+        self.value: float | None = None
+
+    def update(self, value: float) -> float | None:
+        """Take the next value; return the sum."""
+        if self.value is not None:
+            self.value += value - self.value / self._period
+        elif len(self._seed) < self._period - 1:
+            self._seed.append(value)
+        else:
+            start = fsum(self._seed)
+            self.value = start - start / self._period + value
+        return self.value

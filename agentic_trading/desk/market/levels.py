@@ -1,0 +1,165 @@
+"""The prices that matter at one moment, each with its name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.frame import Frame
+from agentic_trading.desk.market.indicators.levels import (
+    RETRACEMENTS,
+    Pivots,
+    classic_pivots,
+    retracements,
+    round_numbers,
+)
+from agentic_trading.desk.market.indicators.swings import Swing
+from agentic_trading.desk.market.indicators.volume import Profile
+from agentic_trading.desk.market.resample import ClosedBar
+from agentic_trading.desk.market.rounding import stamp
+
+SWINGS_TOLD = 3
+WEEK = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A price and what it is called, such as `pivot_r1` or `swing_low_4h_2023-03-24T12:00:00Z`."""
+
+    name: str
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """High, low and close of a finished day or week; `parts` of `expected` pieces of it had traded."""
+
+    opened: datetime
+    high: float
+    low: float
+    close: float
+    parts: int
+    expected: int
+
+    @property
+    def prices(self) -> dict[str, float]:
+        return {"high": self.high, "low": self.low, "close": self.close}
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """The move between the last swing high and the last swing low, in the order they came."""
+
+    start: Swing
+    end: Swing
+
+    @property
+    def retracements(self) -> dict[str, float]:
+        """The prices at which 38.2, 50 and 61.8 percent of the leg would be undone."""
+        prices = retracements(self.start.price, self.end.price)
+        return {f"{100 * share:.1f}": price for share, price in zip(RETRACEMENTS, prices, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class LevelBook:
+    """Every level at one moment; what cannot be known yet is None or left out.
+
+    `swings` are the last three of each side on the decision timeframe and those above it.
+    """
+
+    round_below: float
+    round_above: float
+    prior_day: Period | None
+    prior_week: Period | None
+    pivots: Pivots | None
+    leg: Leg | None
+    profile: Profile | None
+    swings: tuple[tuple[Timeframe, Swing], ...]
+
+    def named(self) -> tuple[Level, ...]:
+        """Return all levels, always in the same order."""
+        groups: dict[str, Mapping[str, float]] = {
+            "round": {"below": self.round_below, "above": self.round_above},
+            "prior_day": self.prior_day.prices if self.prior_day else {},
+            "prior_week": self.prior_week.prices if self.prior_week else {},
+            "pivot": asdict(self.pivots) if self.pivots else {},
+            "fib": self.leg.retracements if self.leg else {},
+            "profile": asdict(self.profile) if self.profile else {},
+        }
+        computed = [
+            Level(f"{group}_{name}", price)
+            for group, prices in groups.items()
+            for name, price in prices.items()
+        ]
+        swings = [
+            Level(f"swing_{swing.kind}_{timeframe}_{stamp(swing.at)}", swing.price)
+            for timeframe, swing in self.swings
+        ]
+        return (*computed, *swings)
+
+
+def level_book(
+    frames: Mapping[Timeframe, Frame],
+    days: Sequence[ClosedBar],
+    profile: Profile | None,
+    *,
+    price: float,
+    decision: Timeframe,
+    as_of: datetime,
+) -> LevelBook:
+    """Collect the levels around `price`; `days` are the closed days, oldest first."""
+    below, above = round_numbers(price)
+    prior_day = _day(days[-1]) if days else None
+    return LevelBook(
+        round_below=below,
+        round_above=above,
+        prior_day=prior_day,
+        prior_week=_prior_week(days, as_of),
+        pivots=classic_pivots(prior_day.high, prior_day.low, prior_day.close) if prior_day else None,
+        leg=_last_leg(frames.get(decision)),
+        profile=profile,
+        swings=tuple(
+            (timeframe, swing)
+            for timeframe, frame in frames.items()
+            if timeframe.seconds >= decision.seconds
+            for swing in (*frame.swing_highs[-SWINGS_TOLD:], *frame.swing_lows[-SWINGS_TOLD:])
+        ),
+    )
+
+
+def _day(day: ClosedBar) -> Period:
+    bar = day.bar
+    return Period(
+        opened=bar.open_time,
+        high=float(bar.high),
+        low=float(bar.low),
+        close=float(bar.close),
+        parts=day.parts,
+        expected=day.expected,
+    )
+
+
+def _prior_week(days: Sequence[ClosedBar], as_of: datetime) -> Period | None:
+    """Return the last whole week, Monday to Sunday in UTC, from those of its days that are known."""
+    today = Timeframe.D1.start_of(as_of)
+    start = today - timedelta(days=today.weekday()) - WEEK
+    bars = [day.bar for day in days if start <= day.bar.open_time < start + WEEK]
+    if not bars:
+        return None
+    return Period(
+        opened=start,
+        high=float(max(bar.high for bar in bars)),
+        low=float(min(bar.low for bar in bars)),
+        close=float(bars[-1].close),
+        parts=len(bars),
+        expected=7,
+    )
+
+
+def _last_leg(frame: Frame | None) -> Leg | None:
+    if frame is None or not frame.swing_highs or not frame.swing_lows:
+        return None
+    high, low = frame.swing_highs[-1], frame.swing_lows[-1]
+    if high.at == low.at:
+        return None
+    return Leg(low, high) if low.at < high.at else Leg(high, low)

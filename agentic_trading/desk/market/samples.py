@@ -1,0 +1,87 @@
+"""The market data that ships with the package."""
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from types import MappingProxyType
+
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
+from agentic_trading.desk.market.rows import BarRows
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One shipped file: what is in it, where it comes from and what its bytes hash to.
+
+    `first_open` and `last_close` enclose all bars; `halts` are the windows in which the exchange printed
+    none, as (close of the last bar before, open of the first bar after).
+    """
+
+    name: str
+    symbol: str
+    timeframe: Timeframe
+    rows: int
+    first_open: datetime
+    last_close: datetime
+    halts: tuple[tuple[datetime, datetime], ...]
+    file: str
+    sha256: str
+    licence: str
+    source: str
+
+
+def _klines(name: str, symbol: str, sha256: str) -> Sample:
+    return Sample(
+        name=name,
+        symbol=symbol,
+        timeframe=Timeframe.M5,
+        rows=2_576,
+        first_open=datetime(2023, 3, 20, tzinfo=UTC),
+        last_close=datetime(2023, 3, 29, tzinfo=UTC),
+        halts=((datetime(2023, 3, 24, 12, 40, tzinfo=UTC), datetime(2023, 3, 24, 14, 0, tzinfo=UTC)),),
+        file=f"{name}.csv.gz",
+        sha256=sha256,
+        licence="MIT",
+        source="gapless-crypto-data 4.0.2 (Binance spot klines)",
+    )
+
+
+SAMPLES: Mapping[str, Sample] = MappingProxyType({
+    sample.name: sample
+    for sample in (
+        _klines("btcusdt-5m", "BTCUSDT", "8c3c5b84349976a9a6fcaf92183acd2c5047e562bd4396ce4bc169d1381914fb"),
+        _klines("ethusdt-5m", "ETHUSDT", "547095d15ff4b57fa3de02b61662519cff6087261a0a736992ab9428a2171e70"),
+    )
+})
+
+
+def find_sample(name: str) -> Sample:
+    """Return the registered sample; raises `UnknownSampleError` with the names there are."""
+    if name not in SAMPLES:
+        raise UnknownSampleError(name, SAMPLES)
+    return SAMPLES[name]
+
+
+def load_sample(name: str) -> list[Bar]:
+    """Return all bars of a sample in order of close time; reads a file, so call it off the loop.
+
+    The bytes are checked first: raises `SampleDamagedError` if they are not those that were shipped,
+    `UnknownSampleError` if the name is not in `SAMPLES`. Halts are left as they are; a feed reports them.
+    """
+    sample = find_sample(name)
+    packed = files("agentic_trading.desk.market").joinpath("data", sample.file).read_bytes()
+    return read_packed(sample, packed)
+
+
+def read_packed(sample: Sample, packed: bytes) -> list[Bar]:
+    """Return the bars in the bytes of a shipped file; raises `SampleDamagedError` if they were changed."""
+    actual = hashlib.sha256(packed).hexdigest()
+    if actual != sample.sha256:
+        raise SampleDamagedError(sample.name, sample.sha256, actual)
+    rows = BarRows(sample.file, sample.symbol, sample.timeframe)
+    read = (rows.read(number, line) for number, line in enumerate(gzip.decompress(packed).splitlines(), 1))
+    return [bar for bar in read if bar is not None]

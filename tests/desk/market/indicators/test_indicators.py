@@ -1,0 +1,356 @@
+"""Indicators by hand: small series whose values one can check on paper, and markets that stand still."""
+
+from datetime import timedelta
+from itertools import pairwise
+from math import isclose, log, sqrt
+from statistics import fmean, pstdev, stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.desk.market.indicators.averages import EMA, SMA, WilderAverage, WilderSum
+from agentic_trading.desk.market.indicators.levels import classic_pivots, retracements, round_numbers
+from agentic_trading.desk.market.indicators.momentum import MACD, RSI
+from agentic_trading.desk.market.indicators.swings import Structure, Swing, SwingLabel, Swings
+from agentic_trading.desk.market.indicators.trend import ADX
+from agentic_trading.desk.market.indicators.volatility import (
+    ATR,
+    BollingerBands,
+    RealisedVolatility,
+    SampleDeviation,
+    true_range,
+)
+from agentic_trading.desk.market.indicators.volume import Profile, VolumeProfile, value_area
+from agentic_trading.desk.market.indicators.windows import Lag, PercentileRank
+from tests.desk.market.bars import MONDAY
+
+prices = st.floats(min_value=1e-3, max_value=1e6)
+walks = st.lists(prices, min_size=1, max_size=60)
+
+
+def test_a_simple_average_is_the_mean_of_its_window() -> None:
+    sma = SMA(3)
+
+    assert [sma.update(price) for price in (1, 2, 6, 7)] == [None, None, 3, 5]
+
+
+def test_an_exponential_average_starts_as_a_simple_one() -> None:
+    ema = EMA(3)
+
+    assert [ema.update(price) for price in (1, 2, 6, 7)] == [None, None, 3, 5]
+    assert ema.update(5) == 5
+
+
+def test_wilders_average_takes_one_part_in_its_period() -> None:
+    average = WilderAverage(4)
+
+    assert [average.update(value) for value in (2, 4, 6, 8, 9)] == [None, None, None, 5, 6]
+
+
+def test_wilders_sum_gives_up_one_part_in_its_period() -> None:
+    running = WilderSum(4)
+
+    assert [running.update(value) for value in (4, 8, 12, 1, 2)] == [None, None, None, 19, 16.25]
+
+
+@given(walks)
+def test_rsi_lies_between_0_and_100(walk: list[float]) -> None:
+    rsi = RSI(3)
+
+    assert all(value is None or 0 <= value <= 100 for value in map(rsi.update, walk))
+
+
+def test_rsi_is_100_when_prices_only_rise_and_0_when_they_only_fall() -> None:
+    rising, falling = RSI(3), RSI(3)
+
+    assert [rising.update(price) for price in (1, 2, 3, 4)][-1] == 100
+    assert [falling.update(price) for price in (4, 3, 2, 1)][-1] == 0
+
+
+def test_rsi_is_not_defined_while_no_price_changes() -> None:
+    rsi = RSI(3)
+
+    assert [rsi.update(5) for _ in range(9)] == [None] * 9
+    assert rsi.update(6) == 100
+
+
+@given(st.lists(st.tuples(prices, prices, st.floats(0, 1)), min_size=1, max_size=60))
+def test_directional_measures_lie_between_0_and_100(drawn: list[tuple[float, float, float]]) -> None:
+    adx = ADX(3)
+
+    for one, other, share in drawn:
+        low, high = sorted((one, other))
+        adx.update(high, low, min(low + share * (high - low), high))
+        for value in (adx.value, adx.plus_di, adx.minus_di):
+            assert value is None or 0 <= value <= 100 * (1 + 1e-12)
+
+
+def test_directional_measures_are_not_defined_while_nothing_moves() -> None:
+    adx = ADX(3)
+
+    assert [adx.update(5, 5, 5) for _ in range(12)] == [None] * 12
+    assert (adx.plus_di, adx.minus_di) == (None, None)
+
+
+def test_the_true_range_counts_a_jump_from_the_last_close() -> None:
+    assert true_range(high=12, low=11, last_close=9) == 3
+    assert true_range(high=8, low=7, last_close=9) == 2
+    assert true_range(high=10, low=7, last_close=9) == 3
+
+
+def test_atr_waits_for_a_close_before_the_first_range() -> None:
+    atr = ATR(2)
+
+    assert [atr.update(high, low, 10) for high, low in ((11, 9), (12, 10), (10, 6))] == [None, None, 3]
+    assert atr.value == 3
+
+
+def test_macd_is_zero_on_a_flat_market() -> None:
+    macd = MACD()
+    for _ in range(40):
+        macd.update(7)
+
+    assert (macd.value, macd.signal, macd.histogram) == (0, 0, 0)
+
+
+def test_bollinger_bands_stand_around_the_mean() -> None:
+    bands = BollingerBands(4, 2.0)
+    window = [1.0, 2.0, 3.0, 6.0]
+
+    for price in window:
+        bands.update(price)
+
+    given_bands = bands.value
+    assert given_bands is not None
+    assert given_bands.middle == fmean(window)
+    assert isclose(given_bands.upper - given_bands.middle, 2 * pstdev(window))
+    assert isclose(given_bands.width, 4 * pstdev(window) / fmean(window))
+    assert given_bands.percent_b is not None
+    assert isclose(given_bands.percent_b, (6 - given_bands.lower) / (given_bands.upper - given_bands.lower))
+
+
+@given(prices)
+def test_a_flat_market_has_no_place_within_its_bands(price: float) -> None:
+    bands = BollingerBands(20)
+
+    for _ in range(25):
+        bands.update(price)
+
+    assert bands.value is not None
+    assert bands.value.percent_b is None
+
+
+@given(st.lists(prices, min_size=6, max_size=6))
+def test_realised_volatility_is_the_deviation_of_log_returns(walk: list[float]) -> None:
+    realised = RealisedVolatility(5)
+
+    for price in walk:
+        assert realised.value is None
+        realised.update(price)
+
+    returns = [log(now / before) for before, now in pairwise(walk)]
+    assert realised.value is not None
+    assert isclose(realised.value, stdev(returns), rel_tol=1e-9, abs_tol=1e-12)
+
+
+def test_a_deviation_may_be_told_over_its_mean() -> None:
+    deviation = SampleDeviation(3)
+
+    for value in (1, 2, 6):
+        assert (deviation.value, deviation.relative) == (None, None)
+        deviation.update(value)
+
+    assert (deviation.value, deviation.relative) == (sqrt(7), sqrt(7) / 3)
+
+
+def test_a_deviation_around_zero_has_no_relative_size() -> None:
+    deviation = SampleDeviation(2)
+
+    for value in (1, -1):
+        deviation.update(value)
+
+    assert deviation.relative is None
+
+
+def test_a_lag_gives_what_was_there_before() -> None:
+    lag = Lag(2)
+
+    assert [lag.update(value) for value in (1, None, 3, 4)] == [None, None, 1, None]
+
+
+def test_a_rank_counts_the_values_below_and_half_the_equal_ones() -> None:
+    rank = PercentileRank(4)
+
+    assert [rank.update(value) for value in (3, 1, 2)] == [None] * 3
+    assert rank.update(2) == 100 * (1 + 2 / 2) / 4
+    assert rank.update(9) == 100 * (3 + 1 / 2) / 4
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 8))
+def test_a_rank_is_the_one_that_counting_gives(values: list[int], period: int) -> None:
+    rank = PercentileRank(period)
+
+    for count, value in enumerate(values, 1):
+        window = values[max(0, count - period) : count]
+        counted = 100 * (sum(v < value for v in window) + sum(v <= value for v in window)) / 2 / period
+        assert rank.update(value) == (pytest.approx(counted) if count >= period else None)
+
+
+def swings_of(highs: list[float], lows: list[float], wing: int = 1) -> Swings:
+    swings = Swings(wing)
+    for place, (high, low) in enumerate(zip(highs, lows, strict=True)):
+        swings.update(MONDAY + place * timedelta(hours=1), high, low)
+    return swings
+
+
+def test_a_swing_is_known_only_when_enough_bars_have_closed_after_it() -> None:
+    highs = [1, 2, 3, 9, 3, 2, 1]
+
+    assert swings_of(highs[:6], highs[:6], wing=3).highs == ()
+    [swing] = swings_of(highs, highs, wing=3).highs
+    assert (swing.price, swing.at, swing.confirmed_at) == (
+        9,
+        MONDAY + timedelta(hours=3),
+        MONDAY + timedelta(hours=6),
+    )
+
+
+def test_the_first_of_equal_highs_is_the_swing() -> None:
+    [swing] = swings_of([1, 5, 5, 1, 1], [1] * 5).highs
+
+    assert swing.at == MONDAY + timedelta(hours=1)
+
+
+def test_swings_are_compared_with_the_one_before_on_their_side() -> None:
+    swings = swings_of([1, 5, 1, 6, 1, 6, 1, 4, 1], [9, 3, 9, 4, 9, 4, 9, 2, 9])
+
+    assert [swing.label for swing in swings.highs] == [None, "HH", "EH", "LH"]
+    assert [swing.label for swing in swings.lows] == [None, "HL", "EL", "LL"]
+
+
+@pytest.mark.parametrize(
+    ("highs", "lows", "structure"),
+    [
+        ([1, 5, 1], [9, 3, 9], None),
+        ([1, 5, 1, 6, 1], [9, 3, 9, 4, 9], Structure.UP),
+        ([1, 5, 1, 4, 1], [9, 3, 9, 2, 9], Structure.DOWN),
+        ([1, 5, 1, 6, 1], [9, 3, 9, 2, 9], Structure.MIXED),
+        ([1, 5, 1, 5, 1], [9, 3, 9, 4, 9], Structure.MIXED),
+        ([1, 1, 1], [1, 1, 1], None),
+    ],
+)
+def test_structure_is_what_the_last_swings_say_together(
+    highs: list[float], lows: list[float], structure: Structure | None
+) -> None:
+    assert swings_of(highs, lows).structure is structure
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=60), st.integers(0, 60))
+def test_later_bars_never_change_a_swing(drawn: list[tuple[int, int]], cut: int) -> None:
+    highs, lows = [float(max(pair)) for pair in drawn], [float(min(pair)) for pair in drawn]
+
+    def all_swings(until: int) -> list[Swing]:
+        swings = Swings(wing=2, keep=100)
+        for place in range(min(until, len(drawn))):
+            swings.update(MONDAY + timedelta(minutes=5 * place), highs[place], lows[place])
+        return list(swings.highs)
+
+    early = all_swings(cut)
+    assert all_swings(60)[: len(early)] == early
+    assert all(swing.at < swing.confirmed_at for swing in early)
+    assert all(swing.label in {None, SwingLabel.HH, SwingLabel.LH, SwingLabel.EH} for swing in early)
+
+
+def test_classic_pivots() -> None:
+    pivots = classic_pivots(high=12, low=6, close=9)
+
+    assert (pivots.p, pivots.r1, pivots.r2, pivots.r3) == (9, 12, 15, 18)
+    assert (pivots.s1, pivots.s2, pivots.s3) == (6, 3, 0)
+
+
+def test_retracements_go_back_from_the_end_of_a_leg() -> None:
+    assert retracements(start=100, end=200) == pytest.approx((161.8, 150, 138.2))
+    assert retracements(start=200, end=100) == pytest.approx((138.2, 150, 161.8))
+
+
+@pytest.mark.parametrize(
+    ("price", "below", "above"),
+    [(27_953.83, 27_000, 28_000), (1_780.67, 1_700, 1_800), (28_000, 28_000, 29_000), (0.0123, 0.012, 0.013)],
+)
+def test_round_numbers_enclose_a_price(price: float, below: float, above: float) -> None:
+    assert round_numbers(price) == pytest.approx((below, above))
+
+
+def profile_of(bars: list[tuple[float, float, float]], bins: int = 4) -> Profile | None:
+    profile = VolumeProfile(len(bars), bins)
+    for high, low, volume in bars:
+        profile.update(high, low, volume)
+    return profile.value
+
+
+def test_the_profile_spreads_a_bars_volume_over_its_range() -> None:
+    # bins 0-1, 1-2, 2-3, 3-4 hold 1, 1 + 4, 1, 1
+    profile = profile_of([(4, 0, 4), (2, 1, 4)])
+
+    assert profile == Profile(poc=1.5, vah=3.0, val=1.0)
+
+
+def test_a_bar_without_a_range_gives_all_its_volume_to_one_bin() -> None:
+    profile = profile_of([(4, 0, 4), (2.5, 2.5, 96)])
+
+    assert profile == Profile(poc=2.5, vah=3.0, val=2.0)
+
+
+def test_the_lower_of_two_equal_peaks_is_the_point_of_control() -> None:
+    profile = profile_of([(1, 0, 5), (4, 3, 5)])
+
+    assert profile is not None
+    assert profile.poc == 0.5
+
+
+def test_a_market_at_one_price_has_its_profile_there() -> None:
+    assert profile_of([(5, 5, 1), (5, 5, 2)]) == Profile(poc=5, vah=5, val=5)
+
+
+def test_a_profile_needs_its_bars_and_some_volume() -> None:
+    profile = VolumeProfile(2)
+
+    assert profile.value is None
+    profile.update(2, 1, 0)
+    assert profile.value is None
+    profile.update(2, 1, 0)
+    assert profile.value is None
+    profile.update(2, 1, 3)
+    assert profile.value is not None
+
+
+def test_the_value_area_takes_the_fuller_neighbour_and_the_upper_of_equals() -> None:
+    assert value_area([1, 2, 5, 3, 1], peak=2, wanted=7) == (2, 3)
+    assert value_area([1, 2, 5, 2, 1], peak=2, wanted=7) == (2, 3)
+    assert value_area([1, 2, 5, 3, 1], peak=2, wanted=10) == (1, 3)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), st.data())
+def test_the_value_area_ends_at_the_edges_and_holds_the_peak(
+    filled: list[float], data: st.DataObject
+) -> None:
+    peak = data.draw(st.integers(0, len(filled) - 1))
+
+    lower, upper = value_area(filled, peak, 2 * sum(filled) + 1)
+
+    assert (lower, upper) == (0, len(filled) - 1)
+    assert lower <= peak <= upper
+
+
+@given(st.lists(st.tuples(prices, prices, st.floats(0.001, 1e6)), min_size=1, max_size=40))
+def test_the_point_of_control_lies_in_the_value_area_and_that_in_the_range(
+    drawn: list[tuple[float, float, float]],
+) -> None:
+    bars = [(max(one, other), min(one, other), volume) for one, other, volume in drawn]
+
+    profile = profile_of(bars, bins=50)
+
+    assert profile is not None
+    assert min(low for _, low, _ in bars) <= profile.val <= profile.poc <= profile.vah
+    assert profile.vah <= max(high for high, _, _ in bars) * (1 + 1e-12)

@@ -1,0 +1,116 @@
+"""A bar says when it is known and refuses to contradict itself."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from pydantic import ValidationError
+
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.errors import BarError
+from tests.desk.market.bars import MONDAY, bar, series
+
+
+def fields(**changed: object) -> dict[str, object]:
+    return {
+        "symbol": "BTCUSDT",
+        "timeframe": "5m",
+        "open_time": "2026-01-05T00:00:00Z",
+        "open": "10.00",
+        "high": "12",
+        "low": "9",
+        "close": "11",
+        "volume": "3",
+        **changed,
+    }
+
+
+@pytest.mark.parametrize("timeframe", list(Timeframe))
+def test_a_bar_is_known_when_its_window_ends(timeframe: Timeframe) -> None:
+    made = bar(0, timeframe=timeframe)
+
+    assert made.close_time - made.open_time == timedelta(seconds=timeframe.seconds)
+    assert made.available_at == made.close_time
+
+
+def test_a_window_boundary_belongs_to_the_window_it_opens() -> None:
+    assert Timeframe.H4.start_of(MONDAY + timedelta(hours=4)) == MONDAY + timedelta(hours=4)
+    assert Timeframe.H4.start_of(MONDAY + timedelta(hours=4, microseconds=-1)) == MONDAY
+
+
+def test_a_year_has_365_days_of_bars() -> None:
+    assert Timeframe.H1.bars_per_year == 8_760
+
+
+def test_digits_are_kept_as_the_source_wrote_them() -> None:
+    made = Bar.model_validate(fields())
+
+    assert str(made.open) == "10.00"
+    assert '"open":"10.00"' in made.model_dump_json()
+
+
+@given(series(most=5))
+def test_a_bar_survives_json(bars: list[Bar]) -> None:
+    for made in bars:
+        assert Bar.model_validate_json(made.model_dump_json()) == made
+
+
+def test_what_a_source_does_not_tell_is_none() -> None:
+    made = Bar.model_validate(fields())
+
+    assert (made.quote_volume, made.trades, made.taker_buy_volume) == (None, None, None)
+
+
+def test_times_are_told_in_utc() -> None:
+    in_berlin = datetime(2026, 1, 5, 1, tzinfo=timezone(timedelta(hours=1)))
+
+    assert Bar.model_validate(fields(open_time=in_berlin)).open_time.tzinfo is UTC
+    assert Bar.model_validate(fields(open_time=in_berlin)).open_time == MONDAY
+
+
+def test_a_bar_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        bar().close = Decimal(1)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "value"),
+    [
+        ({"open_time": "2026-01-05T00:01:00Z"}, "open_time", "2026-01-05T00:01:00+00:00"),
+        ({"open_time": "1969-12-31T23:55:00Z"}, "open_time", "1969-12-31T23:55:00+00:00"),
+        ({"open_time": "9999-12-31T23:55:00Z"}, "open_time", "9999-12-31T23:55:00+00:00"),
+        ({"low": "10.5"}, "low", "10.5"),
+        ({"low": "11.5", "high": "11.7"}, "low", "11.5"),
+        ({"high": "10.9"}, "high", "10.9"),
+        ({"high": "9.5"}, "high", "9.5"),
+        ({"low": "0"}, "low", "0"),
+        ({"low": "-1"}, "low", "-1"),
+        ({"high": "1e19"}, "high", "1E+19"),
+        ({"volume": "-0.1"}, "volume", "-0.1"),
+        ({"volume": "1e19"}, "volume", "1E+19"),
+        ({"quote_volume": "-1"}, "quote_volume", "-1"),
+        ({"trades": -1}, "trades", "-1"),
+        ({"taker_buy_volume": "3.1"}, "taker_buy_volume", "3.1"),
+    ],
+)
+def test_a_contradiction_is_refused_with_its_field_and_value(
+    changed: dict[str, object], field: str, value: str
+) -> None:
+    with pytest.raises(BarError) as refused:
+        Bar.model_validate(fields(**changed))
+
+    assert refused.value.field == field
+    assert str(refused.value.value) == value
+    assert str(refused.value).endswith(f"allowed: {refused.value.allowed}")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "ten"])
+def test_only_finite_numbers_are_prices(number: str) -> None:
+    with pytest.raises(ValidationError, match="close"):
+        Bar.model_validate(fields(close=number))
+
+
+def test_a_time_without_an_offset_is_refused() -> None:
+    with pytest.raises(ValidationError, match="open_time"):
+        Bar.model_validate(fields(open_time="2026-01-05T00:00:00"))

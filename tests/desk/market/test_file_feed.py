@@ -1,0 +1,80 @@
+"""The file feed reads plain and packed files and says where one is broken."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.errors import BarFormatError, BarSequenceError, FeedUnavailableError
+from agentic_trading.desk.market.feed import FeedItem
+from agentic_trading.desk.market.feeds.file import CsvFeed
+from tests.desk.market.bars import bar, rows
+
+
+async def read(path: Path) -> list[FeedItem]:
+    return [item async for item in CsvFeed(path, symbol="BTCUSDT", timeframe=Timeframe.M5)]
+
+
+async def test_a_packed_file_gives_the_same_bars(tmp_path: Path) -> None:
+    bars = [bar(place) for place in range(3)]
+    plain, packed = tmp_path / "bars.csv", tmp_path / "bars.csv.gz"
+    plain.write_bytes(rows(bars))
+    packed.write_bytes(gzip.compress(rows(bars)))
+
+    assert await read(plain) == await read(packed) == bars
+
+
+async def test_windows_line_ends_and_a_missing_last_one_are_fine(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    path.write_bytes(rows([bar(0), bar(1)]).replace(b"\n", b"\r\n").rstrip())
+
+    assert await read(path) == [bar(0), bar(1)]
+
+
+async def test_a_malformed_cell_is_told_with_file_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    path.write_bytes(rows([bar(0), bar(1)]).replace(b"00:05:00+00:00,100.5", b"00:05:00+00:00,1OO.5"))
+
+    with pytest.raises(BarFormatError) as refused:
+        await read(path)
+
+    assert (refused.value.source, refused.value.line, refused.value.column) == ("bars.csv", 3, "open")
+
+
+async def test_a_bar_out_of_order_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    path.write_bytes(b"# exported\n" + rows([bar(0), bar(2), bar(1)]))
+
+    with pytest.raises(BarSequenceError) as refused:
+        await read(path)
+
+    assert (refused.value.source, refused.value.line, refused.value.field) == ("bars.csv", 5, "open_time")
+
+
+async def test_a_conflicting_duplicate_is_told_with_the_field_that_differs(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    path.write_bytes(rows([bar(0, volume="1"), bar(0, volume="2")]))
+
+    with pytest.raises(BarSequenceError) as refused:
+        await read(path)
+
+    assert (refused.value.line, refused.value.field) == (3, "volume")
+
+
+async def test_a_missing_file_is_told_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(FeedUnavailableError) as refused:
+        await read(tmp_path / "none.csv")
+
+    assert refused.value.source == str(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("damage", ["not packed", "cut", "flipped"])
+async def test_a_file_that_cannot_be_unpacked_is_told(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "bars.csv.gz"
+    packed = gzip.compress(rows([bar(place) for place in range(40)]))
+    flipped = packed[:60] + bytes([packed[60] ^ 255]) + packed[61:]
+    path.write_bytes({"not packed": b"open_time", "cut": packed[:-12], "flipped": flipped}[damage])
+
+    with pytest.raises(FeedUnavailableError):
+        await read(path)

@@ -1,0 +1,227 @@
+"""Lines of CSV or JSON become bars, or an error that points at the cell."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.errors import BarFormatError
+from agentic_trading.desk.market.rows import BarRows
+from tests.desk.market.bars import MONDAY, rows, series
+
+HEADER = "open_time,open,high,low,close,volume"
+ROW = "2026-01-05T00:00:00Z,10,12,9,11,3"
+
+
+def read(*lines: str | bytes) -> list[Bar | None]:
+    reader = BarRows("bars.csv", "BTCUSDT", Timeframe.M5)
+    raw = (line if isinstance(line, bytes) else line.encode() for line in lines)
+    return [reader.read(number, line) for number, line in enumerate(raw, 1)]
+
+
+def refusal(*lines: str | bytes) -> BarFormatError:
+    with pytest.raises(BarFormatError) as refused:
+        read(*lines)
+    return refused.value
+
+
+def test_a_minimal_header_is_enough() -> None:
+    _, made = read(HEADER, ROW)
+
+    assert made is not None
+    assert (made.open_time, made.close, made.quote_volume) == (MONDAY, Decimal(11), None)
+
+
+def test_the_columns_may_stand_in_any_order_and_case() -> None:
+    _, made = read("Close,Volume,Open,High,Low,Date", "11,3,10,12,9,2026-01-05 00:00:00")
+
+    assert made is not None
+    assert (made.open, made.close, made.open_time) == (Decimal(10), Decimal(11), MONDAY)
+
+
+def test_a_kline_row_without_a_header_is_known_by_its_twelve_columns() -> None:
+    [made] = read("1767571200000,10,12,9,11,3,1767571499999,33.5,42,1.25,13.75,0")
+
+    assert made is not None
+    assert made.open_time == MONDAY
+    assert (made.quote_volume, made.trades, made.taker_buy_volume) == (Decimal("33.5"), 42, Decimal("1.25"))
+
+
+def test_kline_names_mean_the_same_as_ours() -> None:
+    header = f"{HEADER},quote_asset_volume,number_of_trades,taker_buy_base_asset_volume"
+
+    _, made = read(header, f"{ROW},33.5,42,1.25")
+
+    assert made is not None
+    assert (made.quote_volume, made.trades, made.taker_buy_volume) == (Decimal("33.5"), 42, Decimal("1.25"))
+
+
+def test_six_and_nine_columns_need_no_header() -> None:
+    [six] = read(ROW)
+    [nine] = read(f"{ROW},33.5,42,1.25")
+
+    assert six is not None
+    assert nine is not None
+    assert nine.trades == 42
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "1767571200000",
+        "1767571200000000",
+        "2026-01-05",
+        "2026-01-05 00:00:00",
+        "2026-01-05T00:00:00Z",
+        "2026-01-05T01:00:00+01:00",
+    ],
+)
+def test_times_may_be_epoch_or_iso(time: str) -> None:
+    [made] = read(f"{time},10,12,9,11,3")
+
+    assert made is not None
+    assert made.open_time == datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def test_a_json_object_is_a_row_with_its_own_header() -> None:
+    line = '{"open_time": 1767571200000, "open": 10.10, "high": "12", "low": 9, "close": 11, "volume": 3, "trades": null}'
+
+    [made] = read(line)
+
+    assert made is not None
+    assert str(made.open) == "10.10"
+    assert made.trades is None
+
+
+@given(series(most=6))
+def test_the_json_of_a_bar_is_read_back(bars: list[Bar]) -> None:
+    assert read(*(made.model_dump_json() for made in bars)) == bars
+
+
+@given(series(most=6))
+def test_the_csv_of_a_bar_is_read_back(bars: list[Bar]) -> None:
+    assert read(*rows(bars).splitlines())[1:] == bars
+
+
+def test_blank_lines_and_comments_hold_no_bar() -> None:
+    assert read("\ufeff# made by hand", "", "  ", HEADER, "# more")[-1] is None
+
+
+def test_empty_optional_cells_are_unknown_not_zero() -> None:
+    _, made = read(f"{HEADER},trades,quote_volume", f"{ROW},,")
+
+    assert made is not None
+    assert (made.trades, made.quote_volume) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [
+        ("yesterday,10,12,9,11,3", "open_time", "yesterday"),
+        ("1767571200,10,12,9,11,3", "open_time", "1767571200"),
+        ("0001-01-01T00:00:00+05:00,10,12,9,11,3", "open_time", "0001-01-01T00:00:00+05:00"),
+        ("2026-01-05T00:02:00Z,10,12,9,11,3", "open_time", "2026-01-05T00:02:00+00:00"),
+        ("2026-01-05T00:00:00Z,ten,12,9,11,3", "open", "ten"),
+        ("2026-01-05T00:00:00Z,10,NaN,9,11,3", "high", "NaN"),
+        ("2026-01-05T00:00:00Z,10,Infinity,9,11,3", "high", "Infinity"),
+        ("2026-01-05T00:00:00Z,10,1_2,9,11,3", "high", "1_2"),
+        ("2026-01-05T00:00:00Z,10,١٢,9,11,3", "high", "١٢"),
+        ("2026-01-05T00:00:00Z,10,12,9.5.1,11,3", "low", "9.5.1"),
+        ("2026-01-05T00:00:00Z,10,12,11.5,11,3", "low", "11.5"),
+        ("2026-01-05T00:00:00Z,10,12,9,,3", "close", ""),
+        ("2026-01-05T00:00:00Z,10,12,9,11,-3", "volume", "-3"),
+        ("2026-01-05T00:00:00Z,10,12,9,11", "(row)", "5 cells"),
+        ("2026-01-05T00:00:00Z,10,12,9,11,3,4", "(row)", "7 cells"),
+    ],
+)
+def test_a_bad_cell_is_named_with_its_line_and_column(row: str, column: str, value: str) -> None:
+    error = refusal("# comment", HEADER, ROW, row)
+
+    assert (error.source, error.line, error.column, error.value) == ("bars.csv", 4, column, value)
+    assert "bars.csv, line 4, column" in str(error)
+    assert str(error).endswith(f"allowed: {error.allowed}")
+
+
+def test_the_column_is_named_as_the_file_names_it() -> None:
+    header = HEADER.replace("open_time", "date") + ",number_of_trades"
+
+    assert refusal(header, f"{ROW},1.5").column == "number_of_trades"
+    assert refusal(header, f"{ROW.replace('2026', 'year')},1").column == "date"
+
+
+@pytest.mark.parametrize(
+    ("header", "column"),
+    [
+        ("open_time,open,high,low,close", "volume"),
+        (f"{HEADER},adj_close", "adj_close"),
+        (f"{HEADER},volume", "volume"),
+        (f"{HEADER},date", "date"),
+        ("symbol", "open_time"),
+    ],
+)
+def test_a_header_names_each_column_once_and_all_that_are_needed(header: str, column: str) -> None:
+    error = refusal(header)
+
+    assert (error.line, error.column) == (1, column)
+
+
+def test_a_count_of_columns_that_says_nothing_asks_for_a_header() -> None:
+    assert "header" in refusal("1767571200000,10,12,9").allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"), [("symbol", "ETHUSDT", "BTCUSDT"), ("timeframe", "1h", "5m")]
+)
+def test_a_row_of_another_symbol_or_timeframe_is_refused(name: str, value: str, allowed: str) -> None:
+    error = refusal(f"{HEADER},{name}", f"{ROW},{value}")
+
+    assert (error.column, error.value, error.allowed) == (name, value, allowed)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"open_time": 1767571200000',
+        '{"open_time": 1767571200000} {}',
+        "{" * 100_000,
+        '{"a":' * 100_000,
+        b"\xff\xfe1767571200000",
+        "1767571200000,10\r12,9",
+    ],
+)
+def test_a_line_that_is_neither_is_refused_whole(line: str | bytes) -> None:
+    assert refusal(line).column == "(row)"
+
+
+@pytest.mark.parametrize("value", ["true", "[1]", '{"a": 1}', "NaN", "null", '""'])
+def test_a_json_value_that_is_no_number_is_refused(value: str) -> None:
+    line = f'{{"open_time": 1767571200000, "open": {value}, "high": 12, "low": 9, "close": 11, "volume": 3}}'
+
+    assert refusal(line).column == "open"
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_do_anything_but_make_a_bar_or_a_format_error(raw: bytes) -> None:
+    reader = BarRows("bars.csv", "BTCUSDT", Timeframe.M5)
+
+    try:
+        made = reader.read(1, raw)
+    except BarFormatError:
+        return
+
+    assert made is None or isinstance(made, Bar)
+
+
+@given(st.lists(st.text(alphabet="0123456789.eE-+,:TZ \"'", max_size=30), min_size=6, max_size=6))
+def test_no_six_cells_do_anything_but_make_a_bar_or_a_format_error(cells: list[str]) -> None:
+    reader = BarRows("bars.csv", "BTCUSDT", Timeframe.M5)
+
+    try:
+        made = reader.read(1, ",".join(cells).encode())
+    except BarFormatError:
+        return
+
+    assert made is None or isinstance(made, Bar)

@@ -1,0 +1,82 @@
+"""The shipped data is what the registry and DATA_LICENSES.md say it is."""
+
+import asyncio
+import csv
+import gzip
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
+from agentic_trading.desk.market.feed import Gap
+from agentic_trading.desk.market.feeds.memory import MemoryFeed
+from agentic_trading.desk.market.samples import SAMPLES, find_sample, load_sample, read_packed
+
+PUBLISHED = {
+    "btcusdt-5m": "bb3c063bace93900899fb94b25295d953e470162aa44ddd7ab4ff6bb2d05db4c",
+    "ethusdt-5m": "e65b93e72c26bcc65a9de72b0e4005c6248b333c4648e8af4a3cf58bf7ef9474",
+}
+"""SHA-256 of eight columns of the source, taken when the data was first examined."""
+
+
+def packed(name: str) -> bytes:
+    return files("agentic_trading.desk.market").joinpath("data", SAMPLES[name].file).read_bytes()
+
+
+@pytest.mark.parametrize("name", list(SAMPLES))
+async def test_a_sample_holds_what_the_registry_says(name: str) -> None:
+    sample = SAMPLES[name]
+    bars = await asyncio.to_thread(load_sample, name)
+
+    feed = MemoryFeed(bars, symbol=sample.symbol, timeframe=sample.timeframe)
+    gaps = [item async for item in feed if isinstance(item, Gap)]
+
+    assert len(bars) == sample.rows
+    assert (bars[0].open_time, bars[-1].close_time) == (sample.first_open, sample.last_close)
+    assert tuple((gap.after, gap.before) for gap in gaps) == sample.halts
+    assert [gap.missing for gap in gaps] == [16]
+
+
+@pytest.mark.parametrize("name", list(SAMPLES))
+def test_a_sample_has_the_values_that_were_published(name: str) -> None:
+    table = csv.DictReader(gzip.decompress(packed(name)).decode().splitlines())
+    lines = ["date,open,high,low,close,volume,number_of_trades,taker_buy_base_asset_volume"]
+    for row in table:
+        date = row["open_time"].replace("T", " ").replace("Z", "+00:00")
+        numbers = (row[column] for column in ("open", "high", "low", "close", "volume", "trades"))
+        lines.append(",".join([date, *numbers, row["taker_buy_volume"]]))
+
+    assert hashlib.sha256(("\n".join(lines) + "\n").encode()).hexdigest() == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", list(SAMPLES))
+def test_where_a_sample_comes_from_is_told(name: str) -> None:
+    told = Path("DATA_LICENSES.md").read_text(encoding="utf-8")
+
+    for fact in (SAMPLES[name].file, SAMPLES[name].sha256, PUBLISHED[name], SAMPLES[name].licence):
+        assert fact in told
+
+
+def test_a_changed_byte_is_found() -> None:
+    raw = bytearray(packed("btcusdt-5m"))
+    raw[5_000] ^= 1
+
+    with pytest.raises(SampleDamagedError) as refused:
+        read_packed(SAMPLES["btcusdt-5m"], bytes(raw))
+
+    assert refused.value.expected == SAMPLES["btcusdt-5m"].sha256
+    assert refused.value.actual == hashlib.sha256(raw).hexdigest()
+
+
+def test_an_unknown_sample_is_answered_with_those_there_are() -> None:
+    with pytest.raises(UnknownSampleError) as refused:
+        load_sample("dogeusdt-5m")
+
+    assert refused.value.allowed == ("btcusdt-5m", "ethusdt-5m")
+    assert "btcusdt-5m, ethusdt-5m" in str(refused.value)
+
+
+def test_a_sample_is_found_by_its_name() -> None:
+    assert find_sample("ethusdt-5m").symbol == "ETHUSDT"

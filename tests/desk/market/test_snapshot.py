@@ -1,0 +1,320 @@
+"""A snapshot holds what had closed, in numbers that are finite, and says what it does not hold."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
+from agentic_trading.desk.market.frame import FrameGauge
+from agentic_trading.desk.market.layers.indicators import indicators_layer
+from agentic_trading.desk.market.layers.sheet import BARS_NEEDED
+from agentic_trading.desk.market.layers.trend import trend_layer
+from agentic_trading.desk.market.layers.volatility import volatility_layer
+from agentic_trading.desk.market.resample import ClosedBar
+from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
+from tests.desk.market.bars import bar, sample, series, wave
+
+
+def view_of(bars: Iterable[Bar], decision: Timeframe = Timeframe.H1) -> MarketView:
+    view = MarketView("BTCUSDT", decision=decision)
+    for each in bars:
+        view.push(each)
+    return view
+
+
+def snapshot_of(bars: Iterable[Bar], decision: Timeframe = Timeframe.H1) -> MarketSnapshot:
+    return view_of(bars, decision).snapshot()
+
+
+def leaves(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from leaves(inner)
+    else:
+        yield value
+
+
+def test_a_bar_that_is_not_closed_at_the_moment_is_refused_and_changes_nothing() -> None:
+    view = view_of([bar(0)])
+    before = view.snapshot()
+
+    with pytest.raises(UnclosedBarError) as refused:
+        view.push(bar(1), as_of=bar(1).close_time - timedelta(microseconds=1))
+
+    assert (refused.value.close_time, refused.value.as_of) == (
+        bar(1).close_time,
+        bar(1).close_time - timedelta(microseconds=1),
+    )
+    assert view.snapshot() == before
+    view.push(bar(1), as_of=bar(1).close_time)
+
+
+def test_a_moment_before_the_newest_close_has_no_snapshot() -> None:
+    view = view_of([bar(0), bar(1)])
+
+    with pytest.raises(UnclosedBarError):
+        view.snapshot(bar(0).close_time)
+
+
+def test_a_snapshot_is_as_old_as_its_newest_bar() -> None:
+    view = view_of([bar(0)])
+    later = bar(0).close_time + timedelta(minutes=3)
+
+    assert view.snapshot().as_of == bar(0).close_time
+    assert (view.snapshot(later).as_of, view.snapshot(later).available_at) == (later, bar(0).close_time)
+
+
+def test_there_is_no_snapshot_before_the_first_bar() -> None:
+    with pytest.raises(NoBarsError):
+        MarketView("BTCUSDT").snapshot()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (bar(2, symbol="ETHUSDT"), "symbol"),
+        (bar(0, timeframe=Timeframe.H1), "timeframe"),
+        (bar(1), "open_time"),
+        (bar(0), "open_time"),
+    ],
+)
+def test_a_bar_that_does_not_follow_is_refused(wrong: Bar, field: str) -> None:
+    view = view_of([bar(0), bar(1)])
+
+    with pytest.raises(BarSequenceError) as refused:
+        view.push(wrong)
+
+    assert refused.value.field == field
+    assert view.snapshot() == view_of([bar(0), bar(1)]).snapshot()
+
+
+def test_a_push_tells_every_bar_it_has_closed_shortest_first() -> None:
+    view = view_of(wave(47))
+
+    closed = view.push(wave(48)[-1])
+
+    told = [each.bar.timeframe for each in closed]
+    assert told == [Timeframe.M5, Timeframe.M15, Timeframe.H1, Timeframe.H4]
+
+
+@given(series(most=60), st.integers(1, 60))
+def test_the_future_changes_no_snapshot(bars: list[Bar], cut: int) -> None:
+    view = view_of(bars[:cut])
+    early = view.snapshot()
+    told = early.layer_inputs()
+
+    for each in bars[cut:]:
+        view.push(each)
+
+    assert early.layer_inputs() == told == snapshot_of(bars[:cut]).layer_inputs()
+
+
+@given(series(most=60))
+def test_no_frame_has_a_bar_that_closes_later_than_the_newest(bars: list[Bar]) -> None:
+    snapshot = snapshot_of(bars)
+
+    for frame in snapshot.frames.values():
+        assert frame.close_time <= snapshot.available_at <= snapshot.as_of
+        for swing in (*frame.swing_highs, *frame.swing_lows):
+            assert swing.confirmed_at <= snapshot.available_at
+
+
+@given(series(most=60))
+def test_layer_inputs_are_plain_json_without_nan_or_null(bars: list[Bar]) -> None:
+    told = snapshot_of(bars, Timeframe.M15).layer_inputs()
+
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    for leaf in leaves(told):
+        assert type(leaf) in {str, int, float, bool}
+        assert not isinstance(leaf, float) or math.isfinite(leaf)
+
+
+def test_layer_inputs_name_the_layers() -> None:
+    assert list(snapshot_of([bar(0)]).layer_inputs()) == [
+        "trend",
+        "levels",
+        "indicators",
+        "risk",
+        "volatility",
+    ]
+
+
+@pytest.mark.parametrize("name", ["trend", "indicators", "volatility"])
+def test_a_layer_is_silent_on_a_timeframe_without_a_bar_and_says_so(name: str) -> None:
+    layer = snapshot_of(wave(5)).layer_inputs()[name]
+
+    assert list(layer["timeframes"]) == ["5m", "15m"]
+    for timeframe in ("1h", "4h", "1d"):
+        assert layer["not_available"][timeframe] == "no closed bar yet"
+
+
+def test_risk_is_silent_without_an_atr_and_says_so() -> None:
+    no_hour = snapshot_of(wave(5)).layer_inputs()["risk"]
+    no_atr = snapshot_of(wave(30)).layer_inputs()["risk"]
+
+    assert no_hour["not_available"] == {"1h": "no closed bar yet"}
+    assert no_atr["not_available"] == {"1h": "needs an ATR: 15 bars that move, has 2"}
+    assert "long" not in no_hour
+
+
+def test_every_measure_is_there_from_the_bar_on_that_it_is_said_to_need() -> None:
+    gauge, layers = FrameGauge(Timeframe.M5), (trend_layer, indicators_layer, volatility_layer)
+    turning = {count for needed in BARS_NEEDED.values() for count in (needed - 1, needed)}
+
+    for count, each in enumerate(wave(205), 1):
+        gauge.update(ClosedBar(each))
+        frame = gauge.read()
+        if count in turning and frame is not None:
+            told = [layer({Timeframe.M5: frame})["timeframes"] for layer in layers]
+            present = {measure for timeframes in told for measure in timeframes["5m"]}
+            for measure, needed in BARS_NEEDED.items():
+                assert (measure in present) == (count >= needed), (measure, count)
+
+
+def test_what_is_missing_says_how_many_bars_it_needs() -> None:
+    absent = snapshot_of(wave(20)).layer_inputs()["trend"]["not_available"]
+
+    assert absent["5m.ema_21"] == "needs 21 bars, has 20"
+    assert absent["15m.structure"] == "needs two confirmed swing highs and two lows"
+
+
+def test_a_market_that_stands_still_leaves_measures_undefined_and_says_so() -> None:
+    layers = snapshot_of([bar(place) for place in range(60)]).layer_inputs()
+
+    assert layers["indicators"]["not_available"]["5m.rsi_14"] == "not defined on bars that do not move"
+    assert layers["indicators"]["not_available"]["market_breadth"] == "no source"
+    assert layers["volatility"]["not_available"]["implied_volatility"] == "no source"
+    assert "5m.vol_of_vol" in layers["volatility"]["not_available"]
+
+
+def test_prices_have_8_digits_and_everything_else_5() -> None:
+    trend = snapshot_of(sample()[:400]).layer_inputs()["trend"]["timeframes"]["5m"]
+
+    assert float(f"{trend['ema_21']:.8g}") == trend["ema_21"]
+    assert float(f"{trend['range_width_pct']:.5g}") == trend["range_width_pct"]
+
+
+def test_a_conflict_names_both_timeframes_and_their_directions() -> None:
+    falling = [bar(place, 5_000 - place, close=4_999 - place) for place in range(12 * 60)]
+    rising = [bar(12 * 60 + place, 4_280 + place, close=4_281 + place) for place in range(24)]
+
+    conflicts = snapshot_of([*falling, *rising]).layer_inputs()["trend"]["conflicts"]
+
+    assert {"lower": "5m", "lower_direction": "up", "higher": "1h", "higher_direction": "down"} in conflicts
+
+
+def days(count: int) -> list[Bar]:
+    """Return one bar an hour, each day 10 higher, from Monday on."""
+    made = []
+    for hour in range(count * 24):
+        price = 1_000 + 10 * (hour // 24)
+        made.append(
+            bar(12 * hour, price, high=price + 5 + hour % 3, low=price - 5 - hour % 4, close=price + 1)
+        )
+    return made
+
+
+def test_the_prior_day_gives_the_pivots() -> None:
+    levels = snapshot_of(days(3)).layer_inputs()["levels"]
+
+    day = levels["prior_day"]
+    assert (day["opened"], day["high"], day["low"], day["close"]) == (
+        "2026-01-06T00:00:00Z",
+        1017,
+        1002,
+        1011,
+    )
+    assert (day["parts"], day["expected"]) == (24, 288)
+    assert levels["pivots"]["p"] == 1010
+    assert levels["pivots"]["r1"] == 2 * 1010 - 1002
+
+
+def test_the_prior_week_runs_from_monday_to_sunday() -> None:
+    before = snapshot_of(days(7)).layer_inputs()["levels"]
+    after = snapshot_of(days(9)).layer_inputs()["levels"]
+
+    week = after["prior_week"]
+    assert "prior_week" in before["not_available"]
+    assert (week["opened"], week["parts"], week["expected"]) == ("2026-01-05T00:00:00Z", 7, 7)
+    assert (week["high"], week["low"], week["close"]) == (1067, 992, 1061)
+
+
+def test_a_leg_runs_between_the_last_two_swings_in_their_order() -> None:
+    snapshot = snapshot_of(sample()[:1_500])
+    frame = snapshot.frames[Timeframe.H1]
+    high, low = frame.swing_highs[-1], frame.swing_lows[-1]
+
+    fib = snapshot.layer_inputs()["levels"]["fib"]
+
+    start, end = (low.price, high.price) if low.at < high.at else (high.price, low.price)
+    assert (fib["from"], fib["to"]) == (start, end)
+    assert fib["50.0"] == pytest.approx((start + end) / 2, rel=1e-7)
+
+
+def test_a_bar_that_is_both_the_last_high_and_the_last_low_is_no_leg() -> None:
+    snapshot = snapshot_of(wave(600))
+    frame = snapshot.frames[Timeframe.H1]
+
+    assert frame.swing_highs[-1].at == frame.swing_lows[-1].at
+    assert "fib" in snapshot.layer_inputs()["levels"]["not_available"]
+
+
+def test_the_nearest_levels_stand_on_either_side_in_order() -> None:
+    snapshot = snapshot_of(sample()[:1_500])
+
+    nearest = snapshot.layer_inputs()["levels"]["nearest"]
+
+    above = [level["price"] for level in nearest["above"]]
+    below = [level["price"] for level in nearest["below"]]
+    assert above == sorted(above)
+    assert below == sorted(below, reverse=True)
+    assert min(above) > snapshot.last >= max(below)
+    assert all(level["distance_atr"] > 0 for level in nearest["above"])
+    assert all(level["distance_atr"] <= 0 for level in nearest["below"])
+
+
+def test_stops_stand_on_the_losing_side_and_targets_pay_what_they_say() -> None:
+    risk = snapshot_of(sample()[:1_500]).layer_inputs()["risk"]
+
+    entry, atr = risk["entry"], risk["atr"]
+    for side, sign in (("long", 1), ("short", -1)):
+        assert [stop["kind"] for stop in risk[side]["stops"]][:4] == [
+            "atr_1.0",
+            "atr_1.5",
+            "atr_2.0",
+            "atr_3.0",
+        ]
+        assert all(sign * (entry - stop["price"]) > 0 for stop in risk[side]["stops"])
+        for target in risk[side]["targets"]:
+            assert target["rr"] == pytest.approx(sign * (target["price"] - entry) / (2 * atr), rel=1e-4)
+
+
+def test_a_side_without_a_swing_behind_it_says_so() -> None:
+    rising = [bar(place, 1_000 + place, close=1_001 + place) for place in range(12 * 20)]
+
+    absent = snapshot_of(rising).layer_inputs()["risk"]["not_available"]
+
+    assert set(absent) == {"long.swing_stop", "short.swing_stop"}
+
+
+def test_the_day_profile_needs_a_day_of_bars() -> None:
+    assert "volume_profile" in snapshot_of(wave(287)).layer_inputs()["levels"]["not_available"]
+    assert "volume_profile" in snapshot_of(wave(288)).layer_inputs()["levels"]
+
+
+def test_a_hole_leaves_its_window_incomplete_and_the_snapshot_says_so() -> None:
+    halted = [*wave(10), *wave(6, start=12)]
+
+    trend = snapshot_of(halted).layer_inputs()["trend"]["timeframes"]
+
+    assert trend["1h"]["complete"] is False
+    assert trend["5m"]["complete"] is True
