@@ -1,0 +1,113 @@
+"""An exchange on paper: deterministic fills from closed bars, assumed for the worse where a bar does not tell."""
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+from agentic_trading.desk.exchange import (
+    Account,
+    Cancellation,
+    CancelReason,
+    OpenOrder,
+    Order,
+    OrderRefusedError,
+    Report,
+)
+from agentic_trading.desk.exchanges.costs import Costs
+from agentic_trading.desk.exchanges.holdings import Holdings
+from agentic_trading.desk.exchanges.matching import Market, Matching
+from agentic_trading.desk.exchanges.working import Working
+from agentic_trading.desk.instrument import Instrument, Price, round_down
+from agentic_trading.desk.market.bar import Bar
+
+DEFAULT_COSTS = Costs()
+
+
+class PaperExchange:
+    """Keep the promise of `Exchange` with bars alone; `Matching` says in which order things happen in a bar.
+
+    `cash` is the starting balance in the quote currency that all instruments share. `max_participation` is
+    the share of a bar's volume that all orders together may take, in 0 to 1. Shorts are allowed unless
+    `allow_short` is False; no position is worth more than the equity when it is opened (see `Holdings`).
+    """
+
+    def __init__(
+        self,
+        instruments: Iterable[Instrument],
+        *,
+        cash: Decimal,
+        costs: Costs = DEFAULT_COSTS,
+        max_participation: Decimal = Decimal("0.25"),
+        allow_short: bool = True,
+    ) -> None:
+        self._markets = {i.symbol: Market(i, costs, max_participation) for i in instruments}
+        currencies = sorted({market.instrument.quote_currency for market in self._markets.values()})
+        if len(currencies) != 1:
+            raise OrderRefusedError("quote currencies", currencies, "one that all instruments share")
+        self._holdings = Holdings(cash, currencies[0], costs, allow_short=allow_short)
+        self._taken: dict[str, Order] = {}
+        self._working: dict[str, Working] = {}
+        self._last: dict[str, Bar] = {}
+
+    async def submit(self, order: Order) -> None:
+        """Take an order; see `Exchange.submit`."""
+        known = self._taken.get(order.order_id)
+        if known == order:
+            return
+        if known is not None:
+            raise OrderRefusedError("order_id", order.order_id, "an id that no other order has")
+        self._check_grid(order, self._market(order.symbol).instrument)
+        self._taken[order.order_id] = order
+        self._working[order.order_id] = Working(order, left=order.quantity)
+
+    async def cancel(self, order_id: str) -> Cancellation | None:
+        """Take back what is left of an order; the time is that of the last bar, or when the order became active."""
+        working = self._working.get(order_id)
+        if working is None or working.left == 0:
+            return None
+        last = self._last.get(working.order.symbol)
+        at = working.order.active_from if last is None else last.close_time
+        cancellation = working.end(CancelReason.REQUESTED, at)
+        self._forget_ended()
+        return cancellation
+
+    async def on_bar(self, bar: Bar) -> list[Report]:
+        """Let a closed bar fill orders; see `Exchange.on_bar`."""
+        market = self._market(bar.symbol)
+        last = self._last.get(bar.symbol)
+        if last is not None and bar.open_time < last.close_time:
+            allowed = f"at or after the close of the last bar, {last.close_time.isoformat()}"
+            raise OrderRefusedError("bar open_time", bar.open_time.isoformat(), allowed)
+        working = [w for w in self._working.values() if w.order.symbol == bar.symbol]
+        reports = Matching(bar, market, self._holdings, working, last.close if last else None).run()
+        self._holdings.mark(bar.symbol, bar.close)
+        self._last[bar.symbol] = bar
+        self._forget_ended()
+        return reports
+
+    async def account(self) -> Account:
+        """Return cash and positions."""
+        return self._holdings.account()
+
+    async def open_orders(self) -> tuple[OpenOrder, ...]:
+        """Return what can still trade, in order of submission."""
+        return tuple(OpenOrder(w.order, w.left, w.guarded) for w in self._working.values())
+
+    def _forget_ended(self) -> None:
+        self._working = {order_id: w for order_id, w in self._working.items() if w.is_open}
+
+    def _market(self, symbol: str) -> Market:
+        if symbol not in self._markets:
+            raise OrderRefusedError("symbol", symbol, ", ".join(sorted(self._markets)))
+        return self._markets[symbol]
+
+    def _check_grid(self, order: Order, instrument: Instrument) -> None:
+        prices: dict[str, Price | None] = {
+            "limit_price": order.limit_price,
+            "stop_loss": order.stop_loss,
+            "take_profit": order.take_profit,
+        }
+        if instrument.lots(order.quantity) != order.quantity:
+            raise OrderRefusedError("quantity", order.quantity, f"multiples of {instrument.lot_size}")
+        for name, price in prices.items():
+            if price is not None and round_down(price, instrument.tick_size) != price:
+                raise OrderRefusedError(name, price, f"multiples of {instrument.tick_size}")

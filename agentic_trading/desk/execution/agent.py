@@ -1,0 +1,150 @@
+"""The execution agent: asks the model how an approved intent shall be filled."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.client.gateway import Gateway
+from agentic_trading.clock import Clock
+from agentic_trading.desk.execution.check import check_fill_strategy
+from agentic_trading.desk.execution.facts import execution_evidence
+from agentic_trading.desk.execution.order import FillLimits, OrderIntent
+from agentic_trading.desk.execution.prompts import FILL_STRATEGY_PROMPT
+from agentic_trading.desk.execution.record import TradeRecord
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FillStrategy, read_strategy
+from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
+
+STEP = "fill_strategy"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """Who answers and as whom it is asked.
+
+    `session_id` makes the ids of the envelopes; an answer is of use for `answer_within`.
+    """
+
+    session_id: str
+    provider: LLMProvider
+    model: str = ""
+    agent_id: str = "execution-1"
+    tenant_id: str = "default"
+    answer_within: timedelta = timedelta(seconds=60)
+
+
+class ExecutionAgent:
+    """Ask for a fill strategy, check it again, and put what came of it on record."""
+
+    def __init__(
+        self, client: Gateway, clock: Clock, limits: FillLimits, settings: ExecutionSettings
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._limits = limits
+        self._settings = settings
+        self._record = TradeRecord(client, clock, tenant_id=settings.tenant_id)
+
+    async def decide(
+        self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
+    ) -> FillStrategy | NoDecision:
+        """Return the model's strategy inside the limits, or why there is none: never a default.
+
+        `bars` are the last closed ones, oldest first, and `spread_bps` the whole spread. The intent is put on
+        record before the model is asked, its strategy or the missing decision afterwards. Raises
+        `LookAheadError` if a bar closes after the intent's `as_of`, `NoBarsError` without a bar.
+        """
+        envelope = self.envelope(intent, instrument, bars, spread_bps)
+        await self._record.intent(intent)
+        answer = await self._client.ask(envelope)
+        asked = envelope.request_hash
+        if isinstance(answer, NoDecision):
+            await self._record.no_decision(intent, answer, request_hash=asked, cause=intent.intent_id)
+            return answer
+        outcome = strategy_of(envelope, answer)
+        cause = answer.interaction_id
+        if isinstance(outcome, NoDecision):
+            await self._record.no_decision(intent, outcome, request_hash=asked, cause=cause)
+        else:
+            await self._record.strategy(intent, outcome, request_hash=asked, cause=cause)
+        return outcome
+
+    def envelope(
+        self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
+    ) -> LLMEnvelope:
+        """Return what the model is asked: equal arguments give equal envelopes but for times of creation."""
+        evidence = execution_evidence(intent.symbol, bars, intent.quantity, spread_bps)
+        limits = self._limits.narrowed_to(intent, instrument)
+        envelope_id = derived_id(self._settings.session_id, "execution", intent.intent_id)
+        builder = (
+            EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)
+            .for_execution()
+            .with_instructions(FILL_STRATEGY_PROMPT.text, prompt_version=FILL_STRATEGY_PROMPT.version)
+            .with_context(_context(intent, limits, bars[-1], spread_bps), as_of=bars[-1].close_time)
+            .with_output_schema(FILL_STRATEGY_SCHEMA)
+            .with_provider(self._settings.provider, self._settings.model)
+            .with_agent(self._settings.agent_id, "execution")
+            .with_tenant(self._settings.tenant_id)
+            .with_subject(intent.symbol, step=STEP)
+            .with_trace(intent.trace_id, intent.intent_id)
+            .with_as_of(intent.as_of)
+            .with_deadline(self._clock.now() + self._settings.answer_within)
+        )
+        for item in evidence:
+            builder.add_evidence(item.source, item.content, available_at=bars[-1].close_time)
+        return builder.build()
+
+
+def strategy_of(envelope: LLMEnvelope, interaction: LLMInteraction) -> FillStrategy | NoDecision:
+    """Read the strategy out of an attempt, held against the limits once more; anything less is no decision."""
+    result = interaction.result
+    if not result.actionable:
+        description = result.error or "the answer must not become an order"
+        missing = FailureReason(category=FailureKind.INTERNAL_ERROR, description=description)
+        return _none(envelope, result.failure or missing)
+    text = exact_bytes(result.parsed_output).decode()
+    violations = check_fill_strategy(envelope, text)
+    if violations:
+        told = "; ".join(violation.message for violation in violations)
+        reason = FailureReason(
+            category=FailureKind.PARSING_ERROR,
+            description="the fill strategy is outside its limits",
+            technical_details=told,
+        )
+        return _none(envelope, reason)
+    return read_strategy(text)
+
+
+def _none(envelope: LLMEnvelope, reason: FailureReason) -> NoDecision:
+    return NoDecision(
+        reason=reason, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id, as_of=envelope.as_of
+    )
+
+
+def _context(intent: OrderIntent, limits: FillLimits, last: Bar, spread_bps: Decimal) -> Mapping[str, Any]:
+    order = intent.model_dump(
+        mode="json",
+        include={
+            "symbol",
+            "side",
+            "quantity",
+            "kind",
+            "arrival_price",
+            "limit_price",
+            "stop_loss",
+            "take_profit",
+        },
+    )
+    return {
+        "limits": limits.model_dump(mode="json"),
+        "order": order,
+        "market": {"last_close": last.close, "spread_bps": spread_bps, "bar_seconds": last.timeframe.seconds},
+    }

@@ -1,0 +1,94 @@
+"""What shall be traded, and the limits within which it may be filled."""
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Annotated, Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, Field, model_validator
+
+from agentic_trading.desk.exchange import OrderType
+from agentic_trading.desk.instrument import EXACT, Instrument, Price, Quantity, Side
+
+
+class OrderIntent(BaseModel, frozen=True):
+    """What shall be bought or sold, decided and sized by code; how it is filled is still open.
+
+    `arrival_price` is the last close at `as_of`, against which fills are judged. `limit_price` is the worst
+    price at which an entry is still wanted; None takes the market. An exit only reduces, and has no stop or
+    target. `causation_id` is the event that asked for it.
+    """
+
+    intent_id: str
+    symbol: str
+    side: Side
+    quantity: Quantity
+    kind: Literal["entry", "exit"]
+    arrival_price: Price
+    limit_price: Price | None = None
+    stop_loss: Price | None = None
+    take_profit: Price | None = None
+    reason: Annotated[str, Field(max_length=500)] = ""
+    as_of: AwareDatetime
+    expires_at: AwareDatetime
+    trace_id: str
+    causation_id: str = ""
+
+    @model_validator(mode="after")
+    def _lives_and_fits_its_kind(self) -> Self:
+        if self.expires_at <= self.as_of:
+            raise ValueError(f"expires_at {self.expires_at} must be after as_of {self.as_of}")
+        if self.kind == "exit" and (self.limit_price or self.stop_loss or self.take_profit):
+            raise ValueError(
+                "an exit takes no limit_price, stop_loss or take_profit; allowed are those of an entry"
+            )
+        return self
+
+    @property
+    def reference_price(self) -> Decimal:
+        """What the price reference `arrival` means: the limit of the plan, or else the last close."""
+        return self.limit_price or self.arrival_price
+
+
+class FillLimits(BaseModel, frozen=True):
+    """The bounds of a fill strategy, set by code before the model is asked.
+
+    `max_participation` is a share of a bar's volume, `max_deadline_s` counts from `as_of`, `price_band_bps`
+    bounds limit offsets to either side. Bars are `bar_seconds` long; intervals count in whole bars.
+    `may_cross` is False where the plan's price is the worst that is wanted: then orders stand at that price
+    or to its passive side, and never cross.
+    """
+
+    max_slices: Annotated[int, Field(ge=1, le=20)] = 10
+    max_participation: Annotated[Decimal, Field(gt=0, le=Decimal("0.25"))] = Decimal("0.1")
+    max_deadline_s: Annotated[int, Field(ge=1, le=86_400)] = 3_600
+    price_band_bps: Annotated[Decimal, Field(ge=0, le=1_000)] = Decimal(50)
+    allowed_order_types: Annotated[tuple[OrderType, ...], Field(min_length=1)] = (
+        "market",
+        "limit",
+        "post_only",
+    )
+    min_slice_quantity: Quantity = Decimal("0.001")
+    tick_size: Price = Decimal("0.01")
+    lot_size: Quantity = Decimal("0.00001")
+    bar_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
+    may_cross: bool = True
+
+    def narrowed_to(self, intent: OrderIntent, instrument: Instrument) -> Self:
+        """Return the limits that hold for one intent: its lifetime, its size, its price, its instrument's grid."""
+        lifetime_s = max(1, int((intent.expires_at - intent.as_of).total_seconds()))
+        may_cross = self.may_cross and intent.limit_price is None
+        patient = tuple(kind for kind in self.allowed_order_types if kind != "market" or may_cross)
+        slices = int(EXACT.divide_int(intent.quantity, self.min_slice_quantity))
+        narrower = {
+            "max_deadline_s": min(self.max_deadline_s, lifetime_s),
+            "max_slices": max(1, min(self.max_slices, slices)),
+            "tick_size": instrument.tick_size,
+            "lot_size": instrument.lot_size,
+            "allowed_order_types": patient or self.allowed_order_types,
+            "may_cross": may_cross,
+        }
+        return type(self).model_validate({**self.model_dump(), **narrower})
+
+    def interval(self, seconds: int) -> timedelta:
+        """Return `seconds` rounded up to whole bars."""
+        return timedelta(seconds=-(-seconds // self.bar_seconds) * self.bar_seconds)

@@ -1,0 +1,116 @@
+"""The way to the exchange and back: limits once more, orders out, fills on record."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from agentic_trading.desk.exchange import Cancellation, Exchange, Order, Report
+from agentic_trading.desk.execution.order import FillLimits, OrderIntent
+from agentic_trading.desk.execution.record import TradeRecord
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_order
+from agentic_trading.desk.execution.schedule import plan_orders
+from agentic_trading.desk.execution.strategy import FillStrategy
+from agentic_trading.desk.instrument import EXACT, ZERO, Instrument
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.errors import NoBarsError
+
+MINUTE = timedelta(minutes=1)
+
+
+class Trader:
+    """Send the orders of a strategy, let bars fill them, and record all of it.
+
+    Not for several tasks at once: what is open is looked at before it is added to.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        record: TradeRecord,
+        instruments: Iterable[Instrument],
+        fill_limits: FillLimits,
+        risk_limits: RiskLimits,
+    ) -> None:
+        self._exchange = exchange
+        self._record = record
+        self._instruments = {instrument.symbol: instrument for instrument in instruments}
+        self._fill_limits = fill_limits
+        self._risk_limits = risk_limits
+        self._closes: dict[str, Decimal] = {}
+        self._submitted: deque[datetime] = deque()
+
+    async def place(self, intent: OrderIntent, strategy: FillStrategy) -> Sequence[Order] | Rejection:
+        """Submit and record the orders of a strategy: all of them, or none if a limit stops one."""
+        instrument = self._instruments[intent.symbol]
+        limits = self._fill_limits.narrowed_to(intent, instrument)
+        orders = plan_orders(intent, strategy, limits)
+        facts = await self.facts(intent.symbol, intent.as_of)
+        for order in orders:
+            rejection = check_order(order, self._risk_limits, instrument, facts)
+            if rejection is not None:
+                await self._record.rejection(intent, rejection)
+                return rejection
+            facts = _with_pending(facts, order)
+        for order in orders:
+            await self._record.order(intent, order)
+            await self._exchange.submit(order)
+            self._submitted.append(intent.as_of)
+        return orders
+
+    async def on_bar(self, bar: Bar) -> list[Report]:
+        """Let a closed bar fill what is open; return and record what happened, in order."""
+        reports = await self._exchange.on_bar(bar)
+        self._closes[bar.symbol] = bar.close
+        for report in reports:
+            await self._record.report(report)
+        return reports
+
+    async def withdraw(self, symbol: str) -> list[Cancellation]:
+        """Cancel and record what is unfilled of a symbol, before its position is closed."""
+        unfilled = [
+            entry.order.order_id
+            for entry in await self._exchange.open_orders()
+            if entry.order.symbol == symbol and entry.left > 0
+        ]
+        ended = [await self._exchange.cancel(order_id) for order_id in unfilled]
+        cancelled = [cancellation for cancellation in ended if cancellation is not None]
+        for cancellation in cancelled:
+            await self._record.report(cancellation)
+        return cancelled
+
+    async def facts(self, symbol: str, at: datetime) -> RiskFacts:
+        """Return what the limits need to know at `at`; raises `NoBarsError` before the first bar of `symbol`."""
+        if symbol not in self._closes:
+            raise NoBarsError(symbol)
+        while self._submitted and self._submitted[0] <= at - MINUTE:
+            self._submitted.popleft()
+        account = await self._exchange.account()
+        working = [entry for entry in await self._exchange.open_orders() if entry.left > 0]
+        return RiskFacts(
+            last_close=self._closes[symbol],
+            equity=account.equity(self._closes),
+            position=account.quantity(symbol),
+            pending=sum(
+                (
+                    EXACT.multiply(entry.order.side.sign, entry.left)
+                    for entry in working
+                    if entry.order.symbol == symbol and not entry.order.reduce_only
+                ),
+                ZERO,
+            ),
+            open_orders=len(working),
+            orders_last_minute=len(self._submitted),
+        )
+
+
+def _with_pending(facts: RiskFacts, order: Order) -> RiskFacts:
+    """Return the facts as they are once `order` is open too."""
+    added = ZERO if order.reduce_only else EXACT.multiply(order.side.sign, order.quantity)
+    return replace(
+        facts,
+        pending=EXACT.add(facts.pending, added),
+        open_orders=facts.open_orders + 1,
+        orders_last_minute=facts.orders_last_minute + 1,
+    )

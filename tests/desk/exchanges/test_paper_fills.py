@@ -1,0 +1,276 @@
+"""Fills on paper, each computed by hand: half a spread of 1 bps, fees of 2 bps to make and 5 bps to take."""
+
+from decimal import Decimal
+
+from agentic_trading.desk.exchange import Cancellation, CancelReason, Fill
+from agentic_trading.desk.exchanges.costs import Costs
+from tests.desk.trade import FIVE_MINUTES, START, bar, fills_of, order, paper
+
+DECISION_BAR = bar(0, "100 101 99 100")
+CALM = "100 101 99 100"
+
+
+async def test_a_market_order_pays_the_next_open_and_half_a_spread() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order())
+
+    (fill,) = fills_of(await exchange.on_bar(bar(1, "100.50 102 100 101")))
+
+    assert fill.price == Decimal("100.52")  # 100.50 + 1 bps = 100.51005, up to the tick
+    assert fill.fee == Decimal("0.05026000")  # 5 bps of 100.52
+    assert (fill.liquidity, fill.cause, fill.fee_currency) == ("taker", "order", "USDT")
+    assert (fill.bar_open_time, fill.time) == (START + FIVE_MINUTES, START + 2 * FIVE_MINUTES)
+    assert (await exchange.account()).cash == Decimal("9899.42974000")
+
+
+async def test_a_market_order_to_sell_gets_the_next_open_less_half_a_spread() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(side="sell"))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(1, "100.50 102 100 101")))
+
+    assert fill.price == Decimal("100.48")  # 100.50 - 1 bps = 100.48995, down to the tick
+    assert (await exchange.account()).cash == Decimal("10100.42976000")
+    assert (await exchange.account()).quantity("BTCUSDT") == -1
+
+
+async def test_a_fee_is_rounded_up_to_a_hundred_millionth() -> None:
+    costs = Costs(maker_fee_bps=Decimal("0.333"))
+
+    assert costs.fee(Decimal("27953.83"), Decimal("0.00001"), "maker") == Decimal(
+        "0.00000931"
+    )  # 0.0000093086
+
+
+async def test_a_limit_that_is_exactly_touched_is_not_filled() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(order_type="limit", limit_price=Decimal(99)))
+
+    assert await exchange.on_bar(bar(1, CALM)) == []
+
+
+async def test_a_limit_that_is_traded_through_is_filled_at_its_price_as_maker() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(order_type="limit", limit_price=Decimal(99)))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(1, "100 101 98.99 100")))
+
+    assert (fill.price, fill.liquidity) == (99, "maker")
+    assert fill.fee == Decimal("0.01980000")  # 2 bps of 99
+
+
+async def test_a_limit_to_sell_is_filled_by_a_bar_that_trades_above_it() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(side="sell", order_type="limit", limit_price=Decimal(101)))
+
+    assert await exchange.on_bar(bar(1, CALM)) == []
+    (fill,) = fills_of(await exchange.on_bar(bar(2, "100 101.01 99 100")))
+    assert fill.price == 101
+
+
+async def test_a_limit_that_arrives_beyond_the_open_takes_the_better_open() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(order_type="limit", limit_price=Decimal(102)))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(1, CALM)))
+
+    assert (fill.price, fill.liquidity) == (Decimal("100.01"), "taker")
+
+
+async def test_a_limit_that_arrives_close_to_the_open_never_pays_more_than_its_price() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(order_type="limit", limit_price=Decimal("200.01")))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(1, "200 201 199 200")))
+
+    assert fill.price == Decimal("200.01")  # the spread alone would make it 200.02
+
+
+async def test_a_resting_limit_is_filled_at_its_price_by_a_bar_that_opens_beyond_it() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(order_type="limit", limit_price=Decimal(99)))
+    await exchange.on_bar(bar(1, CALM))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(2, "97 98 96 97")))
+
+    assert (fill.price, fill.liquidity) == (99, "maker")
+
+
+async def test_a_post_only_order_rests_at_its_price_even_where_the_open_is_better() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(order_type="post_only", limit_price=Decimal(99)))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(1, "97 98 96 97")))
+
+    assert (fill.price, fill.liquidity) == (99, "maker")
+
+
+async def test_a_post_only_order_that_would_take_is_cancelled() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(order_type="post_only", limit_price=Decimal("100.01")))
+
+    (end,) = await exchange.on_bar(bar(1, CALM))
+
+    assert isinstance(end, Cancellation)
+    assert end.reason is CancelReason.WOULD_TAKE
+
+
+async def test_a_pegged_order_stands_below_the_last_close_before_it_became_active() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(
+        order(order_type="post_only", peg_bps=Decimal(50), active_from=START + 2 * FIVE_MINUTES)
+    )
+    await exchange.on_bar(bar(1, "100 121 99 120"))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(2, "120 121 119 120")))
+
+    assert fill.price == Decimal("119.40")  # 120 - 50 bps
+
+
+async def test_a_pegged_order_waits_for_a_close_to_be_pegged_to() -> None:
+    exchange = paper()
+    await exchange.submit(order(order_type="limit", peg_bps=Decimal(50)))
+
+    assert await exchange.on_bar(bar(1, "100 101 90 100")) == []
+    (fill,) = fills_of(await exchange.on_bar(bar(2, "100 101 90 100")))
+    assert fill.price == Decimal("99.50")
+
+
+async def test_an_order_takes_its_share_of_each_bar() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(quantity=Decimal("2.5"), max_participation=Decimal("0.1")))
+
+    taken = [
+        fill.quantity
+        for number in (1, 2, 3)
+        for fill in fills_of(await exchange.on_bar(bar(number, CALM, volume="10.0099")))
+    ]
+
+    assert taken == [Decimal(1), Decimal(1), Decimal("0.5")]  # 1.00099 down to lots of 0.001
+
+
+async def test_all_orders_together_take_the_share_that_the_exchange_allows() -> None:
+    exchange = paper(max_participation=Decimal("0.15"))
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(max_participation=Decimal("0.1")))
+    await exchange.submit(order(order_id="o2", max_participation=Decimal("0.1")))
+
+    first, second = fills_of(await exchange.on_bar(bar(1, CALM, volume="10")))
+
+    assert (first.quantity, second.quantity) == (1, Decimal("0.5"))
+
+
+async def test_a_bar_in_which_nothing_traded_fills_nothing() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order())
+
+    assert await exchange.on_bar(bar(1, "100 100 100 100", volume="0")) == []
+    assert len(await exchange.open_orders()) == 1
+
+
+async def test_immediate_or_cancel_ends_with_the_first_bar() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(time_in_force="ioc", max_participation=Decimal("0.1")))
+
+    fill, end = await exchange.on_bar(bar(1, CALM, volume="6"))
+
+    assert isinstance(fill, Fill)
+    assert isinstance(end, Cancellation)
+    assert (fill.quantity, end.quantity, end.reason) == (
+        Decimal("0.6"),
+        Decimal("0.4"),
+        CancelReason.IMMEDIATE_OR_CANCEL,
+    )
+
+
+async def test_a_deadline_cancels_what_is_left() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(
+        order(order_type="limit", limit_price=Decimal(90), expires_at=START + 2 * FIVE_MINUTES)
+    )
+
+    assert await exchange.on_bar(bar(1, CALM)) == []
+    (end,) = await exchange.on_bar(bar(2, "100 101 80 100"))
+    assert isinstance(end, Cancellation)
+    assert (end.reason, end.quantity) == (CancelReason.DEADLINE, 1)
+
+
+async def test_a_deadline_takes_what_is_left_at_the_next_open() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    deadline = START + 2 * FIVE_MINUTES
+    await exchange.submit(
+        order(order_type="post_only", limit_price=Decimal(90), expires_at=deadline, on_expiry="cross")
+    )
+    await exchange.on_bar(bar(1, CALM))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(2, "105 106 104 105")))
+
+    assert (fill.price, fill.cause, fill.liquidity) == (Decimal("105.02"), "deadline", "taker")
+
+
+async def test_a_crossing_order_goes_on_until_it_is_filled() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    deadline = START + FIVE_MINUTES + FIVE_MINUTES / 2
+    await exchange.submit(order(expires_at=deadline, on_expiry="cross", max_participation=Decimal("0.1")))
+
+    reports = [await exchange.on_bar(bar(number, CALM, volume="4")) for number in (1, 2, 3)]
+
+    causes = [(fill.quantity, fill.cause) for report in reports for fill in fills_of(report)]
+    assert causes == [(Decimal("0.4"), "order"), (Decimal("0.4"), "deadline"), (Decimal("0.2"), "deadline")]
+
+
+async def test_a_bar_that_closes_after_the_deadline_does_not_fill_a_resting_order() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(
+        order(order_type="limit", limit_price=Decimal(99), expires_at=START + 1.5 * FIVE_MINUTES)
+    )
+
+    assert await exchange.on_bar(bar(1, "100 101 90 100")) == []
+
+
+async def test_a_halt_fills_nothing_and_the_deadline_is_kept_at_the_reopening() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    deadline = START + 3 * FIVE_MINUTES
+    await exchange.submit(order(order_type="limit", limit_price=Decimal(99), expires_at=deadline))
+    await exchange.submit(order(order_id="o2", expires_at=START + 40 * FIVE_MINUTES))
+
+    end, fill = await exchange.on_bar(bar(17, "90 91 89 90"))
+
+    assert isinstance(end, Cancellation)
+    assert isinstance(fill, Fill)
+    assert (end.order_id, end.reason) == ("o1", CancelReason.DEADLINE)
+    assert (fill.order_id, fill.price) == ("o2", Decimal("90.01"))
+
+
+async def test_a_cancelled_order_is_dated_by_the_last_bar_or_its_own_start() -> None:
+    exchange = paper()
+    await exchange.submit(order())
+    await exchange.submit(order(order_id="o2"))
+
+    before = await exchange.cancel("o1")
+    await exchange.on_bar(DECISION_BAR)
+    after = await exchange.cancel("o2")
+
+    assert before
+    assert after
+    assert (before.time, after.time) == (START + FIVE_MINUTES, START + FIVE_MINUTES)
+    assert await exchange.cancel("never submitted") is None

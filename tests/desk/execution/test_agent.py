@@ -1,0 +1,181 @@
+"""The execution agent: what it asks, what it takes for an answer, and what it puts on record."""
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.desk.execution.agent import ExecutionAgent, strategy_of
+from agentic_trading.desk.execution.order import FillLimits
+from agentic_trading.desk.execution.prompts import FILL_STRATEGY_PROMPT
+from agentic_trading.desk.execution.strategy import FillStrategy, strategy_id
+from agentic_trading.desk.market.errors import NoBarsError
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.errors import LookAheadError
+from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from tests.build import interaction
+from tests.desk.execution.asked import (
+    SETTINGS,
+    SPREAD,
+    RuleGateway,
+    SilentGateway,
+    asked,
+    closed_bars,
+    text_of,
+)
+from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, intent, strategy
+
+AS_OF = START + FIVE_MINUTES
+
+
+def agent_of(gateway: RuleGateway) -> ExecutionAgent:
+    """Return an agent that asks `gateway`."""
+    return ExecutionAgent(gateway, SimClock(AS_OF), FillLimits(), SETTINGS)
+
+
+async def decided(gateway: RuleGateway, **changes: Any) -> FillStrategy | NoDecision:
+    """Have the built intent decided."""
+    return await agent_of(gateway).decide(intent(**changes), BTC, closed_bars(), SPREAD)
+
+
+def test_an_envelope_belongs_to_the_trace_and_is_caused_by_the_intent() -> None:
+    envelope = asked()
+
+    assert envelope.workflow is EnvelopeWorkflow.EXECUTION
+    assert (envelope.trace_id, envelope.causation_id) == ("t1", "i1")
+    assert (envelope.subject, envelope.step) == ("BTCUSDT", "fill_strategy")
+    assert (envelope.as_of, envelope.context_as_of) == (AS_OF, AS_OF)
+    assert envelope.deadline == AS_OF + timedelta(seconds=60)
+    assert envelope.prompt_version == FILL_STRATEGY_PROMPT.version
+
+
+def test_the_same_intent_gives_the_same_envelope() -> None:
+    assert asked().envelope_id == asked().envelope_id
+    assert asked().request_hash == asked().request_hash
+    assert asked().envelope_id != asked(intent(intent_id="i9")).envelope_id
+
+
+def test_an_envelope_tells_the_limits_the_order_and_the_market() -> None:
+    context = asked().context
+
+    assert context["limits"]["max_deadline_s"] == 3600
+    assert context["limits"]["max_slices"] == 10
+    assert context["order"]["quantity"] == "1"
+    assert context["order"]["side"] == "buy"
+    assert context["market"] == {"last_close": "100", "spread_bps": "2", "bar_seconds": 300}
+
+
+def test_evidence_is_named_by_place_and_dated_by_the_last_close() -> None:
+    evidence = asked().retrieved_evidence
+
+    assert [(item.evidence_id, item.source) for item in evidence] == [
+        ("E1", "bars"),
+        ("E2", "volume"),
+        ("E3", "volatility"),
+    ]
+    assert {item.available_at for item in evidence} == {AS_OF}
+
+
+def test_an_envelope_is_small() -> None:
+    envelope = asked(bars=[bar(number - 23, "100 101 99 100") for number in range(24)])
+
+    assert len(envelope.context_json) + sum(map(len, envelope.evidence_json)) < 2_000
+
+
+def test_the_prompt_has_the_version_of_its_bytes() -> None:
+    assert len(FILL_STRATEGY_PROMPT.version) == 16
+    assert "E1, E2" in FILL_STRATEGY_PROMPT.text
+
+
+async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
+    gateway = RuleGateway()
+
+    outcome = await decided(gateway)
+
+    assert isinstance(outcome, FillStrategy)
+    made, chosen = gateway.events
+    assert (made.kind, made.id, made.causation_id) == ("order.intent", "i1", "assessment-1")
+    assert (chosen.kind, chosen.id) == ("fill.strategy", strategy_id("i1"))
+    assert chosen.causation_id == interaction(envelope=gateway.asked[0]).interaction_id
+    assert {event.trace_id for event in gateway.events} == {"t1"}
+    assert {event.as_of for event in gateway.events} == {AS_OF}
+    assert chosen.body["symbol"] == "BTCUSDT"
+    assert chosen.body["request_hash"] == gateway.asked[0].request_hash
+    assert (
+        FillStrategy.model_validate({name: chosen.body[name] for name in FillStrategy.model_fields})
+        == outcome
+    )
+
+
+async def test_a_gateway_without_an_answer_gives_no_decision() -> None:
+    reason = FailureReason(category=FailureKind.UNDELIVERABLE, description="no worker")
+    gateway = SilentGateway(NoDecision(reason=reason))
+
+    outcome = await decided(gateway)
+
+    assert outcome == NoDecision(reason=reason)
+    assert [event.kind for event in gateway.events] == ["order.intent", "no_decision"]
+    assert gateway.events[-1].causation_id == "i1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "category"),
+    [
+        (
+            {"success": False, "failure": FailureReason(category=FailureKind.TIMEOUT, description="late")},
+            "timeout",
+        ),
+        ({"success": False, "error": "odd"}, "internal_error"),
+        ({"validation_passed": False}, "internal_error"),
+        ({"in_doubt": True}, "internal_error"),
+        ({"actionable": False}, "internal_error"),
+        ({"parsed_output": {}}, "parsing_error"),
+    ],
+)
+async def test_an_answer_that_must_not_become_an_order_gives_no_decision(
+    changes: dict[str, Any], category: str
+) -> None:
+    gateway = RuleGateway(**changes)
+
+    outcome = await decided(gateway)
+
+    assert isinstance(outcome, NoDecision)
+    assert outcome.reason.category == category
+    assert (outcome.envelope_id, outcome.trace_id) == (gateway.asked[0].envelope_id, "t1")
+    assert gateway.events[-1].kind == "no_decision"
+    assert gateway.events[-1].body["reason"]["category"] == category
+
+
+async def test_an_accepted_answer_outside_the_limits_is_still_no_decision() -> None:
+    gateway = RuleGateway(lambda _: text_of(strategy(), max_participation="0.25"))
+
+    outcome = await decided(gateway)
+
+    assert isinstance(outcome, NoDecision)
+    assert "max_participation is 0.25" in outcome.reason.technical_details
+
+
+def test_a_strategy_is_read_digit_for_digit_from_an_attempt() -> None:
+    envelope = asked()
+    written = {**strategy().model_dump(), "expected_slippage_bps": Decimal("0.10000000000000000001")}
+
+    outcome = strategy_of(envelope, interaction(envelope=envelope, parsed_output=written))
+
+    assert isinstance(outcome, FillStrategy)
+    assert str(outcome.expected_slippage_bps) == "0.10000000000000000001"
+
+
+async def test_a_bar_that_is_not_closed_yet_is_refused_and_nothing_is_recorded() -> None:
+    gateway = RuleGateway()
+
+    with pytest.raises(LookAheadError):
+        await agent_of(gateway).decide(intent(), BTC, [*closed_bars(), bar(1, "100 101 99 100")], SPREAD)
+
+    assert gateway.events == []
+
+
+async def test_without_a_bar_there_is_nothing_to_ask_about() -> None:
+    with pytest.raises(NoBarsError):
+        await agent_of(RuleGateway()).decide(intent(), BTC, [], SPREAD)

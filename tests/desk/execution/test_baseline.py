@@ -1,0 +1,91 @@
+"""The baselines, and what filling has cost against the price of the decision."""
+
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from agentic_trading.desk.execution.baseline import buy_and_hold, market_now
+from agentic_trading.desk.execution.shortfall import Shortfall, implementation_shortfall
+from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, exit_intent, fills_of, intent, order, paper
+
+BARS = [
+    bar(0, "100 101 99 100"),
+    bar(1, "100.50 101 100 101"),
+    bar(2, "101 103 100 102"),
+    bar(3, "102 103 101 103"),
+]
+
+
+async def test_market_now_pays_the_open_after_each_decision() -> None:
+    leaves = exit_intent(as_of=START + 3 * FIVE_MINUTES)
+
+    outcome = await market_now([leaves, intent()], BARS, paper())
+
+    assert [(fill.price, fill.side) for fill in outcome.fills] == [
+        (Decimal("100.52"), "buy"),
+        (Decimal("101.98"), "sell"),
+    ]
+    assert outcome.account.positions == ()
+    assert (
+        outcome.equity == outcome.account.cash == Decimal(10_000) + sum(f.cash_change for f in outcome.fills)
+    )
+
+
+async def test_market_now_keeps_stops_and_targets() -> None:
+    outcome = await market_now([intent(take_profit=Decimal(102))], BARS, paper())
+
+    assert [fill.cause for fill in outcome.fills] == ["order", "take_profit"]
+
+
+async def test_an_intent_after_the_last_bar_is_not_filled() -> None:
+    late = intent(as_of=START + timedelta(hours=1), expires_at=START + timedelta(hours=2))
+
+    assert (await market_now([late], BARS, paper())).fills == ()
+
+
+async def test_buy_and_hold_spends_the_cash_at_the_first_open() -> None:
+    outcome = await buy_and_hold(BARS, paper(), BTC)
+
+    (fill,) = outcome.fills
+    assert fill.price == Decimal("100.01")
+    assert fill.quantity == Decimal("99.940")  # 10,000 / (100.01 x 1.0005), down to lots
+    assert outcome.equity == outcome.account.cash + fill.quantity * 103
+
+
+async def test_a_baseline_needs_bars() -> None:
+    with pytest.raises(ValueError, match="needs bars"):
+        await market_now([], [], paper())
+
+
+async def test_the_shortfall_is_price_and_fees_against_the_arrival_price() -> None:
+    exchange = paper()
+    await exchange.on_bar(BARS[0])
+    await exchange.submit(order(stop_loss=Decimal(98), max_participation=Decimal("0.0006")))
+    fills = await exchange.on_bar(BARS[1])
+    stopped = await exchange.on_bar(bar(2, "97 98 96 97"))
+
+    shortfall = implementation_shortfall(intent(), fills_of([*fills, *stopped]))
+
+    assert shortfall == Shortfall(
+        intent_id="i1",
+        filled=Decimal("0.600"),
+        unfilled=Decimal("0.400"),
+        price_cost=Decimal("0.31200"),  # 0.6 x 0.52
+        fees=Decimal("0.03015600"),
+        total_bps=Decimal("57.0260"),
+    )
+
+
+def test_what_was_never_filled_has_no_cost() -> None:
+    shortfall = implementation_shortfall(intent(), [])
+
+    assert (shortfall.filled, shortfall.unfilled, shortfall.total_bps) == (0, 1, None)
+
+
+async def test_a_sale_below_the_arrival_price_is_a_cost() -> None:
+    sold = intent(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96))
+
+    outcome = await market_now([sold], [BARS[0], bar(1, "99 99 99 99")], paper())
+
+    assert implementation_shortfall(sold, outcome.fills).price_cost == Decimal("1.01000")

@@ -1,0 +1,58 @@
+"""The evidence of an execution envelope, computed by hand."""
+
+from decimal import Decimal
+
+import pytest
+
+from agentic_trading.canonical import plain
+from agentic_trading.desk.execution.facts import execution_evidence
+from agentic_trading.desk.market.errors import NoBarsError
+from tests.desk.trade import bar
+
+BARS = [
+    bar(0, "100 101 99 100", "10"),
+    bar(1, "100 102 100 101.5", "20"),
+    bar(2, "101.5 102 101 102", "60"),
+]
+
+
+def test_volume_and_range_are_told_as_exact_text() -> None:
+    bars, volume, volatility = execution_evidence("BTCUSDT", BARS, Decimal("0.3"), Decimal(1))
+
+    assert plain(volume.content) == {
+        "bars": 3,
+        "mean": "30.000000",
+        "median": "20.000000",
+        "last": "60",
+        "order_to_mean": "0.010000",
+    }
+    assert plain(volatility.content) == {
+        "bars": 3,
+        "mean_range_bps": "165.03",  # 200, 197.0443 and 98.0392
+        "last_range_bps": "98.04",
+        "widest_range_bps": "200.00",
+        "move_bps": "200.00",
+        "spread_bps": "1",
+    }
+    assert plain(bars.content)["rows"][-1] == ["2026-01-02T00:10:00Z", "101.5", "102", "101", "102", "60"]
+
+
+def test_only_the_last_six_bars_are_shown() -> None:
+    many = [bar(number, "100 101 99 100") for number in range(10)]
+
+    (shown, *_) = execution_evidence("BTCUSDT", many, Decimal(1), Decimal(1))
+
+    assert len(shown.content["rows"]) == 6
+
+
+def test_without_volume_there_is_no_share_of_it() -> None:
+    still = [bar(0, "100 100 100 100", "0")]
+
+    (_, volume, _) = execution_evidence("BTCUSDT", still, Decimal(1), Decimal(1))
+
+    assert volume.content["order_to_mean"] is None
+
+
+def test_no_bars_are_an_error() -> None:
+    with pytest.raises(NoBarsError):
+        execution_evidence("BTCUSDT", [], Decimal(1), Decimal(1))

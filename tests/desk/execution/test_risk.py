@@ -1,0 +1,176 @@
+"""The limits between a plan and an intent, and between an order and the exchange."""
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.desk.execution.risk import (
+    Approved,
+    Rejection,
+    RiskFacts,
+    RiskLimits,
+    check_intent,
+    check_order,
+    size_position,
+)
+from tests.desk.trade import BTC, exit_intent, intent, order
+
+LIMITS = RiskLimits(max_order_notional=Decimal(5_000), max_position_notional=Decimal(6_000))
+FACTS = RiskFacts(last_close=Decimal(100), equity=Decimal(10_000))
+
+
+def rule(outcome: Approved | Rejection | None) -> str | None:
+    """Return the rule that an outcome names, None if it passed."""
+    return outcome.rule if isinstance(outcome, Rejection) else None
+
+
+def checked(limits: RiskLimits = LIMITS, facts: RiskFacts = FACTS, **changes: Any) -> str | None:
+    """Return the rule that stops an intent with `changes`."""
+    return rule(check_intent(intent(**changes), limits, BTC, facts))
+
+
+def test_an_intent_inside_all_limits_is_approved_unchanged() -> None:
+    assert check_intent(intent(), LIMITS, BTC, FACTS) == Approved(intent=intent())
+
+
+def test_a_quantity_is_rounded_down_to_lots() -> None:
+    outcome = check_intent(intent(quantity=Decimal("1.0009999")), LIMITS, BTC, FACTS)
+
+    assert isinstance(outcome, Approved)
+    assert outcome.intent.quantity == Decimal("1.000")
+
+
+@pytest.mark.parametrize(
+    ("changes", "stopped_by"),
+    [
+        ({"quantity": Decimal("0.0009")}, "min_quantity"),
+        ({"quantity": Decimal(50)}, None),
+        ({"quantity": Decimal("50.001")}, "max_order_notional"),
+        ({"stop_loss": None}, "stop_loss"),
+        ({"stop_loss": Decimal(100)}, "stop_loss"),
+        ({"stop_loss": Decimal("98.001")}, "tick_size"),
+        ({"take_profit": Decimal(100)}, "take_profit"),
+        ({"take_profit": None}, None),
+        ({"arrival_price": Decimal("105.01"), "take_profit": None}, "price_collar"),
+        ({"limit_price": Decimal(95), "stop_loss": Decimal(94)}, None),
+        ({"limit_price": Decimal("94.99"), "stop_loss": Decimal(94)}, "price_collar"),
+        ({"side": "sell", "stop_loss": Decimal(102), "take_profit": Decimal(96)}, None),
+        ({"side": "sell"}, "stop_loss"),
+        ({"side": "sell", "stop_loss": Decimal(102), "take_profit": Decimal(104)}, "take_profit"),
+    ],
+)
+def test_an_entry_is_held_against_each_limit(changes: dict[str, Any], stopped_by: str | None) -> None:
+    assert checked(**changes) == stopped_by
+
+
+def test_a_stop_may_be_left_out_where_none_is_required() -> None:
+    assert checked(LIMITS.model_copy(update={"require_stop": False}), stop_loss=None) is None
+
+
+def test_a_position_counts_what_is_held_and_what_is_still_open() -> None:
+    held = replace(FACTS, position=Decimal(20))
+    with_open = replace(held, pending=Decimal(20))
+
+    assert checked(facts=held, quantity=Decimal(40)) is None
+    assert checked(facts=held, quantity=Decimal("40.001")) == "max_position"
+    assert checked(facts=with_open, quantity=Decimal("20.001")) == "max_position"
+
+
+def test_a_position_is_worth_no_more_than_its_part_of_the_equity() -> None:
+    poor = replace(FACTS, equity=Decimal(1_000))
+
+    assert checked(facts=poor, quantity=Decimal("9.5")) is None
+    assert checked(facts=poor, quantity=Decimal("9.501")) == "max_position"
+
+
+def test_an_entry_that_makes_the_position_smaller_is_not_stopped_by_its_size() -> None:
+    short = replace(FACTS, position=Decimal(-90), equity=Decimal(100))
+
+    assert checked(facts=short, quantity=Decimal(50)) is None
+
+
+def test_an_exit_may_be_as_large_as_the_position_and_no_larger() -> None:
+    held = replace(FACTS, position=Decimal(80), equity=Decimal(100))
+
+    assert rule(check_intent(exit_intent(quantity=Decimal(80)), LIMITS, BTC, held)) is None
+    assert rule(check_intent(exit_intent(quantity=Decimal("80.001")), LIMITS, BTC, held)) == "reduce_only"
+    assert (
+        rule(check_intent(exit_intent(), LIMITS, BTC, replace(held, position=Decimal(-1)))) == "reduce_only"
+    )
+
+
+def test_an_exit_may_be_smaller_than_the_least_entry() -> None:
+    coarse = BTC.model_copy(update={"min_quantity": Decimal(1)})
+    held = replace(FACTS, position=Decimal("0.002"))
+
+    assert rule(check_intent(exit_intent(quantity=Decimal("0.002")), LIMITS, coarse, held)) is None
+
+
+def test_the_rate_and_the_number_of_open_orders_are_limited() -> None:
+    few = LIMITS.model_copy(update={"max_orders_per_minute": 2, "max_open_orders": 3})
+
+    assert checked(few, replace(FACTS, orders_last_minute=1, open_orders=2)) is None
+    assert checked(few, replace(FACTS, orders_last_minute=2)) == "max_orders_per_minute"
+    assert checked(few, replace(FACTS, open_orders=3)) == "max_open_orders"
+
+
+@pytest.mark.parametrize(
+    ("changes", "stopped_by"),
+    [
+        ({}, None),
+        ({"quantity": Decimal("1.0001")}, "lot_size"),
+        ({"quantity": Decimal("50.001")}, "max_order_notional"),
+        ({"quantity": Decimal("50.001"), "reduce_only": True}, None),
+        ({"order_type": "limit", "limit_price": Decimal("99.999")}, "tick_size"),
+        ({"order_type": "limit", "limit_price": Decimal("105.01")}, "price_collar"),
+        ({"order_type": "limit", "peg_bps": Decimal(-501)}, "price_collar"),
+        ({"order_type": "limit", "peg_bps": Decimal(500)}, None),
+    ],
+)
+def test_an_order_is_held_against_the_limits_again(changes: dict[str, Any], stopped_by: str | None) -> None:
+    assert rule(check_order(order(**changes), LIMITS, BTC, FACTS)) == stopped_by
+
+
+def test_a_rejection_says_what_was_and_what_is_allowed() -> None:
+    outcome = check_intent(intent(quantity=Decimal(51)), LIMITS, BTC, FACTS)
+
+    assert outcome == Rejection(rule="max_order_notional", was="5100.000", allowed="at most 5000")
+
+
+def test_a_position_is_sized_by_what_may_be_lost() -> None:
+    quantity = size_position(Decimal(10_000), Decimal(100), Decimal(97), Decimal(1), LIMITS, BTC)
+
+    assert quantity == Decimal("33.333")  # 100 to lose, 3 a unit
+
+
+def test_a_near_stop_is_bounded_by_notional_and_exposure() -> None:
+    def sized(equity: int) -> Decimal:
+        return size_position(Decimal(equity), Decimal(100), Decimal("99.9"), Decimal(1), LIMITS, BTC)
+
+    assert sized(10_000) == 50
+    assert sized(1_000) == Decimal("9.5")
+
+
+@pytest.mark.parametrize(("equity", "stop"), [(10_000, 100), (0, 97), (-5, 97)])
+def test_where_nothing_can_be_sized_the_size_is_zero(equity: int, stop: int) -> None:
+    assert size_position(Decimal(equity), Decimal(100), Decimal(stop), Decimal(1), LIMITS, BTC) == 0
+
+
+@given(
+    st.decimals(1, 1_000_000, places=2),
+    st.decimals(1, 100_000, places=2),
+    st.decimals(1, 100_000, places=2),
+    st.decimals("0.1", 5, places=1),
+)
+def test_a_sized_position_never_passes_its_risk_or_its_limits(
+    equity: Decimal, entry: Decimal, stop: Decimal, risk_pct: Decimal
+) -> None:
+    quantity = size_position(equity, entry, stop, risk_pct, LIMITS, BTC)
+
+    assert quantity % BTC.lot_size == 0
+    assert quantity * abs(entry - stop) <= equity * risk_pct / 100
+    assert quantity * entry <= min(LIMITS.max_order_notional, equity * LIMITS.max_exposure_pct / 100)

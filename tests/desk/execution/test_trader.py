@@ -1,0 +1,141 @@
+"""Orders out and fills back: all of a strategy's orders or none, and every step on record with its cause."""
+
+from decimal import Decimal
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.desk.exchange import Exchange
+from agentic_trading.desk.execution.order import FillLimits
+from agentic_trading.desk.execution.record import TradeRecord
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits
+from agentic_trading.desk.execution.strategy import strategy_id
+from agentic_trading.desk.execution.trader import Trader
+from agentic_trading.desk.market.errors import NoBarsError
+from tests.desk.execution.asked import RuleGateway
+from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, exit_intent, intent, order, paper, strategy
+
+CALM = "100 101 99 100"
+AS_OF = START + FIVE_MINUTES
+
+
+def trader_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal) -> Trader:
+    """Return a trader whose risk limits are the defaults but for `limits`."""
+    risk = RiskLimits.model_validate({"max_order_notional": 5_000, **limits})
+    return Trader(exchange, TradeRecord(gateway, SimClock(AS_OF)), [BTC], FillLimits(), risk)
+
+
+async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:
+    gateway, exchange = RuleGateway(), paper()
+    trader = trader_on(exchange, gateway)
+    await trader.on_bar(bar(0, CALM))
+
+    placed = await trader.place(intent(), strategy(algo="twap", slices=2, interval_seconds=300))
+
+    assert not isinstance(placed, Rejection)
+    assert tuple(entry.order for entry in await exchange.open_orders()) == tuple(placed)
+    assert [(event.kind, event.id, event.causation_id) for event in gateway.events] == [
+        ("order.submitted", made.order_id, strategy_id("i1")) for made in placed
+    ]
+
+
+async def test_if_one_slice_is_stopped_by_a_limit_no_slice_is_sent() -> None:
+    gateway, exchange = RuleGateway(), paper()
+    trader = trader_on(exchange, gateway, max_open_orders=2)
+    await trader.on_bar(bar(0, CALM))
+
+    outcome = await trader.place(intent(), strategy(algo="twap", slices=3, interval_seconds=300))
+
+    assert isinstance(outcome, Rejection)
+    assert outcome.rule == "max_open_orders"
+    assert await exchange.open_orders() == ()
+    (event,) = gateway.events
+    assert (event.kind, event.causation_id) == ("order.rejected", strategy_id("i1"))
+    assert event.body["rule"] == "max_open_orders"
+    assert event.body["symbol"] == "BTCUSDT"
+
+
+async def test_slices_count_together_against_the_position() -> None:
+    exchange = paper()
+    trader = trader_on(exchange, RuleGateway(), max_position_notional=Decimal(150))
+    await trader.on_bar(bar(0, CALM))
+    await trader.place(intent(), strategy())
+
+    outcome = await trader.place(intent(intent_id="i2"), strategy())
+
+    assert isinstance(outcome, Rejection)
+    assert outcome.rule == "max_position"
+
+
+async def test_fills_and_cancellations_are_recorded_with_their_order_as_cause() -> None:
+    gateway = RuleGateway()
+    trader = trader_on(paper(), gateway)
+    await trader.on_bar(bar(0, CALM))
+    await trader.place(intent(), strategy(time_in_force="ioc", on_deadline="cancel"))
+
+    fill, end = await trader.on_bar(bar(1, CALM, volume="6"))
+
+    submitted, *reported = gateway.events
+    assert [event.kind for event in reported] == ["fill", "order.cancelled"]
+    assert {event.causation_id for event in reported} == {submitted.id}
+    assert {event.trace_id for event in gateway.events} == {"t1"}
+    assert [event.as_of for event in reported] == [fill.time, end.time] == [START + 2 * FIVE_MINUTES] * 2
+    assert reported[0].body["quantity"] == "0.600"
+
+
+async def test_the_facts_are_those_of_the_account_and_of_what_is_open() -> None:
+    exchange = paper()
+    trader = trader_on(exchange, RuleGateway())
+    await trader.on_bar(bar(0, CALM))
+    await trader.place(intent(quantity=Decimal(2)), strategy())
+    await trader.on_bar(bar(1, CALM, volume="12"))
+    await exchange.submit(order(order_id="x", intent_id="x", side="sell", reduce_only=True))
+
+    facts = await trader.facts("BTCUSDT", START + 2 * FIVE_MINUTES)
+
+    held = await exchange.account()
+    assert facts == RiskFacts(
+        last_close=Decimal(100),
+        equity=held.equity({"BTCUSDT": Decimal(100)}),
+        position=Decimal("1.2"),
+        pending=Decimal("0.8"),
+        open_orders=2,
+        orders_last_minute=0,
+    )
+
+
+async def test_orders_of_the_last_minute_are_counted() -> None:
+    trader = trader_on(paper(), RuleGateway(), max_orders_per_minute=1)
+    await trader.on_bar(bar(0, CALM))
+    await trader.place(intent(), strategy())
+
+    at_once = await trader.place(intent(intent_id="i2"), strategy())
+    later = await trader.place(intent(intent_id="i3", as_of=START + 2 * FIVE_MINUTES), strategy())
+
+    assert isinstance(at_once, Rejection)
+    assert at_once.rule == "max_orders_per_minute"
+    assert not isinstance(later, Rejection)
+
+
+async def test_before_a_position_is_closed_what_is_unfilled_is_withdrawn() -> None:
+    gateway, exchange = RuleGateway(), paper()
+    trader = trader_on(exchange, gateway)
+    await trader.on_bar(bar(0, CALM))
+    await trader.place(intent(quantity=Decimal(2)), strategy())
+    await trader.on_bar(bar(1, CALM, volume="12"))
+
+    (cancelled,) = await trader.withdraw("BTCUSDT")
+    await trader.place(
+        exit_intent(quantity=Decimal("1.2"), as_of=START + 2 * FIVE_MINUTES), strategy(order_type="market")
+    )
+    await trader.on_bar(bar(2, CALM))
+
+    assert cancelled.quantity == Decimal("0.8")
+    assert (await exchange.account()).positions == ()
+    assert await trader.withdraw("BTCUSDT") == []
+    assert "order.cancelled" in [event.kind for event in gateway.events]
+
+
+async def test_before_the_first_bar_nothing_is_known() -> None:
+    with pytest.raises(NoBarsError):
+        await trader_on(paper(), RuleGateway()).facts("BTCUSDT", START)
