@@ -1,0 +1,193 @@
+"""The analyst: asks about the market when something has happened, and puts what was decided on record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from agentic_trading.canonical import utc_text
+from agentic_trading.client.gateway import Gateway
+from agentic_trading.clock import Clock
+from agentic_trading.desk.analysis.answer import read_result
+from agentic_trading.desk.analysis.assessment import Assessment, Demands, Provenance, assess
+from agentic_trading.desk.analysis.context import Limits
+from agentic_trading.desk.analysis.question import STEP, last_close, put_question
+from agentic_trading.desk.exchange import Position
+from agentic_trading.desk.market.snapshot import MarketSnapshot
+from agentic_trading.desk.market.triggers import Skip, SkipReason, Trigger, TriggerRules, decide
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureReason, NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
+
+
+@dataclass(frozen=True, slots=True)
+class AnalystSettings:
+    """When the analyst asks, how long an answer is of use, and what it must reach to become a trade."""
+
+    triggers: TriggerRules = field(default_factory=TriggerRules)
+    answer_within: timedelta = timedelta(minutes=5)
+    limits: Limits = field(default_factory=Limits)
+    demands: Demands = field(default_factory=Demands)
+
+
+class CmtAnalyst:
+    """Watch one symbol at the closes of its decision timeframe.
+
+    Each close is a trace of its own: a `skip`, or a `trigger` followed by an `assessment` or a
+    `no_decision`. Their ids follow from the session, the symbol and the moment, so that the same session
+    over the same bars gives the same ids. Ask one analyst one thing at a time.
+    """
+
+    def __init__(
+        self,
+        client: Gateway,
+        clock: Clock,
+        *,
+        session_id: str,
+        provider: LLMProvider,
+        model: str = "",
+        agent_id: str = "cmt-analyst",
+        tenant_id: str = "default",
+        settings: AnalystSettings | None = None,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._session_id = session_id
+        self._provider = provider
+        self._model = model
+        self._agent_id = agent_id
+        self._tenant_id = tenant_id
+        self._settings = settings or AnalystSettings()
+        self._before: MarketSnapshot | None = None
+        self._assessed_at: datetime | None = None
+
+    def remember(self, snapshot: MarketSnapshot, *, assessed_at: datetime | None) -> None:
+        """Go on after `snapshot`, which an earlier run has seen; `assessed_at` is its last assessment."""
+        self._before = snapshot
+        self._assessed_at = assessed_at
+
+    async def consider(
+        self,
+        snapshot: MarketSnapshot,
+        *,
+        position: Position | None = None,
+        cause: str = "",
+    ) -> Assessment | NoDecision | Skip:
+        """Ask about the market if there is reason to; return what was decided, or why nobody was asked.
+
+        Call it at any close: between the closes of the decision timeframe it returns a `Skip` and leaves no
+        record. `cause` is the id of the event that brought the bar. Whatever keeps the call from giving a
+        usable answer comes back as `NoDecision`. Raises `LookAheadError` for a snapshot that holds a bar from
+        after its `as_of`, and `BusError` if nothing can be published.
+        """
+        if not self._is_new(snapshot):
+            return Skip(SkipReason.NO_NEW_BAR, f"no {snapshot.decision} bar has closed")
+        before, self._before = self._before, snapshot
+        outcome = decide(before, snapshot, self._settings.triggers, assessed_at=self._assessed_at)
+        if isinstance(outcome, Skip):
+            await self._record("skip", snapshot, cause, {"reason": outcome.reason, "detail": outcome.detail})
+            return outcome
+        envelope = self._envelope(snapshot, outcome, position)
+        await self._record("trigger", snapshot, cause, _trigger_body(outcome, snapshot))
+        return await self._ask(snapshot, envelope)
+
+    def _is_new(self, snapshot: MarketSnapshot) -> bool:
+        frame = snapshot.frames.get(snapshot.decision)
+        earlier = self._before.frames.get(snapshot.decision) if self._before else None
+        return frame is not None and (earlier is None or earlier.close_time < frame.close_time)
+
+    async def _ask(self, snapshot: MarketSnapshot, envelope: LLMEnvelope) -> Assessment | NoDecision:
+        answer = await self._client.ask(envelope)
+        if isinstance(answer, NoDecision):
+            return await self._undecided(snapshot, envelope, answer.reason, cause=envelope.envelope_id)
+        judgement = read_result(envelope, answer.result)
+        if isinstance(judgement, FailureReason):
+            return await self._undecided(snapshot, envelope, judgement, cause=answer.interaction_id)
+        self._assessed_at = snapshot.as_of
+        provenance = self._provenance(snapshot, envelope, answer)
+        assessment = assess(judgement, provenance, self._settings.demands)
+        await self._record("assessment", snapshot, answer.interaction_id, assessment.model_dump(mode="json"))
+        return assessment
+
+    def _envelope(
+        self,
+        snapshot: MarketSnapshot,
+        trigger: Trigger,
+        position: Position | None,
+    ) -> LLMEnvelope:
+        envelope_id = self._id(snapshot, "envelope")
+        builder = EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)
+        put_question(builder, snapshot, trigger, position=position, limits=self._settings.limits)
+        builder.with_trace(self._trace_id(snapshot), causation_id=self._id(snapshot, "trigger"))
+        builder.with_agent(self._agent_id, "cmt_analyst").with_tenant(self._tenant_id)
+        builder.with_provider(self._provider, self._model)
+        builder.with_deadline(self._clock.now() + self._settings.answer_within)
+        return builder.build()
+
+    def _provenance(
+        self,
+        snapshot: MarketSnapshot,
+        envelope: LLMEnvelope,
+        answer: LLMInteraction,
+    ) -> Provenance:
+        return Provenance(
+            assessment_id=self._id(snapshot, "assessment"),
+            trace_id=envelope.trace_id,
+            envelope_id=envelope.envelope_id,
+            interaction_id=answer.interaction_id,
+            request_hash=envelope.request_hash,
+            symbol=snapshot.symbol,
+            as_of=snapshot.as_of,
+            last_close=last_close(snapshot),
+        )
+
+    async def _undecided(
+        self,
+        snapshot: MarketSnapshot,
+        envelope: LLMEnvelope,
+        reason: FailureReason,
+        *,
+        cause: str,
+    ) -> NoDecision:
+        decision = NoDecision(
+            reason=reason,
+            envelope_id=envelope.envelope_id,
+            trace_id=envelope.trace_id,
+            as_of=snapshot.as_of,
+        )
+        body = {"request_hash": envelope.request_hash, **decision.model_dump(mode="json")}
+        await self._record("no_decision", snapshot, cause, body)
+        return decision
+
+    async def _record(self, kind: str, snapshot: MarketSnapshot, cause: str, body: Mapping[str, Any]) -> None:
+        event = Event(
+            kind=kind,
+            id=self._id(snapshot, kind),
+            trace_id=self._trace_id(snapshot),
+            causation_id=cause,
+            tenant_id=self._tenant_id,
+            as_of=snapshot.as_of,
+            time=self._clock.now(),
+            body={"symbol": snapshot.symbol, "step": STEP, **body},
+        )
+        await self._client.record(event)
+
+    def _trace_id(self, snapshot: MarketSnapshot) -> str:
+        return derived_id(self._session_id, snapshot.symbol, utc_text(snapshot.as_of), STEP)
+
+    def _id(self, snapshot: MarketSnapshot, part: str) -> str:
+        return derived_id(self._trace_id(snapshot), part)
+
+
+def _trigger_body(trigger: Trigger, snapshot: MarketSnapshot) -> dict[str, Any]:
+    """Tell what happened, and on which bar: it is where the question `why this order` ends."""
+    bar = snapshot.frames[snapshot.decision].last.bar
+    return {
+        "kind": trigger.kind,
+        "detail": trigger.detail,
+        "bar": {**bar.model_dump(mode="json"), "close_time": utc_text(bar.close_time)},
+        "last_close": str(last_close(snapshot)),
+    }

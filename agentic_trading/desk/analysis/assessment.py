@@ -1,0 +1,137 @@
+"""What follows from a judgement: total, vetoes, reward for risk and the verdict, all computed here."""
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final
+
+from pydantic import AwareDatetime, BaseModel
+
+from agentic_trading.desk.analysis.judgement import Judgement, Layer, Layers
+from agentic_trading.desk.analysis.plan import TradePlan, trade_plan
+from agentic_trading.desk.instrument import Side
+
+VETO_LAYERS: Final = (Layer.TREND, Layer.INDICATORS)
+VETO_SCORE: Final = -2
+
+
+class Verdict(StrEnum):
+    """What was decided. To stand aside is a decision; a call that failed is a `NoDecision`, and none of these."""
+
+    LONG = "long"
+    SHORT = "short"
+    STAND_ASIDE = "stand_aside"
+
+
+VERDICTS: Final = {Side.BUY: Verdict.LONG, Side.SELL: Verdict.SHORT}
+
+
+class StandAside(StrEnum):
+    """Why there is no trade, the first reason that holds."""
+
+    NEUTRAL = "neutral"
+    VETO = "veto"
+    BELOW_THRESHOLD = "below_threshold"
+    POOR_RISK_REWARD = "poor_risk_reward"
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What a judgement must reach to become a trade.
+
+    `threshold` is the least total, of at most 8 with the five layers of today; `min_risk_reward` the least
+    reward for one unit of risk.
+    """
+
+    threshold: int = 3
+    min_risk_reward: Decimal = field(default=Decimal("1.00"))
+
+
+class Provenance(BaseModel, frozen=True):
+    """Where a judgement comes from: the ids of its chain, the market's moment and price.
+
+    `interaction_id` is that of the attempt that gave it. `last_close` is the price that was known at
+    `as_of`, in the quote currency.
+    """
+
+    assessment_id: str
+    trace_id: str
+    envelope_id: str
+    interaction_id: str
+    request_hash: str
+    symbol: str
+    as_of: AwareDatetime
+    last_close: Decimal
+
+
+class Assessment(Provenance, frozen=True):
+    """A judgement and what we make of it.
+
+    `plan` is there if and only if the verdict is long or short, `stand_aside` if and only if it is not.
+    `risk_reward` is that of the proposed plan, whether it is traded or not.
+    """
+
+    judgement: Judgement
+    total: int
+    threshold: int
+    vetoed_by: tuple[Layer, ...]
+    risk_reward: Decimal | None
+    min_risk_reward: Decimal
+    verdict: Verdict
+    stand_aside: StandAside | None
+    plan: TradePlan | None
+
+
+def assess(judgement: Judgement, provenance: Provenance, demands: Demands) -> Assessment:
+    """Return the assessment of a judgement that has passed `check_cmt_assessment`."""
+    proposed = None
+    if judgement.trade_plan is not None:
+        proposed = trade_plan(
+            provenance.symbol,
+            judgement.direction,
+            judgement.trade_plan,
+            provenance.last_close,
+        )
+    total, vetoed_by = total_score(judgement.layers), vetoes(judgement.layers)
+    reason = _why_not(proposed, total, vetoed_by, demands)
+    return Assessment(
+        **dict(provenance),
+        judgement=judgement,
+        total=total,
+        threshold=demands.threshold,
+        vetoed_by=vetoed_by,
+        risk_reward=proposed.risk_reward if proposed else None,
+        min_risk_reward=demands.min_risk_reward,
+        verdict=Verdict.STAND_ASIDE if reason or not proposed else VERDICTS[proposed.side],
+        stand_aside=reason,
+        plan=None if reason else proposed,
+    )
+
+
+def total_score(layers: Layers) -> int:
+    """Return the sum of the scores, -6 to 8: how far the layers together speak for the overall direction."""
+    return sum(judged.score for _, judged in layers.by_layer())
+
+
+def vetoes(layers: Layers) -> tuple[Layer, ...]:
+    """Return which of trend and indicators speak against the overall direction as far as they can."""
+    return tuple(
+        layer for layer, judged in layers.by_layer() if layer in VETO_LAYERS and judged.score <= VETO_SCORE
+    )
+
+
+def _why_not(
+    proposed: TradePlan | None,
+    total: int,
+    vetoed_by: tuple[Layer, ...],
+    demands: Demands,
+) -> StandAside | None:
+    if proposed is None:
+        return StandAside.NEUTRAL
+    if vetoed_by:
+        return StandAside.VETO
+    if total < demands.threshold:
+        return StandAside.BELOW_THRESHOLD
+    if proposed.risk_reward < demands.min_risk_reward:
+        return StandAside.POOR_RISK_REWARD
+    return None

@@ -1,0 +1,75 @@
+"""The context of a question: what the envelope says beside the evidence, as written and as read back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+
+from agentic_trading.desk.analysis.judgement import Layer
+from agentic_trading.desk.exchange import Position
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.llm.envelope import LLMEnvelope
+
+LAYER_SOURCES: Final[Mapping[str, Layer]] = MappingProxyType({f"layers/{layer}": layer for layer in Layer})
+"""The source that an evidence item of each layer bears."""
+
+
+class Limits(BaseModel, frozen=True):
+    """How far a proposed trade may reach.
+
+    No price further from the last close than `max_distance_atr` times the ATR, no stop or target further
+    from the entry than `max_distance_percent` of it.
+    """
+
+    max_distance_percent: int = Field(default=50, ge=1, le=50)
+    max_distance_atr: int = Field(default=10, ge=1)
+
+
+class Prompting(BaseModel, frozen=True):
+    """Why the question is asked now."""
+
+    kind: str
+    detail: str
+
+
+class Context(BaseModel, frozen=True):
+    """What holds for the whole question.
+
+    `last_close` is exact; `atr` is that of the decision timeframe, in units of price, rounded as in the
+    evidence.
+    """
+
+    symbol: str
+    decision_timeframe: Timeframe
+    timeframes: tuple[Timeframe, ...]
+    last_close: Decimal = Field(gt=0)
+    atr: Decimal = Field(gt=0)
+    prompted_by: Prompting
+    position: Position | None
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class LayerEvidence:
+    """The evidence of one layer, and the name by which an answer may cite it."""
+
+    name: str
+    content: Any
+
+
+def evidence_names(envelope: LLMEnvelope) -> tuple[str, ...]:
+    """Return the names by which an answer may cite the evidence: `E1`, `E2`, … in order of place."""
+    return tuple(f"E{place}" for place, _ in enumerate(envelope.retrieved_evidence, start=1))
+
+
+def evidence_by_layer(envelope: LLMEnvelope) -> dict[Layer, LayerEvidence]:
+    """Return the evidence of each layer that has any."""
+    named = zip(evidence_names(envelope), envelope.retrieved_evidence, strict=True)
+    return {
+        LAYER_SOURCES[item.source]: LayerEvidence(name, item.content)
+        for name, item in named
+        if item.source in LAYER_SOURCES
+    }

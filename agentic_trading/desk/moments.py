@@ -1,0 +1,57 @@
+"""Several feeds as one sequence of moments: everything that closes at the same time comes at once."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The bars that close at `at`, in order of symbol, and what was noted of the feeds before them."""
+
+    at: datetime
+    bars: tuple[Bar, ...]
+    notes: tuple[Gap | Duplicate, ...]
+
+
+async def moments(feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> AsyncGenerator[Moment]:
+    """Give the moments of `feeds` in order of time, each feed's first `most_bars` bars; raises what a feed raises.
+
+    A moment is given as soon as every feed has shown its next bar or its end.
+    """
+    readers = [_Reader(feed, most_bars) for feed in sorted(feeds, key=lambda feed: feed.symbol)]
+    for reader in readers:
+        await reader.advance()
+    while waiting := [reader for reader in readers if reader.head is not None]:
+        at = min(reader.head.close_time for reader in waiting if reader.head is not None)
+        due = [reader for reader in waiting if reader.head is not None and reader.head.close_time == at]
+        bars = tuple(reader.head for reader in due if reader.head is not None)
+        yield Moment(at, bars, tuple(note for reader in due for note in reader.notes))
+        for reader in due:
+            await reader.advance()
+
+
+class _Reader:
+    """One feed, looked at one bar ahead."""
+
+    def __init__(self, feed: BarFeed, most_bars: int | None) -> None:
+        self._items: AsyncIterator[Bar | Gap | Duplicate] = aiter(feed)
+        self._left = most_bars
+        self.head: Bar | None = None
+        self.notes: list[Gap | Duplicate] = []
+
+    async def advance(self) -> None:
+        """Move to the next bar, or to the end."""
+        self.head, self.notes = None, []
+        if self._left == 0:
+            return
+        async for item in self._items:
+            if isinstance(item, Bar):
+                self.head = item
+                break
+            self.notes.append(item)
+        if self._left is not None:
+            self._left -= 1

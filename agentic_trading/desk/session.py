@@ -1,0 +1,221 @@
+"""The main job: a trading session from bars to fills."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Protocol
+
+from agentic_trading.client.gateway import Gateway
+from agentic_trading.clock import Clock
+from agentic_trading.desk.analysis.analyst import CmtAnalyst
+from agentic_trading.desk.analysis.assessment import Assessment
+from agentic_trading.desk.analysis.plan import TradePlan
+from agentic_trading.desk.exchange import Exchange
+from agentic_trading.desk.execution.agent import ExecutionAgent
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.proposal import Proposal, propose_entry, propose_exit
+from agentic_trading.desk.execution.risk import Approved, Rejection, RiskFacts, RiskLimits
+from agentic_trading.desk.execution.strategy import FillStrategy
+from agentic_trading.desk.execution.trader import Trader
+from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.market.snapshot import MarketView
+from agentic_trading.desk.moments import Moment, moments
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.event import Event
+
+BARS_SHOWN = 48
+"""How many of the last bars the execution agent is told about: four hours of five minutes."""
+
+
+class MovableClock(Clock, Protocol):
+    """A clock that is told the market's time."""
+
+    def advance_to(self, moment: datetime) -> None:
+        """Be at `moment`, or later."""
+        ...
+
+
+@dataclass(slots=True)
+class SymbolDesk:
+    """What one symbol needs: its view of the market, its analyst, and the last bars."""
+
+    instrument: Instrument
+    view: MarketView
+    analyst: CmtAnalyst
+    bars: list[Bar] = field(default_factory=list)
+
+    def push(self, bar: Bar) -> None:
+        """Take the next closed bar."""
+        self.view.push(bar, as_of=bar.close_time)
+        self.bars.append(bar)
+        del self.bars[:-BARS_SHOWN]
+
+
+@dataclass(frozen=True, slots=True)
+class TradingRules:
+    """How an assessment becomes an intent: percent of the equity at risk, and how long the intent lives."""
+
+    risk_pct: Decimal = Decimal(1)
+    intent_lives: timedelta = timedelta(hours=1)
+    spread_bps: Decimal = Decimal(2)
+
+
+class TradingSession:
+    """Carry bars to the exchange and the analysts, assessments to intents, strategies to orders.
+
+    Everything at one moment is done before time moves on. Calls of several symbols run at once; what changes the
+    book is done one symbol after the other, in order of symbol, so that the answers' order decides nothing.
+    A decision taken at a bar's close can be filled by the next bar at the earliest. `intents` are those that
+    passed the limits, in order.
+    """
+
+    def __init__(
+        self,
+        *,
+        desks: Mapping[str, SymbolDesk],
+        execution: ExecutionAgent,
+        trader: Trader,
+        exchange: Exchange,
+        gateway: Gateway,
+        clock: MovableClock,
+        limits: RiskLimits,
+        rules: TradingRules,
+        after_moment: Callable[[Moment], Awaitable[None]],
+    ) -> None:
+        self._desks = desks
+        self._execution = execution
+        self._trader = trader
+        self._exchange = exchange
+        self._gateway = gateway
+        self._clock = clock
+        self._limits = limits
+        self._rules = rules
+        self._after_moment = after_moment
+        self.intents: list[OrderIntent] = []
+        self._stopping = False
+        self._waiting: asyncio.Timeout | None = None
+
+    def stop(self) -> None:
+        """End after the moment under way; a wait for the next bar ends at once. Harmless twice."""
+        self._stopping = True
+        if self._waiting is not None:
+            self._waiting.reschedule(0)
+
+    async def run(self, feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> None:
+        """Trade until the feeds end or `stop` is called.
+
+        Raises what a feed raises for a bar that is none, `StoreError` and `BusError`; what came before is on record.
+        """
+        async with aclosing(moments(feeds, most_bars=most_bars)) as sequence:
+            while not self._stopping and (moment := await self._next(sequence)) is not None:
+                await self._live_through(moment)
+                await self._after_moment(moment)
+
+    async def _next(self, sequence: AsyncGenerator[Moment]) -> Moment | None:
+        try:
+            async with asyncio.timeout(None) as self._waiting:
+                return await anext(sequence, None)
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting = None
+
+    async def _live_through(self, moment: Moment) -> None:
+        self._clock.advance_to(moment.at)
+        for bar in moment.bars:
+            self._desks[bar.symbol].push(bar)
+            await self._trader.on_bar(bar)
+        assessments = await self._assess(moment)
+        intents = [intent for each in assessments for intent in await self._intents(each)]
+        self.intents.extend(intents)
+        for intent, strategy in await self._strategies(intents):
+            await self._trader.place(intent, strategy)
+
+    async def _assess(self, moment: Moment) -> list[Assessment]:
+        """Let every analyst look at the moment, all at once; return what they decided, in order of symbol."""
+        asked = []
+        account = await self._exchange.account()
+        held = {position.symbol: position for position in account.positions}
+        async with asyncio.TaskGroup() as group:
+            for bar in moment.bars:
+                desk = self._desks[bar.symbol]
+                looking = desk.analyst.consider(desk.view.snapshot(), position=held.get(bar.symbol))
+                asked.append(group.create_task(looking, name=f"analyst-{bar.symbol}"))
+        return [each for task in asked if isinstance(each := task.result(), Assessment)]
+
+    async def _intents(self, assessment: Assessment) -> list[OrderIntent]:
+        """Turn an assessment into at most one intent; what stands in its way is on record."""
+        plan = assessment.plan
+        if plan is None:
+            return []
+        facts = await self._trader.facts(assessment.symbol, assessment.as_of)
+        held = facts.position * plan.side.sign
+        if held > 0:
+            await self._note(
+                assessment, "intent.skipped", {"reason": "position_open", "position": facts.position}
+            )
+            return []
+        await self._trader.withdraw(assessment.symbol)
+        facts = await self._trader.facts(assessment.symbol, assessment.as_of)
+        proposed = self._exit(assessment, facts) if held else self._entry(assessment, plan, facts)
+        match proposed:
+            case Approved(intent=intent):
+                return [intent]
+            case Rejection():
+                await self._note(assessment, "intent.rejected", proposed.model_dump())
+                return []
+
+    def _entry(self, assessment: Assessment, plan: TradePlan, facts: RiskFacts) -> Approved | Rejection:
+        proposal = Proposal(
+            side=plan.side,
+            entry=plan.entry if plan.entry_type == "limit" else None,
+            stop=plan.stop,
+            target=plan.target,
+            risk_pct=self._rules.risk_pct,
+            reason=f"{assessment.verdict}: total {assessment.total}, reward for risk {plan.risk_reward}",
+            as_of=assessment.as_of,
+            expires_at=assessment.as_of + self._rules.intent_lives,
+            trace_id=assessment.trace_id,
+            causation_id=assessment.assessment_id,
+        )
+        return propose_entry(proposal, self._limits, self._desks[assessment.symbol].instrument, facts)
+
+    def _exit(self, assessment: Assessment, facts: RiskFacts) -> Approved | Rejection:
+        return propose_exit(
+            f"{assessment.verdict} against the open position",
+            self._limits,
+            self._desks[assessment.symbol].instrument,
+            facts,
+            as_of=assessment.as_of,
+            expires_at=assessment.as_of + self._rules.intent_lives,
+            trace_id=assessment.trace_id,
+            causation_id=assessment.assessment_id,
+        )
+
+    async def _strategies(self, intents: Sequence[OrderIntent]) -> list[tuple[OrderIntent, FillStrategy]]:
+        """Ask how each intent shall be filled, all at once; an intent without a decision gets no order."""
+        asked = []
+        async with asyncio.TaskGroup() as group:
+            for intent in intents:
+                desk = self._desks[intent.symbol]
+                deciding = self._execution.decide(intent, desk.instrument, desk.bars, self._rules.spread_bps)
+                asked.append((intent, group.create_task(deciding, name=f"execution-{intent.symbol}")))
+        decided = [(intent, task.result()) for intent, task in asked]
+        return [(intent, strategy) for intent, strategy in decided if isinstance(strategy, FillStrategy)]
+
+    async def _note(self, assessment: Assessment, kind: str, body: Mapping[str, object]) -> None:
+        event = Event(
+            kind=kind,
+            id=derived_id(kind, assessment.assessment_id),
+            trace_id=assessment.trace_id,
+            causation_id=assessment.assessment_id,
+            as_of=assessment.as_of,
+            time=self._clock.now(),
+            body={"symbol": assessment.symbol, **body},
+        )
+        await self._gateway.record(event)

@@ -1,0 +1,84 @@
+"""A trade as it follows from a judgement."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from agentic_trading.desk.analysis.judgement import Direction
+from agentic_trading.desk.analysis.plan import risk_reward, trade_plan
+from agentic_trading.desk.instrument import Side
+from tests.desk.analysis.build import judgement, plan
+
+PRICES = st.decimals(min_value="1e-18", max_value=999_999_999_999, places=18)
+
+
+@pytest.mark.parametrize(
+    ("entry", "stop", "target", "expected"),
+    [
+        ("100", "90", "120", "2.00"),
+        ("100", "110", "80", "2.00"),
+        ("100", "90", "110", "1.00"),
+        ("100", "90", "109.99", "0.99"),
+        ("100", "97", "102", "0.66"),
+        ("27953.83", "27704.91", "28451.67", "2.00"),
+        (
+            "999999999999",
+            "999999999998.999999999999999999",
+            "1.123456789012345678",
+            "999999999997876543210987654322.00",
+        ),
+    ],
+)
+def test_reward_for_risk_of_hand_counted_plans(entry: str, stop: str, target: str, expected: str) -> None:
+    ratio = risk_reward(Decimal(entry), Decimal(stop), Decimal(target))
+
+    assert str(ratio) == expected
+
+
+@given(PRICES, PRICES, PRICES)
+def test_reward_for_risk_is_exact_but_for_one_rounding_down(
+    entry: Decimal, stop: Decimal, target: Decimal
+) -> None:
+    assume(entry != stop)
+    exact = abs(Fraction(target) - Fraction(entry)) / abs(Fraction(entry) - Fraction(stop))
+
+    ratio = risk_reward(entry, stop, target)
+
+    assert 0 <= exact - Fraction(ratio) < Fraction(1, 100)
+    assert ratio.as_tuple().exponent == -2
+
+
+def test_a_bullish_proposal_buys_and_a_bearish_one_sells() -> None:
+    proposal = judgement().trade_plan
+    assert proposal is not None
+
+    sides = {
+        direction: made.side
+        for direction in Direction
+        if (made := trade_plan("BTCUSDT", direction, proposal, Decimal(100)))
+    }
+
+    assert sides == {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
+
+
+def test_an_entry_at_the_market_is_counted_from_the_last_close() -> None:
+    proposal = judgement().trade_plan
+    assert proposal is not None
+
+    made = trade_plan("BTCUSDT", Direction.BULLISH, proposal, Decimal("100.50"))
+
+    assert made is not None
+    assert (made.entry_type, str(made.entry)) == ("market", "100.50")
+
+
+def test_a_limit_entry_is_counted_from_its_price() -> None:
+    proposal = judgement(trade_plan=plan("95", "90", "105")).trade_plan
+    assert proposal is not None
+
+    made = trade_plan("BTCUSDT", Direction.BULLISH, proposal, Decimal(100))
+
+    assert made is not None
+    assert (made.entry_type, made.entry, made.risk_reward) == ("limit", Decimal(95), Decimal("2.00"))

@@ -1,0 +1,60 @@
+"""What is asked and decided does not change unseen, and its numbers are those of the independent script."""
+
+import json
+import math
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.desk.analysis.evidence import MEASURES, layer_evidence
+from agentic_trading.desk.analysis.judgement import Layer
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.market.snapshot import MarketView
+from tests.golden.analysis.make_golden import FILE, golden
+
+MARKET = Path(__file__).parents[1] / "market"
+MOMENTS = {
+    "btcusdt-2023-03-21T1000.json": "2023-03-21T10:00:00Z",
+    "btcusdt-2023-03-28T1835.json": "2023-03-28T18:35:00Z",
+}
+FIVE_DIGITS = 1e-4
+
+
+@cache
+def evidence_at(moment: str) -> dict[Layer, Any]:
+    """Return the evidence of BTCUSDT as of a moment."""
+    view, until = MarketView("BTCUSDT"), datetime.fromisoformat(moment)
+    for bar in load_sample("btcusdt-5m"):
+        if bar.close_time <= until:
+            view.push(bar, as_of=until)
+    return layer_evidence(view.snapshot(until))
+
+
+def same(one: object, other: object) -> bool:
+    """Tell whether two values are equal, numbers as far as they are told."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=FIVE_DIGITS)
+    return one == other
+
+
+@pytest.mark.parametrize(
+    "part", ["prompt_version", "schema_sha256", "context", "evidence", "answer", "decided"]
+)
+def test_a_change_of_what_is_asked_answered_or_decided_is_seen(part: str) -> None:
+    assert golden()[part] == json.loads(FILE.read_text(encoding="utf-8"))[part]
+
+
+@pytest.mark.parametrize("file", list(MOMENTS))
+@pytest.mark.parametrize("layer", list(MEASURES))
+def test_each_row_holds_what_the_independent_script_computed(file: str, layer: Layer) -> None:
+    told = evidence_at(MOMENTS[file])[layer]
+    computed = json.loads((MARKET / file).read_text(encoding="utf-8"))[layer]["timeframes"]
+
+    assert told["of"] == [frame for frame in Timeframe if frame in computed]
+    for measure in MEASURES[layer]:
+        expected = [computed[frame].get(measure) for frame in told["of"]]
+        assert all(map(same, told[measure], expected)), measure
