@@ -1,0 +1,1 @@
+"""Where everything is put together: settings, wiring, telemetry, the command line."""

@@ -1,0 +1,1 @@
+"""The command line `agentic-trading`, one file a command group."""

@@ -1,0 +1,113 @@
+"""The acts of the demo, each on the session that the overture makes."""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.text import Text
+
+from agentic_trading.app.cli.chains import path_of
+from agentic_trading.app.cli.comparison import comparison
+from agentic_trading.app.cli.output import command_line, heading, show
+from agentic_trading.app.cli.progress import no_bar
+from agentic_trading.app.cli.reading import ask_log
+from agentic_trading.app.options import RunOptions
+from agentic_trading.app.replaying import ReplayReport, replay
+from agentic_trading.app.report import RunReport
+from agentic_trading.app.run import run
+from agentic_trading.app.wire import records_of
+from agentic_trading.audit.verify import LogReport, verify_log
+from agentic_trading.audit.why import why
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+
+BARS: Final = 600
+WORD: Final = ("longer", "shorter")
+"""A word of the analyst's instructions, and what the second act puts in its place."""
+
+
+def overture(session: Path) -> RunReport:
+    """Make a short session and tell what it came to."""
+    options = RunOptions(data=("btcusdt-5m",), out=session, bars=BARS, inject="malformed=10%")
+    with no_bar() as on_progress:
+        report = asyncio.run(run(options, on_progress=on_progress))
+    show(
+        Text("A session of its own", "bold"),
+        Text(
+            f"  {BARS} five-minute bars of BTCUSDT; rules answer, and one answer in ten is broken on purpose. "
+            f"Attempts: {report.attempts}, orders: {report.orders}, fills: {report.fills}; {report.elapsed_s:.1f} s."
+        ),
+    )
+    return report
+
+
+def why_this_order(report: RunReport, forged: Path) -> bool:
+    """Tell why the first fill was; then change it in a copy of the log, and find the change. True if all was found."""
+    fill_id = report.first_fill_id
+    show(heading("Act 1: why this order?"), command_line(f"agentic-trading trace why {fill_id}"), Text())
+    answer = ask_log(report.log, lambda records: why(records, fill_id))
+    show(path_of(answer))
+    forgery = forge(report.log, forged, fill_id)
+    honest, dishonest = _verified(report.log), _verified(forged)
+    show(
+        Text(
+            f"\n  Now somebody improves the price of this fill in a copy of the log: one byte of line {forgery.line}, "
+            f"{forgery.before} becomes {forgery.after}."
+        ),
+        Text(f"  The log:  {honest.finding}.", "green"),
+        Text(f"  The copy: {dishonest.finding}.", "red"),
+    )
+    return honest.is_whole and dishonest.verification.broken_line == forgery.line
+
+
+@dataclass(frozen=True, slots=True)
+class Forgery:
+    """What was changed in a copy of a log: a price in a line."""
+
+    line: int
+    before: str
+    after: str
+
+
+def forge(log: Path, copy: Path, fill_id: str) -> Forgery:
+    """Write a copy of a log in which one digit of a fill's price is another one."""
+    lines = log.read_bytes().split(b"\n")
+    mark = f'"fill_id":"{fill_id}"'.encode()
+    place = next(number for number, line in enumerate(lines) if mark in line)
+    head, name, tail = lines[place].partition(b'"price":"')
+    price = tail.partition(b'"')[0]
+    improved = price[:-1] + (b"1" if price.endswith(b"0") else b"0")
+    lines[place] = head + name + improved + tail[len(price) :]
+    copy.write_bytes(b"\n".join(lines))
+    return Forgery(place + 1, price.decode(), improved.decode())
+
+
+def _verified(log: Path) -> LogReport:
+    async def verified() -> LogReport:
+        async with aclosing(records_of(log)) as records:
+            return await verify_log(records)
+
+    return asyncio.run(verified())
+
+
+def again(session: Path) -> bool:
+    """Replay the session with 8 workers; then with one word of a prompt changed. True if both came out as meant."""
+    show(heading("Act 2: again"), command_line("agentic-trading replay run SESSION --workers 8"), Text())
+    same = asyncio.run(replay(session, workers=8))
+    show(comparison(same))
+    show(Text(f'\n  Now with one word of the analyst\'s prompt changed, "{WORD[0]}" to "{WORD[1]}":\n'))
+    changed = asyncio.run(replay(session, workers=8, edit=with_another_word))
+    show(comparison(changed))
+    return same.identical and _names_the_word(changed)
+
+
+def with_another_word(asked: LLMEnvelope) -> LLMEnvelope:
+    """Return the analyst's envelope with a word of its instructions changed, any other one as it is."""
+    if asked.workflow is not EnvelopeWorkflow.ANALYSIS:
+        return asked
+    return asked.model_copy(update={"instructions": asked.instructions.replace(*WORD)})
+
+
+def _names_the_word(report: ReplayReport) -> bool:
+    return not report.identical and any(WORD[1] in change for change in report.request_changes)

@@ -1,0 +1,26 @@
+"""`agentic-trading demo`: what the records are good for, shown in a minute."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode, stop
+
+
+def demo() -> None:
+    """Show in a minute why an order was sent, that tampering is found, and that a run repeats itself."""
+    from agentic_trading.app.cli.acts import again, overture, why_this_order
+    from agentic_trading.app.cli.start import start
+
+    start()
+    with TemporaryDirectory(prefix="agentic-trading-demo-") as folder:
+        session = Path(folder) / "session"
+        report = overture(session)
+        went_well = why_this_order(report, Path(folder) / "forged.jsonl") and again(session)
+    if not went_well:
+        stop(
+            ExitCode.FOUND_WRONG,
+            "the demo did not come out as it should: what is said above is not what was meant",
+        )
+    typer.echo("\nThe same on a session of your own: agentic-trading run --data btcusdt-5m")

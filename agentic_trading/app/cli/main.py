@@ -1,0 +1,53 @@
+"""`agentic-trading`: the commands together, and how they end."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from agentic_trading import __version__
+from agentic_trading.app.cli import demo, market_data, replay, run, schemas, spend, trace
+from agentic_trading.app.cli.exits import ExitCode, run_to_exit
+
+_EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
+
+app = typer.Typer(
+    name="agentic-trading",
+    help="LLM calls for trading: under budget, on record, repeatable.",
+    epilog=_EXIT_CODES,
+    rich_markup_mode=None,  # plain help starts in half the time
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+app.command(short_help="Run a trading session.")(run.run)
+app.add_typer(trace.app, name="trace")
+app.command(short_help="Sum what calls cost.")(spend.spend)
+app.add_typer(replay.app, name="replay")
+app.add_typer(schemas.app, name="schemas")
+app.add_typer(market_data.app, name="data")
+app.command(short_help="Show the records at work, in a minute.")(demo.demo)
+
+
+def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place
+    """Print the version and end."""
+    if value:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+) -> None:
+    """Take the options that stand before a command; `main` reads `--debug` itself."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run a command and leave with one of `ExitCode`; an error becomes one message, never a traceback."""
+    words = sys.argv[1:] if args is None else args
+    run_to_exit(lambda: app(words, prog_name="agentic-trading"), debug="--debug" in words)

@@ -1,0 +1,38 @@
+"""`agentic-trading data`: the shipped samples, and what is in them or in a file."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from agentic_trading.app.cli.sessions import AsJson
+
+app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file, or - for standard input.")]
+
+
+@app.command("list")
+def list_samples(*, as_json: AsJson = False) -> None:
+    """Name the samples that ship with the package."""
+    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.samples import sample_table
+    from agentic_trading.desk.market.samples import SAMPLES
+
+    if as_json:
+        show_json(list(SAMPLES.values()))
+    else:
+        show(sample_table(SAMPLES.values()))
+
+
+@app.command()
+def describe(name: Name, *, as_json: AsJson = False) -> None:
+    """Read a sample or a file as a run would, and tell its rows, span, gaps, licence and checksum."""
+    from agentic_trading.app.cli.output import facts, show, show_json
+    from agentic_trading.app.cli.samples import described, facts_of
+
+    contents = asyncio.run(described(name))
+    if as_json:
+        show_json(contents)
+    else:
+        show(facts(facts_of(contents)))

@@ -1,0 +1,102 @@
+"""How commands print: one console, plain tables, JSON; imported only by a command that prints."""
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+NANO = 1_000_000_000
+WIDTH_OF_A_PIPE = 240
+"""Columns where nobody looks: a row of a table then stands on one line for the next program."""
+
+
+def console() -> Console:
+    """Return the console on standard output; what it is given is text, never markup."""
+    width = None if sys.stdout.isatty() else WIDTH_OF_A_PIPE
+    return Console(markup=False, highlight=False, emoji=False, width=width, soft_wrap=False)
+
+
+def show(*parts: RenderableType, on: Console | None = None) -> None:
+    """Print each part on standard output, without the blanks that tables leave at the ends of lines."""
+    out = on or console()
+    with out.capture() as drawn:
+        # In a group each text keeps its own wrapping; a command to copy may be wider than the window.
+        out.print(Group(*parts), crop=False)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()), flush=True)
+
+
+def show_json(value: Any) -> None:
+    """Print one JSON document on standard output and nothing else; moments and Decimals become text."""
+    print(orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2).decode(), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """Return an empty table without lines; the columns named in `right` are numbers."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def heading(text: str) -> Text:
+    """Return a title for what follows it."""
+    return Text(f"\n{text}", style="bold cyan")
+
+
+def command_line(text: str) -> Text:
+    """Return a command that the reader may copy: it is never wrapped."""
+    return Text(f"  {text}", style="green", no_wrap=True, overflow="ignore")
+
+
+def printable(text: str) -> str:
+    """Return `text` with everything that would steer a terminal spelled out: models and feeds are not trusted."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def usd(nusd: int) -> str:
+    """Spell nano-dollars as dollars: to the cent above ten of them, with every digit that counts below."""
+    amount = Decimal(nusd) / NANO
+    return f"{amount:,.2f}" if abs(amount) >= 10 else f"{amount:,.6f}"
+
+
+def moment(value: datetime | None) -> str:
+    """Spell a moment to the minute; all of them are UTC."""
+    return "-" if value is None else f"{value:%Y-%m-%d %H:%M}"
+
+
+def counts(numbers: dict[str, int]) -> str:
+    """Spell counts by name, the greatest first."""
+    ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    return " · ".join(f"{printable(name)} {number:,}" for name, number in ordered) or "none"
+
+
+def rows(target: Table, cells: Iterable[Sequence[str]]) -> Table:
+    """Return `target` with a row for each sequence of cells."""
+    for row in cells:
+        target.add_row(*(printable(cell) for cell in row))
+    return target
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Table:
+    """Return labelled lines; a repeated label is an empty one."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(min_width=22)
+    grid.add_column(overflow="fold")
+    return rows(grid, (("  " + label, value) for label, value in pairs))
+
+
+def terminal_is_watching() -> bool:
+    """Say whether a person sees standard error: only then is a progress bar drawn."""
+    return sys.stderr.isatty() and shutil.get_terminal_size().columns > 0

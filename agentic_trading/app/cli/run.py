@@ -1,0 +1,130 @@
+"""`agentic-trading run`: a trading session from bars to fills."""
+
+import asyncio
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode
+
+
+def sample_names() -> list[str]:
+    """Return what the shell may complete after `--data`."""
+    from agentic_trading.desk.market.samples import SAMPLES
+
+    return list(SAMPLES)
+
+
+def usd_amount(text: str) -> Decimal:
+    """Read an amount of dollars without going through a float."""
+    try:
+        return Decimal(text)
+    except InvalidOperation as e:
+        raise typer.BadParameter(f"{text!r} is not an amount; allowed is a number such as 2.50") from e
+
+
+MarketData = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="NAMES",
+        help="Samples, CSV files, or - for standard input, with commas between; SYMBOL= may stand before each.",
+        autocompletion=sample_names,
+    ),
+]
+Mode = Annotated[
+    Literal["backtest", "paper"],
+    typer.Option("--mode", help="Simulated time, or bars as they come."),
+]
+Provider = Annotated[
+    Literal["rules", "recorded"],
+    typer.Option("--provider", help="Who answers: the built-in rules, or an earlier session's answers."),
+]
+RecordedFrom = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="DIR", help="The session whose answers --provider recorded gives."),
+]
+Bars = Annotated[int | None, typer.Option("--bars", metavar="N", help="At most N bars of each symbol.")]
+BudgetUsd = Annotated[
+    Decimal,
+    typer.Option("--budget-usd", metavar="X", parser=usd_amount, help="What all calls may cost, in dollars."),
+]
+Workers = Annotated[int, typer.Option("--workers", metavar="N", help="How many calls at once.")]
+Inject = Annotated[
+    str,
+    typer.Option(
+        "--inject", metavar="FAULTS", help="Faults to plant: malformed=5%,timeout=2%,refusal=1%,cut=1%."
+    ),
+]
+Seed = Annotated[str, typer.Option("--seed", metavar="TEXT", help="Decides which calls the faults hit.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where the session goes; if left out, below AGENTIC_RUNS."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on after the last closed bar of the last run in --out.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
+
+
+def run(
+    *,
+    data: MarketData,
+    mode: Mode = "backtest",
+    provider: Provider = "rules",
+    recorded_from: RecordedFrom = None,
+    bars: Bars = None,
+    budget_usd: BudgetUsd = Decimal(5),
+    workers: Workers = 4,
+    inject: Inject = "",
+    seed: Seed = "1",
+    out: Out = None,
+    resume: Resume = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a trading session: bars in, calls under budget, paper fills out, everything on record.
+
+    A second run into the same folder is run 2 and continues its log. Ctrl-C stops after what is under way;
+    all that was answered is on disk.
+    """
+    from agentic_trading.app.cli.output import show, show_json, terminal_is_watching
+    from agentic_trading.app.cli.progress import bar_on_standard_error, no_bar
+    from agentic_trading.app.cli.start import start
+    from agentic_trading.app.cli.summary import summary
+    from agentic_trading.app.options import RunOptions
+    from agentic_trading.app.run import run as run_session
+
+    settings = start()
+    names = tuple(name.strip() for name in data.split(",") if name.strip())
+    options = RunOptions(
+        data=names,
+        mode=mode,
+        provider=provider,
+        recorded_from=recorded_from,
+        bars=bars,
+        budget_usd=budget_usd,
+        workers=workers,
+        inject=inject,
+        seed=seed,
+        out=out or settings.runs / folder_for(names),
+        resume=resume,
+        models_file=settings.models_file,
+    )
+    progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
+    with progress as on_progress:
+        report = asyncio.run(run_session(options, on_progress=on_progress))
+    if as_json:
+        show_json(report)
+    else:
+        show(summary(report))
+    if report.interrupted:
+        typer.echo("Interrupted; the same command with --resume goes on after the last closed bar.", err=True)
+        raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def folder_for(names: tuple[str, ...]) -> str:
+    """Return the folder of a session that was given none: named after its data."""
+    sources = [name.rpartition("=")[2] for name in names]
+    return "+".join("stdin" if source == "-" else Path(source).name.partition(".")[0] for source in sources)

@@ -1,0 +1,33 @@
+"""`agentic-trading schemas`: the published JSON Schemas and the models they are made from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode, stop
+
+app = typer.Typer(help="The JSON Schemas of messages and answers.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the schemas stand.")]
+
+
+@app.command()
+def write(folder: Folder = Path("schemas")) -> None:
+    """Write every schema from the models."""
+    from agentic_trading.app.schemas import write_schemas
+
+    for file in write_schemas(folder):
+        typer.echo(file)
+
+
+@app.command()
+def check(folder: Folder = Path("schemas")) -> None:
+    """Compare the files with the models; exit 1 names every file that differs."""
+    from agentic_trading.app.schemas import check_schemas, published
+
+    drifts = check_schemas(folder)
+    if drifts:
+        told = "\n".join(f"  {drift.file} {drift.what}" for drift in drifts)
+        stop(ExitCode.FOUND_WRONG, f"schemas differ from the models; agentic-trading schemas write\n{told}")
+    typer.echo(f"{len(published())} schemas in {folder} are those of the models")

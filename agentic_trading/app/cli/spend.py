@@ -1,0 +1,31 @@
+"""`agentic-trading spend`: what calls cost, summed as asked."""
+
+from typing import Annotated
+
+import typer
+
+from agentic_trading.app.cli.sessions import AsJson, Store, log_of
+
+By = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="KEYS",
+        help="Any of agent, model, workflow, day, tenant, provider, with commas between.",
+    ),
+]
+
+
+def spend(*, by: By = "agent,model", store: Store = None, as_json: AsJson = False) -> None:
+    """Sum attempts, tokens and cost by the given keys; days are UTC."""
+    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.reading import ask_log
+    from agentic_trading.app.cli.sums import as_table, as_values, spend_keys
+    from agentic_trading.audit.spend import spend_report
+
+    keys = spend_keys(by)
+    report = ask_log(log_of(store), lambda records: spend_report(records, *keys))
+    if as_json:
+        show_json(as_values(report))
+    else:
+        show(as_table(report))

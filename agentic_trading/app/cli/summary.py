@@ -1,0 +1,141 @@
+"""A finished run, told to a trader."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agentic_trading.app.cli.output import command_line, counts, facts, heading, moment, rows, table, usd
+from agentic_trading.app.report import DataReport, RunReport
+
+
+def summary(report: RunReport) -> RenderableType:
+    """Return what happened, what it earned, what it cost, where it is on record, what to look at next."""
+    return Group(
+        Text(
+            f"Session {report.session_id} · run {report.run_number} · {report.mode} · {_who(report)}", "bold"
+        ),
+        heading("Market"),
+        facts(_market(report)),
+        heading("Result, in the quote currency"),
+        _result(report),
+        Text(_knowledge(report)),
+        heading("Decisions"),
+        facts(_decisions(report)),
+        heading("Calls"),
+        facts(_calls(report)),
+        heading("Orders"),
+        facts(_orders(report)),
+        heading("On record"),
+        facts(_record(report)),
+        heading("Next"),
+        *(command_line(command) for command in next_steps(report)),
+    )
+
+
+def next_steps(report: RunReport) -> list[str]:
+    """Return the commands that look into the run further."""
+    session = report.log.parent
+    why = (
+        [f"agentic-trading trace why {report.first_fill_id} --store {session}"]
+        if report.first_fill_id
+        else []
+    )
+    run = f" --run {report.run_number}" if report.run_number > 1 else ""
+    return [
+        *why,
+        f"agentic-trading trace list --store {session}",
+        f"agentic-trading spend --by workflow,model --store {session}",
+        f"agentic-trading replay run {session}{run} --workers 8",
+    ]
+
+
+def _who(report: RunReport) -> str:
+    who = f"{report.provider} ({report.model})" if report.model else report.provider
+    ended = "interrupted after" if report.interrupted else "done in"
+    return f"{who} · {ended} {report.elapsed_s:.1f} s"
+
+
+def _market(report: RunReport) -> Iterator[tuple[str, str]]:
+    for fed in report.data:
+        yield fed.symbol, f"{fed.bars:,} bars, {moment(fed.first)} to {moment(fed.last)} UTC, from {fed.name}"
+        yield from _notes(fed)
+
+
+def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
+    for gap in fed.gaps:
+        yield "", f"gap: {gap}"
+    if fed.duplicates:
+        yield "", f"{fed.duplicates} repeated bars, told and left out"
+
+
+def _result(report: RunReport) -> Table:
+    figures = table("", "P&L", "return", right=("P&L", "return"))
+    figures.columns[0].min_width = 30
+    money = [
+        ("this run", report.pnl),
+        ("market-now on the same orders", report.market_now_pnl),
+        ("buy and hold", report.buy_and_hold_pnl),
+    ]
+    return rows(figures, (("  " + name, _signed(pnl), _share(pnl, report)) for name, pnl in money))
+
+
+def _signed(amount: Decimal) -> str:
+    return f"{amount:+,.2f}"
+
+
+def _share(pnl: Decimal, report: RunReport) -> str:
+    return f"{pnl / report.equity_start * 100:+.2f} %" if report.equity_start else "-"
+
+
+def _knowledge(report: RunReport) -> str:
+    if report.provider == "rules":
+        return (
+            "  P&L with no training cutoff (rules). On the shipped samples it is in sample: "
+            "the rules were written with them in view."
+        )
+    said = {
+        "in_sample": "in sample",
+        "post_cutoff": "after the training cutoff",
+        "unknown": "training cutoff unknown",
+    }
+    return "  P&L by what the model may have seen in training, in calls: " + counts({
+        said.get(mark, mark): calls for mark, calls in report.knowledge.items()
+    })
+
+
+def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
+    for workflow, verdicts in report.decisions.items():
+        yield workflow, counts(verdicts)
+    for workflow, reasons in report.no_decisions.items():
+        yield f"no decision, {workflow}", counts(reasons)
+    if not any(report.no_decisions.values()):
+        yield "no decision", "none"
+    yield "not asked", counts(report.skips)
+
+
+def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
+    yield "attempts", f"{report.attempts:,}: {counts(report.attempts_by_outcome)}"
+    for kind, became in report.injected.items():
+        yield f"injected {kind}", f"{sum(became.values()):,}: {counts(became)}"
+    yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
+    share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
+    yield "cost", f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %)"
+    if report.in_doubt:
+        yield "in doubt", f"{report.in_doubt:,} calls may have been billed unseen; they are charged in full"
+
+
+def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
+    refused = sum(report.intents_rejected.values())
+    why = f" ({counts(report.intents_rejected)})" if refused else ""
+    yield "intents", f"{report.intents:,}, {refused:,} refused by pre-trade limits{why}"
+    yield "orders and fills", f"{report.orders:,} orders · {report.fills:,} fills · fees {report.fees:,.2f}"
+    yield "equity", f"{report.equity_start:,.2f} to {report.equity_end:,.2f}"
+
+
+def _record(report: RunReport) -> Iterator[tuple[str, str]]:
+    yield "log", str(report.log)
+    yield "decision log", str(report.decision_log)
+    yield "digest", f"sha256:{report.digest}"

@@ -1,0 +1,95 @@
+"""A step of a decision chain in a few words."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, assert_never
+
+from agentic_trading.app.cli.output import printable, usd
+from agentic_trading.audit.trace import CallNode, EventNode, TraceNode
+from agentic_trading.desk.blotter import verdict_of
+from agentic_trading.llm.interaction import LLMInteraction
+
+SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
+    "trigger": (
+        "bar: bar.symbol bar.timeframe bar.close_time bar.open bar.high bar.low bar.close bar.volume",
+        "kind detail",
+    ),
+    "skip": ("reason detail",),
+    "assessment": (
+        "verdict stand_aside total threshold vetoed_by risk_reward judgement.confidence",
+        "plan: plan.side plan.entry_type plan.entry plan.stop plan.risk_reward",
+        "judgement.rationale",
+    ),
+    "no_decision": ("reason.category reason.description",),
+    "intent.skipped": ("reason position",),
+    "intent.rejected": ("rule was allowed",),
+    "order.intent": ("side quantity kind limit_price stop_loss take_profit", "reason"),
+    "order.rejected": ("rule was allowed",),
+    "fill.strategy": (
+        "algo order_type slices interval_seconds limit_offset_bps deadline_seconds on_deadline confidence",
+        "rationale",
+    ),
+    "order.submitted": ("side quantity order_type limit_price peg_bps active_from expires_at on_expiry",),
+    "order.cancelled": ("quantity reason",),
+    "fill": ("side quantity price fee fee_currency liquidity cause",),
+})
+"""What of an event's body is told, by kind: a line each, `label:` before the dotted names of its values."""
+
+
+def told(node: TraceNode) -> list[str]:
+    """Return lines about a step, without its kind and id; nothing in them can steer a terminal."""
+    match node:
+        case CallNode():
+            asked = node.envelope
+            who = f"{asked.agent_id or 'somebody'} asked {asked.provider} ({asked.model})"
+            return [printable(who), *(_attempt(attempt) for attempt in node.attempts)]
+        case EventNode():
+            lines = SHOWN.get(node.kind)
+            body = node.event.body
+            return [line for line in (_plain(body) if lines is None else _chosen(body, lines)) if line]
+        case _:
+            assert_never(node)
+
+
+def _attempt(attempt: LLMInteraction) -> str:
+    result = attempt.result
+    facts = [
+        f"attempt {result.attempt_number} {verdict_of(attempt)}",
+        f"{result.usage.total_input_tokens:,} tokens in, {result.output_tokens:,} out",
+        f"{usd(result.cost_nusd)} USD",
+    ]
+    if result.served_from == "recorded":
+        facts.append("from the recording")
+    if result.failure is not None:
+        facts.append(result.failure.description)
+    return printable(" · ".join(facts))
+
+
+def _chosen(body: Mapping[str, Any], lines: tuple[str, ...]) -> Iterator[str]:
+    for line in lines:
+        label, _, names = line.rpartition(": ")
+        values = ((name.rpartition(".")[2], _value_at(body, name)) for name in names.split())
+        facts = [f"{name} {_spelled(value)}" for name, value in values if _says_something(value)]
+        if facts:
+            yield printable((f"{label}: " if label else "") + " · ".join(facts))
+
+
+def _plain(body: Mapping[str, Any]) -> Iterator[str]:
+    """Tell what an event of an unknown kind says, but for what it holds inside."""
+    scalars = (f"{name} {value}" for name, value in body.items() if not isinstance(value, dict | list))
+    yield printable(" · ".join(scalars))
+
+
+def _value_at(body: Mapping[str, Any], name: str) -> Any:
+    value: Any = body
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _says_something(value: Any) -> bool:
+    return value is not None and value not in ("", [], {})
+
+
+def _spelled(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

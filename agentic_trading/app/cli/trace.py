@@ -1,0 +1,71 @@
+"""`agentic-trading trace`: what led to what."""
+
+from typing import Annotated
+
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.sessions import AsJson, Store, log_of
+
+app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
+
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
+TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID", help="A chain that `trace list` names.")]
+RecordId = Annotated[
+    str, typer.Argument(metavar="FILL_ID", help="A fill, or any other event, envelope or interaction.")
+]
+
+
+@app.command("list")
+def list_traces(*, limit: Limit = 20, store: Store = None, as_json: AsJson = False) -> None:
+    """Name the decision chains that went on last, the last one first."""
+    from agentic_trading.app.cli.chains import chain_table
+    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.reading import ask_log
+
+    chains = ask_log(log_of(store), lambda records: records.traces(limit))
+    if as_json:
+        show_json(chains)
+    else:
+        show(chain_table(chains))
+
+
+@app.command("show")
+def show_trace(trace_id: TraceId, *, store: Store = None, as_json: AsJson = False) -> None:
+    """Draw a chain as a tree: every event and call below its cause."""
+    from agentic_trading.app.cli.chains import tree_of, values_of
+    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.reading import ask_log
+    from agentic_trading.audit.trace import TraceTree
+
+    log = log_of(store)
+    chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id)))
+    if not chain.nodes:
+        stop(
+            ExitCode.FOUND_WRONG,
+            f"no chain has the id {trace_id!r}; try: agentic-trading trace list --store {log}",
+        )
+    if as_json:
+        show_json(values_of(chain))
+    else:
+        show(tree_of(trace_id, chain))
+
+
+@app.command("why")
+def why_record(record_id: RecordId, *, store: Store = None, as_json: AsJson = False) -> None:
+    """Tell why there was a fill: the path of causes that leads to it, from the bar on."""
+    from agentic_trading.app.cli.chains import path_of, values_of_path
+    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.reading import ask_log
+    from agentic_trading.audit.errors import UnknownRecordError
+    from agentic_trading.audit.why import why
+
+    log = log_of(store)
+    try:
+        answer = ask_log(log, lambda records: why(records, record_id))
+    except UnknownRecordError as e:
+        stop(ExitCode.FOUND_WRONG, f"{e}; try: agentic-trading trace list --store {log}")
+    if as_json:
+        show_json(values_of_path(answer))
+    else:
+        show(path_of(answer))

@@ -1,0 +1,65 @@
+"""What a run is asked to be."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal
+
+from agentic_trading.errors import TradingError
+
+Mode = Literal["backtest", "paper"]
+ProviderName = Literal["rules", "recorded"]
+
+
+class OptionError(TradingError, ValueError):
+    """An option of a run is wrong: `option` names it, `was` its value, `allowed` what it may be."""
+
+    def __init__(self, option: str, was: object, allowed: str) -> None:
+        self.option = option
+        self.was = was
+        self.allowed = allowed
+        super().__init__(f"{option} is {was}; allowed: {allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """A run: its market data, its mode, who answers, and how much it may use.
+
+    `data` names samples, CSV files, or `-` for lines on standard input. `bars` limits the bars of each symbol.
+    `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit. `models_file` adds rows to the table
+    of models.
+    Raises `OptionError` for values that no run can have.
+    """
+
+    data: tuple[str, ...]
+    out: Path
+    mode: Mode = "backtest"
+    provider: ProviderName = "rules"
+    recorded_from: Path | None = None
+    bars: int | None = None
+    budget_usd: Decimal = Decimal(5)
+    workers: int = 4
+    inject: str = ""
+    seed: str = "1"
+    resume: bool = False
+    models_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without looking at a file."""
+        if not self.data:
+            raise OptionError("--data", "empty", "a sample's name, a CSV file, or - for standard input")
+        if self.bars is not None and self.bars < 1:
+            raise OptionError("--bars", self.bars, "1 and more")
+        if not self.budget_usd.is_finite() or self.budget_usd <= 0:
+            raise OptionError(
+                "--budget-usd", self.budget_usd, "an amount above 0: with nothing to spend no call is made"
+            )
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise OptionError("--workers", self.workers, f"1 to {MOST_WORKERS}")
+        if (self.provider == "recorded") != (self.recorded_from is not None):
+            raise OptionError(
+                "--from", self.recorded_from, "a session folder, together with --provider recorded"
+            )
+
+
+MOST_WORKERS = 256

@@ -1,0 +1,134 @@
+"""One session played within this process, live or from its recording."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from agentic_trading.app import wire
+from agentic_trading.app.options import Mode
+from agentic_trading.client.gateway import Gateway, GatewayClient
+from agentic_trading.desk.blotter import Blotter
+from agentic_trading.desk.exchange import Account, Exchange
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
+from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.session import MovableClock, TradingSession
+from agentic_trading.desk.tally import Counted, Tally
+from agentic_trading.errors import TradingError
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.llm.store import InteractionStore
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """All that a session is played with."""
+
+    session_id: str
+    mode: Mode
+    symbols: Sequence[str]
+    feeds: Sequence[BarFeed]
+    most_bars: int | None
+    answers: wire.Answers
+    tables: wire.Tables
+    store: InteractionStore
+    ledger: Ledger
+    clock: MovableClock
+    workers: int
+
+
+@dataclass(slots=True)
+class Played:
+    """What a session came to so far: counts, bars and notes as they were fed, intents, and the account."""
+
+    tally: Tally = field(default_factory=Tally)
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[Gap | Duplicate] = field(default_factory=list)
+    intents: list[OrderIntent] = field(default_factory=list)
+    account: Account | None = None
+
+
+AfterMoment = Callable[[Moment, Sequence[bytes]], Awaitable[None]]
+"""Is told each moment when it is over, with its lines of the decision log."""
+
+
+async def play(
+    stage: Stage,
+    played: Played,
+    *,
+    after_moment: AfterMoment,
+    around: Callable[[Gateway], Gateway] | None = None,
+    hold: Callable[[TradingSession], None] | None = None,
+) -> None:
+    """Play a session to its end and fill `played` as it goes.
+
+    `around` wraps the gateway that the agents see, `hold` is handed the session before it starts, to stop it.
+    Everything asked and recorded is in the store when this returns. Raises the first `TradingError` that ends the
+    session; what came before it is in `played` and in the store.
+    """
+    broker = wire.memory_broker()
+    exchange = wire.paper_exchange(stage.symbols)
+    pool = wire.worker_pool(
+        mode=stage.mode,
+        broker=broker,
+        store=stage.store,
+        ledger=stage.ledger,
+        answers=stage.answers,
+        tables=stage.tables,
+        clock=stage.clock,
+        workers=stage.workers,
+    )
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pool.run(), name="worker-pool")
+            async with GatewayClient(broker) as client:
+                gateway = around(client) if around else client
+                await _trade(stage, played, gateway, exchange, after_moment, hold)
+            pool.stop()
+    except BaseExceptionGroup as group_of_errors:
+        raise _first(group_of_errors) from group_of_errors
+    finally:
+        played.account = await exchange.account()
+        await broker.aclose()
+
+
+async def _trade(
+    stage: Stage,
+    played: Played,
+    gateway: Gateway,
+    exchange: Exchange,
+    after_moment: AfterMoment,
+    hold: Callable[[TradingSession], None] | None,
+) -> None:
+    blotter = Blotter(Counted(gateway, played.tally))
+
+    async def over(moment: Moment) -> None:
+        played.bars.extend(moment.bars)
+        played.notes.extend(moment.notes)
+        await after_moment(moment, blotter.close())
+
+    session = wire.trading_session(
+        stage.symbols,
+        session_id=stage.session_id,
+        gateway=blotter,
+        clock=stage.clock,
+        exchange=exchange,
+        answers=stage.answers,
+        after_moment=over,
+    )
+    played.intents = session.intents
+    if hold is not None:
+        hold(session)
+    await session.run(stage.feeds, most_bars=stage.most_bars)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error that a user can do something about, or else the first one."""
+    leaves = list(_leaves(group))
+    return next((leaf for leaf in leaves if isinstance(leaf, TradingError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]

@@ -1,0 +1,186 @@
+"""The same session again, from its own log: no network, and every difference named."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from agentic_trading.app import wire
+from agentic_trading.app.feeds import read_bars
+from agentic_trading.app.folder import RunManifest, SessionFolder
+from agentic_trading.app.opening import recorded_answers
+from agentic_trading.app.play import Played, Stage, play
+from agentic_trading.client.gateway import Answer, Gateway
+from agentic_trading.desk.moments import Moment
+from agentic_trading.errors import TradingError
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureKind, NoDecision
+from agentic_trading.replay.divergence import first_difference, request_changes
+from agentic_trading.replay.network import no_network
+
+Edit = Callable[[LLMEnvelope], LLMEnvelope]
+"""Change an envelope before it is asked, to see what a change would have done."""
+
+
+class ReplayReport(BaseModel, frozen=True):
+    """What a replay came to. `identical` means: the decision log is the same, byte for byte.
+
+    `answered` counts calls served from the recording, `misses` attempts that it does not hold, `unused` recorded
+    attempts that were not asked for. `first_difference` and `request_changes` name where the two part, and why.
+    """
+
+    session_id: str
+    run_number: int
+    bars: int
+    workers: int
+    recorded_digest: str
+    digest: str
+    identical: bool
+    answered: int
+    misses: int
+    unused: int
+    first_difference: str | None = None
+    request_changes: tuple[str, ...] = ()
+
+
+class NoDigestError(TradingError):
+    """A run has no digest to compare with: it was killed before it ended."""
+
+    def __init__(self, session: Path, run: int) -> None:
+        self.session = session
+        self.run = run
+        super().__init__(f"{session}: run {run} did not end; go on with `run --resume --out {session}` first")
+
+
+async def replay(
+    session: Path, *, run: int | None = None, workers: int = 4, edit: Edit | None = None
+) -> ReplayReport:
+    """Play a run of a session again and compare; nothing is written, and the network is blocked.
+
+    The replay ends at the first moment that asks for an answer which is not recorded. Raises `OptionError` for a
+    folder that is no session, `StoreError` for a log that is missing or broken, `NoDigestError` for a killed run.
+    """
+    folder = SessionFolder(session)
+    manifest = await asyncio.to_thread(folder.read_manifest, run)
+    if manifest.digest is None:
+        raise NoDigestError(session, manifest.run_number)
+    recorded = await recorded_answers(folder, manifest)
+    seen = Seen()
+    played, lines = Played(), list[bytes]()
+
+    async def after_moment(_moment: Moment, new: Sequence[bytes]) -> None:
+        lines.extend(new)
+        if seen.missed is not None:
+            raise _EndedByMissError
+
+    with no_network():
+        try:
+            stage = await _stage(folder, manifest, recorded, workers)
+            await play(
+                stage,
+                played,
+                after_moment=after_moment,
+                around=lambda gateway: WatchedGateway(gateway, seen, edit),
+            )
+        except _EndedByMissError:
+            pass
+    before = (await asyncio.to_thread(folder.decisions(manifest.run_number).read_bytes)).splitlines()
+    digest = _digest(lines)
+    difference = first_difference(before, lines)
+    return ReplayReport(
+        session_id=manifest.session_id,
+        run_number=manifest.run_number,
+        bars=len(played.bars),
+        workers=workers,
+        recorded_digest=manifest.digest,
+        digest=digest,
+        identical=digest == manifest.digest and difference is None,
+        answered=seen.answered,
+        misses=len(recorded.misses),
+        unused=len(recorded.unused),
+        first_difference=None if difference is None else str(difference),
+        request_changes=await _changes(folder, seen.missed),
+    )
+
+
+class _EndedByMissError(TradingError):
+    """Ends a replay that cannot go on."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a replay has asked: how many calls had an answer, and the first envelope that had none."""
+
+    answered: int = 0
+    missed: LLMEnvelope | None = None
+
+
+class WatchedGateway:
+    """A gateway that may change what is asked, and notes which calls had an answer."""
+
+    def __init__(self, gateway: Gateway, seen: Seen, edit: Edit | None) -> None:
+        self._gateway = gateway
+        self._seen = seen
+        self._edit = edit
+
+    async def ask(self, envelope: LLMEnvelope) -> Answer:
+        """Ask, and see whether there was an answer."""
+        asked = self._edit(envelope) if self._edit else envelope
+        answer = await self._gateway.ask(asked)
+        if _is_miss(answer):
+            self._seen.missed = self._seen.missed or asked
+        else:
+            self._seen.answered += 1
+        return answer
+
+    async def record(self, event: Event) -> None:
+        """Record."""
+        await self._gateway.record(event)
+
+
+def _is_miss(answer: Answer) -> bool:
+    failure = answer.reason if isinstance(answer, NoDecision) else answer.result.failure
+    return failure is not None and failure.category is FailureKind.REPLAY_MISS
+
+
+async def _stage(
+    folder: SessionFolder, manifest: RunManifest, recorded: wire.Recording, workers: int
+) -> Stage:
+    run = manifest.run_number
+    fed = {
+        source: await read_bars(folder.bars(run, source.symbol), source.symbol) for source in manifest.data
+    }
+    feeds = [wire.bars_feed(bars, symbol=source.symbol, name=source.name) for source, bars in fed.items()]
+    return Stage(
+        session_id=manifest.session_id,
+        mode="backtest",
+        symbols=[source.symbol for source in manifest.data],
+        feeds=feeds,
+        most_bars=None,
+        answers=wire.replayed(recorded, manifest.provider, manifest.model),
+        tables=await asyncio.to_thread(wire.load_tables),
+        store=wire.memory_log(),
+        ledger=wire.budget_ledger(0),
+        clock=wire.clock_for("backtest"),
+        workers=workers,
+    )
+
+
+async def _changes(folder: SessionFolder, missed: LLMEnvelope | None) -> tuple[str, ...]:
+    """Say what is different in the first request without an answer, if the recording has its counterpart."""
+    if missed is None:
+        return ()
+    records = wire.records_of(folder.log)
+    try:
+        attempts = await records.by_envelope(missed.envelope_id)
+    finally:
+        await records.aclose()
+    return tuple(request_changes(attempts[0].envelope, missed)) if attempts else ()
+
+
+def _digest(lines: Sequence[bytes]) -> str:
+    return sha256(b"".join(line + b"\n" for line in lines)).hexdigest()

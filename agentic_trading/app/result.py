@@ -1,0 +1,163 @@
+"""A report from what a session has left: counts, the log, and the account."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from decimal import Decimal
+
+from agentic_trading.app import wire
+from agentic_trading.app.folder import DataSource, RunManifest, SessionFolder
+from agentic_trading.app.play import Played
+from agentic_trading.app.report import Counts, DataReport, RunReport
+from agentic_trading.desk.execution.baseline import buy_and_hold, market_now
+from agentic_trading.desk.instrument import EXACT, ZERO, Instrument
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.feed import Gap
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.store import InteractionStore
+
+INJECTED = "injected"
+
+
+async def report_of(
+    manifest: RunManifest,
+    folder: SessionFolder,
+    played: Played,
+    store: InteractionStore,
+    tables: wire.Tables,
+    *,
+    elapsed_s: float,
+) -> RunReport:
+    """Return the report of a run that has ended; what was asked is read from its log, the rest is counted."""
+    attempts = [
+        entry.record
+        async for entry in store.scan(manifest.first_seq)
+        if isinstance(entry.record, LLMInteraction)
+    ]
+    results = [attempt.result for attempt in attempts]
+    tally = played.tally
+    baselines = await _baselines(played, [source.symbol for source in manifest.data])
+    equity_end = _equity(played)
+    return RunReport(
+        session_id=manifest.session_id,
+        run_number=manifest.run_number,
+        mode=manifest.mode,
+        provider=manifest.provider,
+        model=manifest.model,
+        data=[_data_report(source, played) for source in manifest.data],
+        decisions={workflow: dict(counts) for workflow, counts in sorted(tally.decisions.items())},
+        no_decisions={workflow: dict(counts) for workflow, counts in sorted(tally.no_decisions.items())},
+        skips=dict(tally.skips),
+        attempts=len(results),
+        attempts_by_outcome=dict(Counter(_outcome(result) for result in results)),
+        injected=_injected(attempts),
+        input_tokens=sum(result.usage.total_input_tokens for result in results),
+        output_tokens=sum(result.output_tokens for result in results),
+        cost_nusd=sum(result.cost_nusd for result in results),
+        budget_nusd=int(manifest.budget_usd * NANO),
+        in_doubt=sum(result.in_doubt for result in results),
+        intents=tally.intents,
+        intents_rejected=dict(tally.intents_rejected),
+        orders=tally.orders,
+        fills=tally.fills,
+        first_fill_id=tally.first_fill_id,
+        fees=tally.fees,
+        equity_start=wire.STARTING_CASH,
+        equity_end=equity_end,
+        pnl=EXACT.subtract(equity_end, wire.STARTING_CASH),
+        buy_and_hold_pnl=baselines[0],
+        market_now_pnl=baselines[1],
+        knowledge=_knowledge(attempts, tables.capabilities),
+        log=folder.log,
+        decision_log=folder.decisions(manifest.run_number),
+        digest=manifest.digest or "",
+        elapsed_s=elapsed_s,
+        interrupted=manifest.interrupted,
+    )
+
+
+def _data_report(source: DataSource, played: Played) -> DataReport:
+    bars = [bar for bar in played.bars if bar.symbol == source.symbol]
+    notes = [note for note in played.notes if note.symbol == source.symbol]
+    gaps = [note for note in notes if isinstance(note, Gap)]
+    return DataReport(
+        name=source.name,
+        symbol=source.symbol,
+        bars=len(bars),
+        first=bars[0].open_time if bars else None,
+        last=bars[-1].close_time if bars else None,
+        gaps=[
+            f"{gap.missing} bars missing from {gap.after:%Y-%m-%d %H:%M} to {gap.before:%Y-%m-%d %H:%M}"
+            for gap in gaps
+        ],
+        duplicates=len(notes) - len(gaps),
+    )
+
+
+def _outcome(result: LLMResult) -> str:
+    if result.actionable:
+        return "accepted"
+    return result.failure.category if result.failure else "not actionable"
+
+
+def _fault(result: LLMResult) -> str | None:
+    """Return the kind of fault that was injected into an attempt, if one was."""
+    kind, _, name = result.provider_response_id.partition(":")
+    if kind == INJECTED:
+        return name
+    failure = result.failure
+    if failure is not None and failure.description.startswith(INJECTED):
+        return str(FailureKind.TIMEOUT)
+    return None
+
+
+def _injected(attempts: Sequence[LLMInteraction]) -> dict[str, Counts]:
+    """Return what became of the calls that each kind of fault hit."""
+    last = {attempt.envelope.envelope_id: attempt.result for attempt in attempts}
+    became: dict[str, Counter[str]] = defaultdict(Counter)
+    for attempt in attempts:
+        fault = _fault(attempt.result)
+        if fault is not None:
+            became[fault][_what_became(attempt.result, last[attempt.envelope.envelope_id])] += 1
+    return {fault: dict(counts) for fault, counts in sorted(became.items())}
+
+
+def _what_became(hit: LLMResult, final: LLMResult) -> str:
+    if not final.actionable:
+        return "no decision"
+    if final.attempt_number == hit.attempt_number:
+        return "accepted as it was"
+    return "asked again, then accepted" if hit.reading else "tried again, then accepted"
+
+
+async def _baselines(played: Played, symbols: Sequence[str]) -> tuple[Decimal, Decimal]:
+    """Return what holding and what taking the next open would have made of the same cash."""
+    if not played.bars:
+        return ZERO, ZERO
+    at_market = await market_now(played.intents, played.bars, wire.paper_exchange(symbols))
+    held = ZERO
+    for symbol in symbols:
+        bars: list[Bar] = [bar for bar in played.bars if bar.symbol == symbol]
+        if bars:
+            outcome = await buy_and_hold(bars, wire.paper_exchange([symbol]), Instrument(symbol=symbol))
+            held = EXACT.add(held, EXACT.subtract(outcome.equity, wire.STARTING_CASH))
+    each = EXACT.divide(held, len(symbols)).quantize(Decimal("0.01"))
+    return each, EXACT.subtract(at_market.equity, wire.STARTING_CASH)
+
+
+def _equity(played: Played) -> Decimal:
+    marks = {bar.symbol: bar.close for bar in played.bars}
+    return wire.STARTING_CASH if played.account is None else played.account.equity(marks)
+
+
+def _knowledge(attempts: Sequence[LLMInteraction], capabilities: Capabilities) -> Counts:
+    marks: Counter[str] = Counter()
+    for attempt in attempts:
+        envelope = attempt.envelope
+        if envelope.as_of is not None:
+            capability = capabilities.of(envelope.provider, envelope.model)
+            marks[capabilities.knowledge(capability, envelope.as_of)] += 1
+    return dict(marks)

@@ -1,0 +1,152 @@
+"""The main job: from options to a session, its log, and a report."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agentic_trading.app import wire
+from agentic_trading.app.feeds import ResumedFeed, open_feed, sources
+from agentic_trading.app.folder import BarFiles, DataSource, RunManifest, SessionFolder
+from agentic_trading.app.opening import Earlier, answers_for, left_by, new_run, resumable_run
+from agentic_trading.app.options import RunOptions
+from agentic_trading.app.play import Played, Stage, play
+from agentic_trading.app.report import Progress, RunReport
+from agentic_trading.app.result import report_of
+from agentic_trading.app.signals import stopped_by_signals
+from agentic_trading.clock import SystemClock
+from agentic_trading.desk.decisions import DecisionLog
+from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.moments import Moment
+from agentic_trading.errors import TradingError
+from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.store import InteractionStore
+
+OnProgress = Callable[[Progress], None]
+
+
+class ReplayMissError(TradingError):
+    """A run from recorded answers asked for something that was not recorded."""
+
+    def __init__(self, misses: Sequence[object]) -> None:
+        self.misses = tuple(misses)
+        super().__init__(
+            f"{len(self.misses)} answers are not in the recording, the first is {self.misses[0]}; "
+            "use the same data and settings as the recorded run, or --provider rules"
+        )
+
+
+async def run(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
+    """Run a session into `options.out` and report on it; SIGINT and SIGTERM end it after the moment under way.
+
+    Raises `OptionError` for options that do not fit together or name nothing, `StoreError` for a folder or log that
+    cannot be used, and what a feed raises for a bar that is none; all that was answered is on disk in any case.
+    """
+    clock = SystemClock()
+    started = clock.monotonic()
+    named = sources(options.data)
+    folder = SessionFolder(options.out)
+    await asyncio.to_thread(folder.prepare)
+    tables = await asyncio.to_thread(wire.load_tables, options.models_file)
+    store = wire.log_for(options.mode, folder.log)
+    try:
+        if options.resume:
+            manifest = resumable_run(options, folder, named)
+            earlier = await left_by(folder, manifest, store)
+        else:
+            manifest, earlier = await new_run(options, folder, named, store), None
+        answers = await answers_for(options, earlier)
+        rows = expected_rows([source.rows for source in named], options.bars)
+        running = Running(options, folder, manifest, store, answers, tables, earlier, rows)
+        manifest = await running.to_the_end(on_progress)
+        elapsed_s = clock.monotonic() - started
+        return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
+    finally:
+        await store.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A run under way: what it was asked to be, what it runs on, and what it came to so far.
+
+    `rows` is how many bars all feeds together will give, None where one does not know.
+    """
+
+    options: RunOptions
+    folder: SessionFolder
+    manifest: RunManifest
+    store: InteractionStore
+    answers: wire.Answers
+    tables: wire.Tables
+    earlier: Earlier | None
+    rows: int | None
+    played: Played = field(default_factory=Played)
+
+    async def to_the_end(self, on_progress: OnProgress) -> RunManifest:
+        """Play the session and write what it decides; return the manifest of the run that has ended."""
+        log = DecisionLog(self.folder.decisions(self.manifest.run_number))
+        bars = BarFiles(self.folder, self.manifest)
+        stage = await self._stage()
+        await log.open()
+        await bars.open()
+
+        async def after_moment(moment: Moment, lines: Sequence[bytes]) -> None:
+            await bars.append(moment.bars)
+            await log.append(lines)
+            self._refuse_misses()
+            on_progress(self._progress(moment))
+
+        with stopped_by_signals() as signals:
+            await play(stage, self.played, after_moment=after_moment, hold=signals.hold)
+        ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
+        manifest = self.manifest.model_copy(update=ended)
+        await asyncio.to_thread(self.folder.write_manifest, manifest)
+        return manifest
+
+    async def _stage(self) -> Stage:
+        feeds = [await self._feed(source) for source in self.manifest.data]
+        spent_nusd = self.earlier.spent_nusd if self.earlier else 0
+        budget_nusd = max(0, int(self.options.budget_usd * NANO) - spent_nusd)
+        return Stage(
+            session_id=self.manifest.session_id,
+            mode=self.options.mode,
+            symbols=[feed.symbol for feed in feeds],
+            feeds=feeds,
+            most_bars=self.options.bars,
+            answers=self.answers,
+            tables=self.tables,
+            store=self.store,
+            ledger=wire.budget_ledger(budget_nusd),
+            clock=wire.clock_for(self.options.mode),
+            workers=self.options.workers,
+        )
+
+    async def _feed(self, source: DataSource) -> BarFeed:
+        feed = await open_feed(source)
+        fed = self.earlier.bars.get(feed.symbol) if self.earlier else None
+        return ResumedFeed(fed, feed) if fed else feed
+
+    def _refuse_misses(self) -> None:
+        recorded = self.answers.recorded
+        if self.options.provider == "recorded" and recorded is not None and recorded.misses:
+            raise ReplayMissError(recorded.misses)
+
+    def _progress(self, moment: Moment) -> Progress:
+        tally = self.played.tally
+        return Progress(
+            bars_done=len(self.played.bars),
+            bars_total=self.rows,
+            as_of=moment.at,
+            calls=tally.calls,
+            fills=tally.fills,
+        )
+
+
+def expected_rows(rows: Sequence[int | None], most: int | None) -> int | None:
+    """Return how many bars feeds of `rows` bars will give, each at most `most`; None where nobody knows."""
+    total = 0
+    for each in rows:
+        bound = most if each is None else min(each, most or each)
+        if bound is None:
+            return None
+        total += bound
+    return total

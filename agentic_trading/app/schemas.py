@@ -1,0 +1,118 @@
+"""The published JSON Schemas: generated from the models, and compared with the files that stand in the repository."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from agentic_trading.app.options import OptionError
+from agentic_trading.bus.deadletter import DeadLetter
+from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.result import LLMResult
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
+    "llm_envelope.v1": LLMEnvelope,
+    "llm_result.v1": LLMResult,
+    "llm_interaction.v1": LLMInteraction,
+    "event.v1": Event,
+    "no_decision.v1": NoDecision,
+    "dead_letter.v1": DeadLetter,
+})
+"""What crosses a process or a disk, by the `$id` of its schema."""
+
+ANSWERS: Final = (CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA)
+"""What a model of the desk must answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """A file that is not what the models say; `what` tells the first place where they differ."""
+
+    file: Path
+    what: str
+
+
+def published() -> dict[str, dict[str, Any]]:
+    """Return every schema by the name of its file.
+
+    A schema of a message says what a reader takes; fields with a default may be absent, unknown ones are kept.
+    """
+    messages = {name: {"$id": name, **_wire_schema(model)} for name, model in MESSAGES.items()}
+    answers = {schema["$id"]: dict(schema) for schema in ANSWERS}
+    return {f"{name}.json": {"$schema": DIALECT, **schema} for name, schema in (messages | answers).items()}
+
+
+def _wire_schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(mode="serialization")
+
+
+def write_schemas(folder: Path) -> list[Path]:
+    """Write all schemas into `folder`, made if need be; returns the files.
+
+    Raises `OptionError` if they cannot be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return [_write(folder / name, schema) for name, schema in published().items()]
+    except OSError as e:
+        raise OptionError("--dir", f"{folder} ({e.strerror})", "a folder that can be written") from e
+
+
+def _write(file: Path, schema: dict[str, Any]) -> Path:
+    file.write_text(_spelled(schema), encoding="utf-8")
+    return file
+
+
+def _spelled(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def check_schemas(folder: Path) -> list[Drift]:
+    """Compare the files of `folder` with the models: one that differs, is missing, or belongs to no model."""
+    expected = published()
+    drifts = [_drift(folder / name, schema) for name, schema in expected.items()]
+    strays = [
+        Drift(file, "belongs to no model")
+        for file in sorted(folder.glob("*.json"))
+        if file.name not in expected
+    ]
+    return [drift for drift in drifts if drift is not None] + strays
+
+
+def _drift(file: Path, schema: dict[str, Any]) -> Drift | None:
+    try:
+        written = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Drift(file, "is missing")
+    except (OSError, UnicodeDecodeError) as e:
+        return Drift(file, f"cannot be read: {e}")
+    if written == _spelled(schema):
+        return None
+    try:
+        place = first_difference(json.loads(written), schema)
+    except json.JSONDecodeError as e:
+        place = f"line {e.lineno}: not JSON"
+    return Drift(file, f"differs at {place or 'its white space or the order of its keys'}")
+
+
+def first_difference(written: Any, meant: Any, path: str = "$") -> str:
+    """Return the path of the first value that differs, or nothing if all are equal."""
+    if isinstance(written, dict) and isinstance(meant, dict):
+        for key in [*meant, *(key for key in written if key not in meant)]:
+            if key not in written or key not in meant:
+                return f"{path}.{key}"
+            if place := first_difference(written[key], meant[key], f"{path}.{key}"):
+                return place
+        return ""
+    return "" if type(written) is type(meant) and written == meant else path

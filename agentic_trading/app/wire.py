@@ -1,0 +1,240 @@
+"""Where it is put together: the only code, beside a front door, that names adapters."""
+
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+from agentic_trading.app.options import Mode
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.client.gateway import Gateway
+from agentic_trading.clock import Clock, MarketClock, SimClock, SystemClock
+from agentic_trading.desk.analysis.analyst import CmtAnalyst
+from agentic_trading.desk.analysis.check import check_cmt_assessment
+from agentic_trading.desk.analysis.rules import cmt_assessment_rule
+from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.exchange import Exchange
+from agentic_trading.desk.exchanges.paper import PaperExchange
+from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
+from agentic_trading.desk.execution.check import check_fill_strategy
+from agentic_trading.desk.execution.order import FillLimits
+from agentic_trading.desk.execution.record import TradeRecord
+from agentic_trading.desk.execution.risk import RiskLimits
+from agentic_trading.desk.execution.rules import fill_strategy_rule
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.execution.trader import Trader
+from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.market.feeds.file import CsvFeed
+from agentic_trading.desk.market.feeds.memory import MemoryFeed
+from agentic_trading.desk.market.feeds.stdin import StdinFeed
+from agentic_trading.desk.market.snapshot import MarketView
+from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledger import ANY, Ledger, Limit, ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.providers.faults import Faults, FaultyProvider
+from agentic_trading.llm.providers.recorded import RecordedAnswers
+from agentic_trading.llm.providers.rules import MODEL, RulesProvider
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.pool import WorkerPool
+from agentic_trading.worker.record import Recorder
+from agentic_trading.worker.runner import CallRunner, Checks, Parts
+
+STARTING_CASH = Decimal(100_000)
+RULES_MODEL = MODEL
+Recording = RecordedAnswers
+BASE = Timeframe.M5
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule}
+CHECKS = {
+    CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
+    FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Who answers: `provider` is asked, unless `recorded` knows the answer; `llm` and `model` stand in envelopes."""
+
+    provider: Provider
+    llm: LLMProvider = LLMProvider.ANTHROPIC
+    model: str = ""
+    recorded: RecordedAnswers | None = None
+
+
+def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> Answers:
+    """Let the built-in rules answer, with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
+    provider: Provider = RulesProvider(RULES)
+    faults = Faults.parse(inject)
+    if faults.shares:
+        provider = FaultyProvider(provider, faults, seed)
+    return Answers(provider, LLMProvider.RULES, RULES_MODEL, recorded)
+
+
+def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> Answers:
+    """Let an earlier run answer; what it does not know is an error."""
+    return Answers(recorded, llm, model, recorded)
+
+
+def recording(interactions: Iterable[LLMInteraction]) -> Recording:
+    """Return what was answered, to be served again."""
+    return RecordedAnswers(interactions)
+
+
+def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str) -> BarFeed:
+    """Return a feed of bars that are already here."""
+    return MemoryFeed(bars, symbol=symbol, timeframe=BASE, name=name)
+
+
+def file_feed(path: Path, *, symbol: str) -> BarFeed:
+    """Return a feed of the bars in a CSV file."""
+    return CsvFeed(path, symbol=symbol, timeframe=BASE)
+
+
+def stdin_feed(*, symbol: str) -> BarFeed:
+    """Return a feed of the bars that come on standard input."""
+    return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=BASE)
+
+
+def memory_broker() -> MemoryBroker:
+    """Return a bus within this process; it forgets what everybody has read, however long a session is."""
+    return MemoryBroker(retain_acknowledged=False)
+
+
+def memory_log() -> MemoryInteractionStore:
+    """Return a log that ends with this process."""
+    return MemoryInteractionStore()
+
+
+def clock_for(mode: Mode) -> MovableClock:
+    """Return the clock of a mode, still before the first bar: simulated in a backtest, following the market on paper."""
+    return SimClock(LONG_AGO) if mode == "backtest" else MarketClock(LONG_AGO)
+
+
+def log_for(mode: Mode, path: Path) -> JsonFileInteractionStore:
+    """Return the log of a mode: durable before anybody is told on paper, written behind in a backtest."""
+    durability = Durability.RELAXED if mode == "backtest" else Durability.GROUP
+    return JsonFileInteractionStore(path, durability=durability)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What is known of models and prices."""
+
+    capabilities: Capabilities
+    prices: PriceBook
+
+
+def load_tables(models_file: Path | None = None) -> Tables:
+    """Read the shipped tables, and the rows of `models_file` in place of or beside theirs; reads files."""
+    return Tables(Capabilities.load(*([models_file] if models_file else [])), PriceBook.load())
+
+
+def records_of(path: Path) -> JsonlRecords:
+    """Return what the log at `path` knows, without writing to it."""
+    return JsonlRecords(path)
+
+
+def worker_pool(
+    *,
+    mode: Mode,
+    broker: MemoryBroker,
+    store: InteractionStore,
+    ledger: Ledger,
+    answers: Answers,
+    tables: Tables,
+    clock: Clock,
+    workers: int,
+    checks: Checks = CHECKS,
+) -> WorkerPool:
+    """Return the workers of a gateway; execution is strict on paper: on disk before each call."""
+    recorder = Recorder(store, broker)
+    gate = Gate(
+        ledger=ledger,
+        prices=tables.prices,
+        capabilities=tables.capabilities,
+        clock=clock,
+        mode=mode,
+        wall=SystemClock(),
+    )
+    strict = frozenset({EnvelopeWorkflow.EXECUTION}) if mode == "paper" else frozenset[EnvelopeWorkflow]()
+    parts = Parts(
+        gate=gate,
+        provider=answers.provider,
+        recorder=recorder,
+        capabilities=tables.capabilities,
+        clock=clock,
+        checks=checks,
+        recorded=answers.recorded,
+        strict_workflows=strict,
+    )
+    return WorkerPool(
+        broker=broker,
+        runner=CallRunner(parts),
+        recorder=recorder,
+        claims=MemoryClaimStore(),
+        clock=clock,
+        workers=workers,
+    )
+
+
+def budget_ledger(budget_nusd: int) -> MemoryLedger:
+    """Return a ledger that lets the default tenant spend `budget_nusd` in all."""
+    return MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd)])
+
+
+def paper_exchange(symbols: Sequence[str]) -> PaperExchange:
+    """Return an exchange on paper with the starting cash and an instrument for each symbol."""
+    return PaperExchange([Instrument(symbol=symbol) for symbol in symbols], cash=STARTING_CASH)
+
+
+def trading_session(
+    symbols: Sequence[str],
+    *,
+    session_id: str,
+    gateway: Gateway,
+    clock: MovableClock,
+    exchange: Exchange,
+    answers: Answers,
+    after_moment: Callable[[Moment], Awaitable[None]],
+) -> TradingSession:
+    """Return a session over `symbols` whose agents ask through `gateway`."""
+    fill_limits, risk_limits = FillLimits(), RiskLimits()
+    instruments = [Instrument(symbol=symbol) for symbol in symbols]
+    desks = {
+        instrument.symbol: SymbolDesk(
+            instrument,
+            MarketView(instrument.symbol),
+            CmtAnalyst(gateway, clock, session_id=session_id, provider=answers.llm, model=answers.model),
+        )
+        for instrument in instruments
+    }
+    settings = ExecutionSettings(session_id=session_id, provider=answers.llm, model=answers.model)
+    return TradingSession(
+        desks=desks,
+        execution=ExecutionAgent(gateway, clock, fill_limits, settings),
+        trader=Trader(exchange, TradeRecord(gateway, clock), instruments, fill_limits, risk_limits),
+        exchange=exchange,
+        gateway=gateway,
+        clock=clock,
+        limits=risk_limits,
+        rules=TradingRules(),
+        after_moment=after_moment,
+    )

@@ -1,0 +1,63 @@
+"""A finished run as a report, of which a test says only what matters to it."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from agentic_trading.app.report import DataReport, RunReport
+
+
+def report(**changes: Any) -> RunReport:
+    """Return the report of a small run with rules; `changes` are fields of `RunReport`."""
+    fields: dict[str, Any] = {
+        "session_id": "s-1",
+        "run_number": 1,
+        "mode": "backtest",
+        "provider": "rules",
+        "model": "rules-1",
+        "data": [fed()],
+        "decisions": {"analysis": {"long": 3, "stand_aside": 12}, "execution": {"twap": 2}},
+        "no_decisions": {"analysis": {"refusal": 1, "timeout": 2}},
+        "skips": {"no_trigger": 200},
+        "attempts": 21,
+        "attempts_by_outcome": {"accepted": 17, "timeout": 4},
+        "injected": {"timeout": {"retried, then accepted": 3, "no decision": 1}},
+        "input_tokens": 12_345,
+        "output_tokens": 678,
+        "cost_nusd": 1_234_567,
+        "budget_nusd": 5_000_000_000,
+        "in_doubt": 0,
+        "intents": 4,
+        "intents_rejected": {"max_position": 1},
+        "orders": 3,
+        "fills": 5,
+        "first_fill_id": "f-1",
+        "fees": Decimal("1.25"),
+        "pnl": Decimal("-12.50"),
+        "equity_start": Decimal(10_000),
+        "equity_end": Decimal("9987.50"),
+        "buy_and_hold_pnl": Decimal("310.00"),
+        "market_now_pnl": Decimal("-15.75"),
+        "knowledge": {"unknown": 21},
+        "log": Path("runs/demo/interactions.jsonl"),
+        "decision_log": Path("runs/demo/decisions.jsonl"),
+        "digest": "ab" * 32,
+        "elapsed_s": 1.25,
+        "interrupted": False,
+    }
+    return RunReport(**{**fields, **changes})
+
+
+def fed(**changes: Any) -> DataReport:
+    """Return what was fed of the shipped Bitcoin sample; `changes` are fields of `DataReport`."""
+    fields: dict[str, Any] = {
+        "name": "btcusdt-5m",
+        "symbol": "BTCUSDT",
+        "bars": 2_576,
+        "first": datetime(2023, 3, 20, tzinfo=UTC),
+        "last": datetime(2023, 3, 29, tzinfo=UTC),
+        "gaps": ["2023-03-24 12:40 to 14:00, 16 bars"],
+        "duplicates": 0,
+    }
+    return DataReport(**{**fields, **changes})

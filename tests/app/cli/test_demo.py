@@ -1,0 +1,48 @@
+"""The demo shows what it says, and would say so if it did not."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.cli.acts import WORD, forge, with_another_word
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from tests.app.cli.conftest import Command
+from tests.build import envelope
+
+
+def test_both_acts_come_out_as_they_should(command: Command) -> None:
+    ended = command("demo")
+
+    assert ended.code == ExitCode.DONE
+    assert "every cause is on record" in ended.out
+    assert "is not as it was written" in ended.out
+    assert ended.out.index("identical, byte for byte") < ended.out.index("\ndifferent")
+    assert f"the {WORD[1]} one" in ended.out
+
+
+def test_a_forged_log_differs_in_one_byte_of_one_line(tmp_path: Path) -> None:
+    log, copy = tmp_path / "log", tmp_path / "copy"
+    log.write_bytes(b'{"a":1}\n{"fill_id":"f-1","price":"27.50","n":1}\n{"b":2}\n')
+
+    forgery = forge(log, copy, "f-1")
+
+    assert (forgery.line, forgery.before, forgery.after) == (2, "27.50", "27.51")
+    changed = [pair for pair in zip(log.read_bytes(), copy.read_bytes(), strict=True) if pair[0] != pair[1]]
+    assert len(changed) == 1
+
+
+def test_the_word_stands_in_the_prompt_of_the_analyst_once() -> None:
+    assert CMT_ASSESSMENT_PROMPT.text.count(WORD[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("workflow", "text"),
+    [(EnvelopeWorkflow.ANALYSIS, "the shorter one"), (EnvelopeWorkflow.GENERAL, "the longer one")],
+)
+def test_only_the_analyst_is_told_otherwise(workflow: EnvelopeWorkflow, text: str) -> None:
+    asked = with_another_word(envelope(workflow=workflow, instructions="the longer one"))
+
+    assert asked.instructions == text
+    assert asked.is_intact

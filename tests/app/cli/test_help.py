@@ -1,0 +1,113 @@
+"""The help is quick, the documents keep up with it, and the shell can complete."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from agentic_trading import __version__
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.main import app
+from agentic_trading.app.options import Mode, ProviderName
+from tests.app.cli.conftest import Command
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+HEAVY = {"aiokafka", "anthropic", "numpy", "orjson", "pydantic", "redis", "rich", "structlog"}
+MEASURE = """
+import json, sys, time
+from agentic_trading.app.cli.main import main
+try:
+    main(["--help"])
+finally:
+    loaded = sorted({name.partition(".")[0] for name in sys.modules})
+    print(json.dumps({"cpu_s": time.process_time(), "loaded": loaded}), file=sys.stderr)
+"""
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command and group."""
+    root = typer.main.get_command(app)
+    yield ()
+    assert isinstance(root, TyperGroup)
+    for name, inner in root.commands.items():
+        yield (name,)
+        if isinstance(inner, TyperGroup):
+            yield from ((name, below) for below in inner.commands)
+
+
+every_command = pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+
+
+def test_help_takes_less_than_a_third_of_a_second_and_loads_nothing_heavy() -> None:
+    measured = [measure_help() for _ in range(2)]
+
+    assert min(cpu_s for cpu_s, _ in measured) < 0.3
+    assert measured[0][1] & HEAVY == set()
+
+
+def measure_help() -> tuple[float, set[str]]:
+    """Return the CPU seconds of `--help` in a fresh process, start of the interpreter included, and its modules."""
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, check=True, text=True)
+    figures = json.loads(done.stderr)
+    return figures["cpu_s"], set(figures["loaded"])
+
+
+@every_command
+def test_every_flag_of_a_command_is_documented(words: tuple[str, ...], command: Command) -> None:
+    told = command(*words, "--help")
+
+    assert told.code == ExitCode.DONE
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", told.out))
+    assert flags <= set(re.findall(r"--[a-z][a-z-]*", DOCUMENT))
+
+
+@every_command
+def test_every_command_is_documented(words: tuple[str, ...]) -> None:
+    assert f"`{' '.join(words)}" in DOCUMENT or f"agentic-trading {' '.join(words)}" in DOCUMENT
+
+
+def test_the_document_lists_the_exit_codes_as_they_are(command: Command) -> None:
+    table = dict(re.findall(r"^\| (\d+) \| (.*) \|$", DOCUMENT, re.MULTILINE))
+
+    assert {int(code): meaning for code, meaning in table.items()} == {c.value: c.meaning for c in ExitCode}
+    assert all(code.meaning in command("--help").out for code in ExitCode)
+
+
+def test_the_choices_of_run_are_those_that_a_run_can_have(command: Command) -> None:
+    told = command("run", "--help").out
+
+    assert f"<{'|'.join(get_args(Mode))}>" in told
+    assert f"<{'|'.join(get_args(ProviderName))}>" in told
+
+
+def test_the_version_is_printed(command: Command) -> None:
+    assert command("--version").out == f"{__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown_as_bad_usage(command: Command) -> None:
+    ended = command()
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "Usage: agentic-trading" in ended.out + ended.err
+
+
+def test_the_shell_completes_the_names_of_samples() -> None:
+    asked = {
+        "_AGENTIC_TRADING_COMPLETE": "complete_bash",
+        "COMP_WORDS": "agentic-trading run --data b",
+        "COMP_CWORD": "3",
+    }
+    start = "from agentic_trading.app.cli.main import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", start], capture_output=True, check=True, text=True, env=asked
+    )
+
+    assert done.stdout.split() == ["btcusdt-5m"]

@@ -1,0 +1,77 @@
+"""What is printed is plain, exact and harmless to a terminal."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from agentic_trading.app.cli.output import command_line, counts, printable, show, show_json, usd
+from agentic_trading.app.cli.telling import told
+from agentic_trading.audit.trace import EventNode
+from tests.build import NOW, event
+
+
+@given(st.text())
+def test_nothing_that_is_printed_can_steer_a_terminal(text: str) -> None:
+    assert printable(text).isprintable()
+
+
+@given(st.text(alphabet=st.characters(categories=("L", "N", "P", "S"))))
+def test_plain_text_stays_as_it_is(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("nusd", "spelled"),
+    [
+        (0, "0.000000"),
+        (1_500_000, "0.001500"),
+        (9_990_000_000, "9.990000"),
+        (12_345_678_900_000, "12,345.68"),
+    ],
+)
+def test_small_amounts_keep_their_digits(nusd: int, spelled: str) -> None:
+    assert usd(nusd) == spelled
+
+
+def test_counts_are_told_greatest_first_and_none_as_none() -> None:
+    assert counts({"b": 1, "a": 1, "c": 1_000}) == "c 1,000 · a 1 · b 1"
+    assert counts({}) == "none"
+
+
+def test_square_brackets_are_text_and_lines_end_without_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    show("[bold]gap[/bold]   ")
+
+    assert capsys.readouterr().out == "[bold]gap[/bold]\n"
+
+
+def test_a_command_to_copy_is_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    show(command_line("agentic-trading trace why 9c8a2cf7-2f6b"), on=Console(width=20))
+
+    assert capsys.readouterr().out == "  agentic-trading trace why 9c8a2cf7-2f6b\n"
+
+
+def test_json_spells_moments_and_other_values_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json({"at": NOW, "kinds": [complex(1, 2)]})
+
+    assert '"at": "2026-01-02T00:00:00+00:00"' in capsys.readouterr().out
+
+
+def test_an_event_of_a_known_kind_is_told_by_what_matters() -> None:
+    body = {"symbol": "BTCUSDT", "rule": "max_position", "was": "12", "allowed": "at most 10", "empty": ""}
+
+    assert told(EventNode(event("order.rejected", body=body))) == [
+        "rule max_position · was 12 · allowed at most 10"
+    ]
+
+
+def test_an_event_of_an_unknown_kind_tells_its_plain_values() -> None:
+    assert told(EventNode(event("margin.call", body={"amount": "5", "why": {"deep": 1}}))) == ["amount 5"]
+
+
+def test_lists_are_told_with_commas_and_what_is_not_there_is_left_out() -> None:
+    body = {"verdict": "stand_aside", "vetoed_by": ["trend", "indicators"], "plan": None}
+
+    assert told(EventNode(event("assessment", body=body))) == [
+        "verdict stand_aside · vetoed_by trend, indicators"
+    ]

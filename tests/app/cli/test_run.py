@@ -1,0 +1,183 @@
+"""`run` makes a session, says what it came to, and refuses what cannot be run."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.run import folder_for, usd_amount
+from agentic_trading.app.report import RunReport
+from agentic_trading.desk.market.samples import SAMPLES
+from tests.app.cli.conftest import Command
+
+HEADER = "open_time,open,high,low,close,volume"
+ROWS = [
+    "2023-03-20T00:00:00Z,100,102,99,101,5",
+    "2023-03-20T00:05:00Z,101,103,100,102,6",
+    "2023-03-20T00:10:00Z,102,104,101,103,7",
+]
+
+
+def bars_file(*rows: str) -> Path:
+    """Write a file of bars into the present folder."""
+    file = Path("abc-5m.csv")
+    file.write_text("\n".join([HEADER, *rows, ""]), encoding="utf-8")
+    return file
+
+
+def test_a_run_ends_with_a_summary_and_leaves_a_log(command: Command) -> None:
+    ended = command("run", "--data", bars_file(*ROWS), "--out", "out")
+
+    assert ended.code == ExitCode.DONE
+    assert "3 bars, 2023-03-20 00:00 to 2023-03-20 00:15 UTC" in ended.out
+    assert "agentic-trading replay run out --workers 8" in ended.out
+    assert Path("out/decisions.jsonl").exists()
+
+
+def test_as_json_only_the_report_is_printed(command: Command) -> None:
+    ended = command("run", "--data", bars_file(*ROWS), "--out", "out", "--json")
+
+    assert RunReport.model_validate_json(ended.out).data[0].bars == 3
+    assert ended.err == ""
+
+
+def test_without_a_folder_the_session_is_named_after_its_data(command: Command) -> None:
+    command("run", "--data", bars_file(*ROWS))
+
+    assert Path("runs/abc-5m/run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "folder"),
+    [
+        (("btcusdt-5m",), "btcusdt-5m"),
+        (("btcusdt-5m", "ethusdt-5m"), "btcusdt-5m+ethusdt-5m"),
+        (("ABC=/data/abc.csv.gz",), "abc"),
+        (("ABC=-",), "stdin"),
+        (("-",), "stdin"),
+    ],
+)
+def test_a_folder_is_named_after_what_is_run(names: tuple[str, ...], folder: str) -> None:
+    assert folder_for(names) == folder
+
+
+def test_a_second_run_into_the_same_folder_is_run_2(command: Command) -> None:
+    command("run", "--data", bars_file(*ROWS), "--out", "out")
+
+    ended = command("run", "--data", "abc-5m.csv", "--out", "out")
+
+    assert "run 2" in ended.out.splitlines()[0]
+    assert Path("out/decisions-2.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--data", "btcusdt-1m"], "btcusdt-5m, ethusdt-5m"),
+        (["--data", ","], "--data"),
+        (["--data", "btcusdt-5m", "--provider", "oracle"], "'rules', 'recorded'"),
+        (["--data", "btcusdt-5m", "--mode", "live"], "'backtest', 'paper'"),
+        (["--data", "btcusdt-5m", "--budget-usd", "0"], "an amount above 0"),
+        (["--data", "btcusdt-5m", "--budget-usd", "much"], "'much' is not an amount"),
+        (["--data", "btcusdt-5m", "--bars", "0"], "1 and more"),
+        (["--data", "btcusdt-5m", "--workers", "0"], "1 to 256"),
+        (["--data", "btcusdt-5m", "--inject", "fire=1%"], "malformed, timeout, refusal, cut"),
+        (["--data", "btcusdt-5m", "--provider", "recorded"], "--from"),
+        (["--data", "btcusdt-5m", "--provider", "recorded", "--from", "none"], "none"),
+        (["--data", "btcusdt-5m", "--resume"], "--out"),
+        ([], "--data"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_what_can(words: list[str], told: str, command: Command) -> None:
+    ended = command("run", *words, "--out", "out")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert told in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_malformed_file_is_named_with_line_and_column(command: Command) -> None:
+    ended = command(
+        "run", "--data", bars_file(ROWS[0], "2023-03-20T00:05:00Z,101,many,100,102,6"), "--out", "out"
+    )
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "line 3, column 'high'" in ended.err
+
+
+def test_gaps_and_repeated_bars_are_told(command: Command) -> None:
+    ended = command("run", "--data", bars_file(ROWS[0], ROWS[0], ROWS[2]), "--out", "out")
+
+    assert "1 bars missing from 2023-03-20 00:05 to 2023-03-20 00:10" in ended.out
+    assert "1 repeated bars" in ended.out
+
+
+def test_a_folder_that_cannot_be_used_has_its_own_code(command: Command) -> None:
+    Path("out").write_text("a file", encoding="utf-8")
+
+    ended = command("run", "--data", "btcusdt-5m", "--out", "out")
+
+    assert ended.code == ExitCode.LOG_UNUSABLE
+    assert "out" in ended.err
+
+
+def test_a_log_that_another_process_writes_has_its_own_code(command: Command) -> None:
+    Path("out").mkdir()
+    with Path("out/interactions.jsonl").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        ended = command("run", "--data", "btcusdt-5m", "--bars", 100, "--out", "out")
+
+    assert ended.code == ExitCode.LOG_UNUSABLE
+    assert "interactions.jsonl" in ended.err
+
+
+START = "from agentic_trading.app.cli.main import main; main()"
+
+
+def test_ctrl_c_ends_with_the_summary_and_all_that_was_done_on_disk(tmp_path: Path) -> None:
+    """The bar on the terminal says when bars have been lived through; the sender never ends the stream."""
+    screen, terminal = pty.openpty()
+    rows = "\n".join([HEADER, *ROWS, ""]).encode()
+    words = ["run", "--data", "ABC=-", "--mode", "paper", "--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [sys.executable, "-c", START, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=terminal
+    ) as running:
+        assert running.stdin
+        assert running.stdout
+        running.stdin.write(rows)
+        running.stdin.flush()
+        drawn = b""
+        while b"3/?" not in drawn:
+            drawn += os.read(screen, 4096)
+        running.send_signal(signal.SIGINT)
+        summary = running.stdout.read().decode()
+    os.close(terminal)
+    os.close(screen)
+
+    assert running.returncode == ExitCode.INTERRUPTED
+    assert "interrupted after" in summary
+    assert "3 bars" in summary
+    assert json.loads((tmp_path / "out" / "run.json").read_bytes())["interrupted"] is True
+
+
+def test_an_amount_is_read_digit_by_digit() -> None:
+    assert usd_amount("0.10") == Decimal("0.10")
+    with pytest.raises(typer.BadParameter):
+        usd_amount("ten")
+
+
+def test_the_first_sample_is_a_whole_session(session: Path) -> None:
+    manifest = json.loads((session / "run.json").read_bytes())
+
+    assert manifest["data"][0]["name"] in SAMPLES
+    assert len(manifest["digest"]) == 64

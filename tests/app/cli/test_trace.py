@@ -1,0 +1,143 @@
+"""`trace` finds chains, draws them whole, and says why there was a fill."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.llm import Event, JsonFileInteractionStore
+from tests.app.cli.conftest import Command
+from tests.build import event
+
+
+def first_fill(session: Path) -> dict[str, str]:
+    """Return the first fill of a session's decision log."""
+    lines = (session / "decisions.jsonl").read_bytes().splitlines()
+    return next(line for line in map(json.loads, lines) if line["kind"] == "fill")
+
+
+def log_of(*events: Event) -> Path:
+    """Write events into a log below the present folder."""
+
+    async def written() -> Path:
+        store = JsonFileInteractionStore(Path("session/interactions.jsonl"))
+        for each in events:
+            await store.record(each)
+        await store.aclose()
+        return store.path
+
+    return asyncio.run(written())
+
+
+def test_the_way_to_a_fill_leads_from_the_bar_over_every_decision(session: Path, command: Command) -> None:
+    ended = command("trace", "why", first_fill(session)["id"], "--store", session)
+
+    steps = [
+        "bar:",
+        "trigger",
+        "call.analysis",
+        "assessment",
+        "order.intent",
+        "call.execution",
+        "fill.strategy",
+    ]
+    places = [ended.out.index(step) for step in [*steps, "order.submitted", "fee "]]
+    assert ended.code == ExitCode.DONE
+    assert places[1:] == sorted(places[1:])
+    assert "1h · close_time 2023-03-21T" in ended.out
+
+
+def test_why_as_json_holds_the_records_themselves(session: Path, command: Command) -> None:
+    fill = first_fill(session)
+
+    answer = json.loads(command("trace", "why", fill["id"], "--store", session, "--json").out)
+
+    assert answer["missing_cause"] == ""
+    assert [step["kind"] for step in answer["path"]][::3] == ["trigger", "order.intent", "order.submitted"]
+    assert answer["path"][-1]["records"][0]["body"]["fill_id"] == fill["id"]
+
+
+def test_a_chain_is_drawn_with_every_step(session: Path, command: Command) -> None:
+    trace_id = first_fill(session)["trace_id"]
+
+    drawn = command("trace", "show", trace_id, "--store", session).out
+    steps = json.loads(command("trace", "show", trace_id, "--store", session, "--json").out)
+
+    assert f"{len(steps)} steps" in drawn
+    assert all(step["id"] in drawn for step in steps)
+    assert steps[0]["depth"] == 0
+    assert "names a cause that is not here" not in drawn
+
+
+def test_the_newest_chains_are_named(session: Path, command: Command) -> None:
+    drawn = command("trace", "list", "--store", session, "--limit", 3).out
+    chains = json.loads(command("trace", "list", "--store", session, "--limit", 3, "--json").out)
+
+    assert len(chains) == 3
+    assert [chain["trace_id"] in drawn for chain in chains] == [True] * 3
+
+
+@pytest.mark.parametrize("verb", ["show", "why"])
+def test_an_unknown_id_says_what_to_try(verb: str, session: Path, command: Command) -> None:
+    ended = command("trace", verb, "nobody", "--store", session)
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "'nobody'" in ended.err
+    assert "agentic-trading trace list" in ended.err
+
+
+def test_without_a_store_the_environment_or_the_newest_session_is_read(
+    session: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_id = first_fill(session)["id"]
+    assert command("trace", "why", fill_id).code == ExitCode.BAD_INPUT
+
+    monkeypatch.setenv("AGENTIC_RUNS", str(session.parent))
+    by_age = command("trace", "why", fill_id)
+    monkeypatch.setenv("AGENTIC_STORE", str(session / "interactions.jsonl"))
+    by_name = command("trace", "why", fill_id)
+
+    assert (by_age.code, by_name.code) == (ExitCode.DONE, ExitCode.DONE)
+
+
+def test_a_store_where_no_log_is_tells_what_one_would_be(command: Command) -> None:
+    ended = command("trace", "list", "--store", "nowhere")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "--store is nowhere" in ended.err
+    assert "interactions.jsonl" in ended.err
+
+
+def test_a_log_with_a_broken_line_cannot_be_used(session: Path, command: Command, tmp_path: Path) -> None:
+    log = tmp_path / "interactions.jsonl"
+    lines = (session / "interactions.jsonl").read_bytes().split(b"\n")
+    log.write_bytes(b"\n".join([lines[0], lines[1].replace(b":", b";", 1), *lines[2:]]))
+
+    ended = command("trace", "list", "--store", log)
+
+    assert ended.code == ExitCode.LOG_UNUSABLE
+    assert "interactions.jsonl:2" in ended.err
+
+
+def test_a_cause_that_is_not_there_is_named(command: Command) -> None:
+    log = log_of(event("fill", id="f-1", trace_id="t-1", causation_id="gone"))
+
+    assert (
+        "fill f-1 names a cause that is not here: gone" in command("trace", "show", "t-1", "--store", log).out
+    )
+    assert "the path breaks off: gone" in command("trace", "why", "f-1", "--store", log).out
+
+
+def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> None:
+    log = log_of(
+        event("order.submitted", id="o-1", trace_id="t-1"),
+        event("fill", id="f-1", trace_id="t-1", causation_id="o-1"),
+        event("fill", id="f-2", trace_id="t-1", causation_id="o-1"),
+        event("note", id="n-1", trace_id="t-1", causation_id="f-1"),
+    )
+
+    told = command("trace", "why", "f-1", "--store", log).out
+
+    assert told.index("Beside it") < told.index("f-2") < told.index("What came of it") < told.index("n-1")
