@@ -10,7 +10,8 @@ OUT := runs/demo
 BARS :=
 
 # In CI the tests run once, under coverage, and `cov` judges what they left; elsewhere `cov` runs them itself.
-PYTEST := $(PY) -m $(if $(CI),coverage run -m )pytest
+# Coverage slows a test down several times, so its five seconds are thirty there.
+PYTEST := $(PY) -m $(if $(CI),coverage run -m )pytest$(if $(CI), --timeout=30)
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:

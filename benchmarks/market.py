@@ -21,7 +21,9 @@ from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 
 RELATIVE = 1e-9  # of the value, or of the price where TA-Lib takes small differences of prices
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
+TIMES = 200  # how often a call that is not fed bars is repeated
+LOOK_BACK = 500  # bars after which the slowest average has forgotten its start
+Columns = tuple[np.ndarray, ...]
 
 MEASURES: dict[str, Callable[[Frame], float | None]] = {
     "ema_21": lambda f: f.trend.ema_21,
@@ -60,8 +62,7 @@ def by_timeframe(bars: Sequence[Bar]) -> dict[Timeframe, list[ClosedBar]]:
 
 def columns_of(closed: Sequence[ClosedBar]) -> Columns:
     table = np.array([[float(each.bar.high), float(each.bar.low), float(each.bar.close)] for each in closed])
-    high, low, close = np.ascontiguousarray(table.T)
-    return high, low, close
+    return tuple(np.ascontiguousarray(table.T))
 
 
 def with_talib(columns: Columns) -> dict[str, np.ndarray]:
@@ -82,8 +83,8 @@ def with_talib(columns: Columns) -> dict[str, np.ndarray]:
     }
 
 
-def disagreement(closed: Sequence[ClosedBar], columns: Columns) -> dict[str, float]:
-    """Return each measure's largest difference over all bars, in units of what is allowed."""
+def disagreement(closed: Sequence[ClosedBar], columns: Columns) -> dict[str, float | None]:
+    """Return each measure's largest difference over all bars, in units of what is allowed; None unmeasured."""
     gauge = FrameGauge(closed[0].bar.timeframe)
     ours: dict[str, list[float]] = {name: [] for name in MEASURES}
     for each in closed:
@@ -96,7 +97,7 @@ def disagreement(closed: Sequence[ClosedBar], columns: Columns) -> dict[str, flo
     return {name: difference(name, np.array(ours[name]), theirs[name], columns[2]) for name in MEASURES}
 
 
-def difference(name: str, ours: np.ndarray, theirs: np.ndarray, close: np.ndarray) -> float:
+def difference(name: str, ours: np.ndarray, theirs: np.ndarray, close: np.ndarray) -> float | None:
     if not np.array_equal(np.isnan(ours), np.isnan(theirs)):
         return float("inf")
     allowed = RELATIVE * np.abs(theirs)
@@ -105,7 +106,7 @@ def difference(name: str, ours: np.ndarray, theirs: np.ndarray, close: np.ndarra
     if name == "band_width_pct":
         allowed = np.maximum(allowed, 200 * RELATIVE)
     known = ~np.isnan(theirs)
-    return float(np.max(np.abs(ours - theirs)[known] / allowed[known], initial=0.0))
+    return float(np.max(np.abs(ours - theirs)[known] / allowed[known])) if known.any() else None
 
 
 def cpu_s(work: Callable[[], object], repetitions: int) -> float:
@@ -119,58 +120,53 @@ def cpu_s(work: Callable[[], object], repetitions: int) -> float:
 
 
 def show_times(bars: Sequence[Bar], columns: dict[Timeframe, Columns], repetitions: int) -> None:
-    view = MarketView("BTCUSDT")
-    for bar in bars:
-        view.push(bar)
-    snapshot, fresh = view.snapshot(), 100
-
-    def snapshots() -> None:
-        for _ in range(fresh):
-            view.snapshot()
-
-    def layers() -> None:
-        for _ in range(fresh):
-            snapshot.layer_inputs()
-
-    def batch() -> None:
-        for each in columns.values():
-            with_talib(each)
-
-    def again_per_bar() -> None:
-        latest = tuple(column[-500:] for column in columns[Timeframe.M5])
-        for _ in range(fresh):
-            with_talib((latest[0], latest[1], latest[2]))
-
+    per_bar = len(bars)
+    pushed = cpu_s(lambda: push_all(bars), repetitions) / per_bar
+    with_snapshots = cpu_s(lambda: push_all(bars, MarketView.snapshot), repetitions) / per_bar
+    snapshot = push_all(bars).snapshot()
+    latest = tuple(column[-LOOK_BACK:] for column in columns[Timeframe.M5])
     rows = [
-        ("push: all measures, five timeframes", cpu_s(lambda: push_all(bars), repetitions) / len(bars)),
-        ("snapshot", cpu_s(snapshots, repetitions) / fresh),
-        ("layer inputs as JSON values", cpu_s(layers, repetitions) / fresh),
-        ("TA-Lib, ten measures, all bars at once", cpu_s(batch, repetitions) / len(bars)),
-        ("TA-Lib, asked again over 500 bars, one timeframe", cpu_s(again_per_bar, repetitions) / fresh),
-    ]
-    print(f"{len(bars)} five-minute bars of BTCUSDT, median of {repetitions}, CPU time")
-    print(f"{'':52}{'µs a bar':>10}{'bars a s':>12}")
+        ("push: all measures, five timeframes", pushed),
+        ("snapshot after each push", with_snapshots - pushed),
+        ("layer inputs as JSON values", cpu_s(lambda: repeat(snapshot.layer_inputs), repetitions) / TIMES),
+        ("TA-Lib: ten measures, five timeframes, whole columns",
+         cpu_s(lambda: [with_talib(each) for each in columns.values()], repetitions) / per_bar),
+        (f"TA-Lib: asked again over {LOOK_BACK} bars, one timeframe",
+         cpu_s(lambda: repeat(lambda: with_talib(latest)), repetitions) / TIMES),
+    ]  # fmt: skip
+    print(f"{per_bar} five-minute bars of BTCUSDT, median of {repetitions}, CPU time")
+    print(f"{'':56}{'us a bar':>10}{'bars a s':>14}")
     for name, seconds in rows:
-        print(f"{name:52}{1e6 * seconds:10.1f}{1 / seconds:12,.0f}")
+        print(f"{name:56}{1e6 * seconds:10.1f}{1 / seconds:14,.0f}")
 
 
-def push_all(bars: Sequence[Bar]) -> MarketView:
+def repeat(work: Callable[[], object]) -> None:
+    for _ in range(TIMES):
+        work()
+
+
+def push_all(bars: Sequence[Bar], after_each: Callable[[MarketView], object] | None = None) -> MarketView:
     view = MarketView("BTCUSDT")
     for bar in bars:
         view.push(bar)
+        if after_each is not None:
+            after_each(view)
     return view
 
 
-def show_agreement(worst: dict[Timeframe, dict[str, float]]) -> int:
-    print(f"\nlargest difference from TA-Lib at any bar, 1 = the {RELATIVE:g} that is allowed")
+def show_agreement(worst: dict[Timeframe, dict[str, float | None]]) -> int:
+    print(
+        f"\nlargest difference from TA-Lib at any bar, 1 = the {RELATIVE:g} that is allowed, - = too few bars"
+    )
     print(f"{'':16}" + "".join(f"{timeframe:>10}" for timeframe in worst))
     for name in MEASURES:
-        print(f"{name:16}" + "".join(f"{by_name[name]:10.2g}" for by_name in worst.values()))
+        sizes = (by_name[name] for by_name in worst.values())
+        print(f"{name:16}" + "".join(f"{'-' if size is None else format(size, '.2g'):>10}" for size in sizes))
     wrong = [
         f"{timeframe} {name}"
-        for timeframe, each in worst.items()
-        for name, size in each.items()
-        if size > 1.0
+        for timeframe, by_name in worst.items()
+        for name, size in by_name.items()
+        if size is not None and size > 1.0
     ]
     print("\nall agree" if not wrong else f"\ndisagree: {', '.join(wrong)}")
     return 1 if wrong else 0

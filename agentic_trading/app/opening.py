@@ -30,8 +30,10 @@ async def new_run(
     options: RunOptions, folder: SessionFolder, named: Sequence[Source], store: InteractionStore
 ) -> RunManifest:
     """Return the manifest of the folder's next run, and write it; raises `StoreError` if the log is broken."""
-    run_number = folder.last_run() + 1
-    recorded = SessionFolder(options.recorded_from).read_manifest() if options.recorded_from else None
+    run_number = await asyncio.to_thread(folder.last_run) + 1
+    recorded = None
+    if options.recorded_from:
+        recorded = await asyncio.to_thread(SessionFolder(options.recorded_from).read_manifest)
     llm, model = (recorded.provider, recorded.model) if recorded else (LLMProvider.RULES, wire.RULES_MODEL)
     symbols = [source.data.symbol for source in named]
     verified = await store.verify()
@@ -125,5 +127,5 @@ async def answers_for(options: RunOptions, earlier: Earlier | None) -> wire.Answ
             inject=options.inject, seed=options.seed, recorded=earlier.answers if earlier else None
         )
     folder = SessionFolder(options.recorded_from)
-    manifest = folder.read_manifest()
+    manifest = await asyncio.to_thread(folder.read_manifest)
     return wire.replayed(await recorded_answers(folder, manifest), manifest.provider, manifest.model)

@@ -43,14 +43,14 @@ async def run(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
     """
     clock = SystemClock()
     started = clock.monotonic()
-    named = sources(options.data)
+    named = await asyncio.to_thread(sources, options.data)
     folder = SessionFolder(options.out)
     await asyncio.to_thread(folder.prepare)
     tables = await asyncio.to_thread(wire.load_tables, options.models_file)
     store = wire.log_for(options.mode, folder.log)
     try:
         if options.resume:
-            manifest = resumable_run(options, folder, named)
+            manifest = await asyncio.to_thread(resumable_run, options, folder, named)
             earlier = await left_by(folder, manifest, store)
         else:
             manifest, earlier = await new_run(options, folder, named, store), None

@@ -131,6 +131,8 @@ class Gate:
                 self._parked += 1
             case Refused():
                 self._refused[answer.reason.category] += 1
+            case _:
+                assert_never(answer)
         return answer
 
     async def headroom(self, parked: Parked) -> None:

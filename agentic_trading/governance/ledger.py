@@ -132,7 +132,7 @@ class Ask:
     @property
     def reservation_id(self) -> str:
         """The id of the reservation that this ask gets."""
-        return reservation_id(self.key, self.attempt)
+        return f"{self.key}:{self.attempt}"
 
     @property
     def payload_hash(self) -> str:

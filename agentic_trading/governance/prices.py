@@ -3,6 +3,8 @@
 from bisect import bisect_right, insort
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from fractions import Fraction
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Self
@@ -45,6 +47,15 @@ class Tier(Rates, frozen=True, extra="forbid"):
     over_input_tokens: PositiveInt
 
 
+@dataclass(frozen=True, slots=True)
+class WorstPrice:
+    """The dearest rates that a request may be billed at: nano-USD per token, and one multiplier over all."""
+
+    input: int
+    output: int
+    multiplier: Ratio
+
+
 class ModelPrice(Rates, frozen=True, extra="forbid"):
     """The price of one model since `valid_from` (UTC day). Each multiplier table lists every word that has a price."""
 
@@ -66,6 +77,27 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
                 rates = tier
         return rates
 
+    def worst(self, input_tokens: int) -> WorstPrice:
+        """Return the dearest rates and multiplier of a request with at most so many input tokens."""
+        reached = sum(input_tokens > tier.over_input_tokens for tier in self.tiers)
+        return self._worst_by_tier[reached]
+
+    @cached_property
+    def _worst_by_tier(self) -> tuple[WorstPrice, ...]:
+        """One for each number of tiers that may be reached: a longer request may be billed as a shorter one."""
+        reachable: list[tuple[Rates, ...]] = [
+            (self, *self.tiers[:reached]) for reached in range(len(self.tiers) + 1)
+        ]
+        multiplier = _product(_dearest(self.inference_geo), _dearest(self.service_tier))
+        return tuple(
+            WorstPrice(
+                input=max(rates.dearest_input for rates in tiers),
+                output=max(rates.output for rates in tiers),
+                multiplier=multiplier,
+            )
+            for tiers in reachable
+        )
+
     def multiplier(self, field: str, value: str) -> Ratio:
         """Return the multiplier for a word of a usage report; a word that was not reported is the plain price.
 
@@ -78,15 +110,6 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
             return table[value]
         except KeyError:
             raise UnknownPriceError(f"{self.provider}/{self.model}", field, value, sorted(table)) from None
-
-
-@dataclass(frozen=True, slots=True)
-class WorstPrice:
-    """The dearest rates that a request may be billed at: nano-USD per token, and one multiplier over all."""
-
-    input: int
-    output: int
-    multiplier: Ratio
 
 
 class PriceBook:
@@ -155,22 +178,13 @@ class PriceBook:
         )
         return -(-plain * over // under)
 
-    def worst(
-        self, provider: LLMProvider, model: str, *, at: datetime, input_tokens: int, speed: str = ""
-    ) -> WorstPrice:
-        """Return the dearest price of a request with at most `input_tokens`, at a speed that was asked for.
+    def worst(self, provider: LLMProvider, model: str, *, at: datetime, input_tokens: int) -> WorstPrice:
+        """Return the dearest price of a request with at most `input_tokens`, at standard speed.
 
-        Where it is run and in which service tier is the provider's choice, so the dearest of both counts.
+        Where it is run and in which service tier is the provider's choice, so the dearest of both counts; no request
+        asks for another speed.
         """
-        price = self.price(provider, model, at=at)
-        reachable = [price.at(0), *(tier for tier in price.tiers if input_tokens > tier.over_input_tokens)]
-        return WorstPrice(
-            input=max(rates.dearest_input for rates in reachable),
-            output=max(rates.output for rates in reachable),
-            multiplier=_product(
-                _dearest(price.inference_geo), price.multiplier("speed", speed), _dearest(price.service_tier)
-            ),
-        )
+        return self.price(provider, model, at=at).worst(input_tokens)
 
 
 def _product(*ratios: Ratio) -> Ratio:
@@ -181,7 +195,7 @@ def _product(*ratios: Ratio) -> Ratio:
 
 
 def _dearest(table: dict[str, Ratio]) -> Ratio:
-    return max((_PLAIN, *table.values()), key=lambda ratio: ratio[0] / ratio[1])
+    return max((_PLAIN, *table.values()), key=lambda ratio: Fraction(*ratio))
 
 
 def _name(table: Table[ModelPrice]) -> str:

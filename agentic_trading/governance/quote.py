@@ -76,7 +76,7 @@ def _size_problem(
     most = request.envelope.budget.max_input_tokens
     inward = input_bound(request, capability) if input_tokens is None else input_tokens
     if most is not None and inward > most:
-        how = "at most, by its bytes," if input_tokens is None else "by the provider's count"
+        how = "at most, by its bytes" if input_tokens is None else "by the provider's count"
         return FailureReason(
             category=FailureKind.BUDGET_EXHAUSTED,
             description=f"the request has {inward} input tokens {how}; its budget allows {most}",

@@ -101,11 +101,7 @@ def test_a_retired_model_is_not_called_in_a_backtest_of_better_days_either() -> 
     ],
 )
 def test_the_level_is_what_was_kept(
-    asked: str,
-    changes: dict[str, Any],
-    sampling: bool,
-    served: Any,
-    level: str,  # noqa: FBT001 - a column of a table
+    asked: str, changes: dict[str, Any], served: Any, level: str, *, sampling: bool
 ) -> None:
     asked_for = envelope(determinism=asked, **changes)
 

@@ -238,12 +238,6 @@ def test_the_worst_price_takes_the_dearest_of_what_the_provider_may_choose() -> 
     assert (long.input, long.output, long.multiplier) == (1000, 2500, (11, 10))
 
 
-def test_the_worst_price_at_a_speed_that_was_asked_for_includes_it() -> None:
-    fast = BOOK.worst(ANTHROPIC, "claude-opus-5-5", at=TODAY, input_tokens=1, speed="fast")
-
-    assert fast.multiplier == (22, 10)
-
-
 @given(
     st.integers(0, 10**7), st.integers(0, 10**6), st.sampled_from(["", "us"]), st.sampled_from(["", "batch"])
 )

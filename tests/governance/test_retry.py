@@ -80,8 +80,8 @@ def test_an_envelope_may_allow_fewer_kinds_but_not_more() -> None:
     ],
 )
 def test_execution_asks_again_only_for_what_surely_never_left(
-    kind: FailureKind, sent: bool, again: bool
-) -> None:  # noqa: FBT001 - columns of a table
+    kind: FailureKind, *, sent: bool, again: bool
+) -> None:
     waited = wait(Failed(kind, sent=sent), workflow=EnvelopeWorkflow.EXECUTION)
 
     assert (waited is not None) is again
@@ -112,26 +112,27 @@ def test_nothing_is_tried_again_at_or_after_the_deadline() -> None:
 
 
 @given(
-    st.sampled_from(FailureKind),
-    st.booleans(),
-    st.none() | st.floats(0, 1e7),
-    st.integers(1, 30),
-    st.floats(0, 1, exclude_max=True),
-    st.sampled_from(EnvelopeWorkflow),
-    st.floats(0, 100),
+    kind=st.sampled_from(FailureKind),
+    sent=st.booleans(),
+    asked=st.none() | st.floats(0, 1e7),
+    attempt=st.integers(1, 30),
+    jitter=st.floats(0, 1, exclude_max=True),
+    workflow=st.sampled_from(EnvelopeWorkflow),
+    left_s=st.floats(0, 100),
 )
 def test_every_wait_keeps_all_bounds(
-    kind: FailureKind, sent: bool, asked: float | None, attempt: int, jitter: float, workflow: EnvelopeWorkflow,  # noqa: FBT001 - drawn
-    left_s: float,
+    kind: FailureKind, asked: float | None, attempt: int, jitter: float, workflow: EnvelopeWorkflow,
+    left_s: float, *, sent: bool,
 ) -> None:  # fmt: skip
     policy = RetryPolicy(max_retries=20)
+    deadline = NOW + timedelta(seconds=left_s)
 
     waited = wait_before_retry(
         Failed(kind, sent=sent, retry_after_s=asked), policy, workflow=workflow, attempt=attempt, now=NOW,
-        deadline=NOW + timedelta(seconds=left_s), jitter=jitter,
+        deadline=deadline, jitter=jitter,
     )  # fmt: skip
 
     if waited is not None:
         assert max(policy.base_s / 2, asked or 0) <= waited <= max(policy.max_s, asked or 0)
-        assert NOW + timedelta(seconds=waited) < NOW + timedelta(seconds=left_s)
+        assert NOW + timedelta(seconds=waited) < deadline
         assert attempt <= policy.max_retries

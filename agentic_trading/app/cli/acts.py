@@ -20,11 +20,12 @@ from agentic_trading.app.run import run
 from agentic_trading.app.wire import records_of
 from agentic_trading.audit.verify import LogReport, verify_log
 from agentic_trading.audit.why import why
+from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 
 BARS: Final = 600
-WORD: Final = ("longer", "shorter")
-"""A word of the analyst's instructions, and what the second act puts in its place."""
+OTHER_WORD: Final = "They"
+"""What the second act puts in the place of the first word of the analyst's instructions."""
 
 
 def overture(session: Path) -> RunReport:
@@ -52,7 +53,7 @@ def why_this_order(report: RunReport, forged: Path) -> bool:
     honest, dishonest = _verified(report.log), _verified(forged)
     show(
         Text(
-            f"\n  Now somebody improves the price of this fill in a copy of the log: one byte of line {forgery.line}, "
+            f"\n  Now somebody changes the price of this fill in a copy of the log: one byte of line {forgery.line}, "
             f"{forgery.before} becomes {forgery.after}."
         ),
         Text(f"  The log:  {honest.finding}.", "green"),
@@ -77,10 +78,10 @@ def forge(log: Path, copy: Path, fill_id: str) -> Forgery:
     place = next(number for number, line in enumerate(lines) if mark in line)
     head, name, tail = lines[place].partition(b'"price":"')
     price = tail.partition(b'"')[0]
-    improved = price[:-1] + (b"1" if price.endswith(b"0") else b"0")
-    lines[place] = head + name + improved + tail[len(price) :]
+    changed = price[:-1] + (b"1" if price.endswith(b"0") else b"0")
+    lines[place] = head + name + changed + tail[len(price) :]
     copy.write_bytes(b"\n".join(lines))
-    return Forgery(place + 1, price.decode(), improved.decode())
+    return Forgery(place + 1, price.decode(), changed.decode())
 
 
 def _verified(log: Path) -> LogReport:
@@ -96,18 +97,20 @@ def again(session: Path) -> bool:
     show(heading("Act 2: again"), command_line("agentic-trading replay run SESSION --workers 8"), Text())
     same = asyncio.run(replay(session, workers=8))
     show(comparison(same))
-    show(Text(f'\n  Now with one word of the analyst\'s prompt changed, "{WORD[0]}" to "{WORD[1]}":\n'))
+    word = CMT_ASSESSMENT_PROMPT.text.partition(" ")[0]
+    show(Text(f'\n  Now with one word of the analyst\'s prompt changed, "{word}" to "{OTHER_WORD}":\n'))
     changed = asyncio.run(replay(session, workers=8, edit=with_another_word))
     show(comparison(changed))
     return same.identical and _names_the_word(changed)
 
 
 def with_another_word(asked: LLMEnvelope) -> LLMEnvelope:
-    """Return the analyst's envelope with a word of its instructions changed, any other one as it is."""
+    """Return the analyst's envelope with the first word of its instructions changed, any other one as it is."""
     if asked.workflow is not EnvelopeWorkflow.ANALYSIS:
         return asked
-    return asked.model_copy(update={"instructions": asked.instructions.replace(*WORD)})
+    rest = asked.instructions.partition(" ")[2]
+    return asked.model_copy(update={"instructions": f"{OTHER_WORD} {rest}"})
 
 
 def _names_the_word(report: ReplayReport) -> bool:
-    return not report.identical and any(WORD[1] in change for change in report.request_changes)
+    return not report.identical and any(OTHER_WORD in change for change in report.request_changes)

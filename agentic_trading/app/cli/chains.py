@@ -17,10 +17,8 @@ from agentic_trading.llm.records import TraceSummary
 
 
 def chain_table(chains: Sequence[TraceSummary]) -> Table:
-    """Return a row a chain."""
-    drawn = table(
-        "last record", "subject", "calls", "events", "USD", "trace", right=("calls", "events", "USD")
-    )
+    """Return a row a chain, narrow enough for 80 columns: an id that is wrapped cannot be copied."""
+    drawn = table("last record", "subject", "calls", "USD", "trace", right=("calls", "USD"))
     return rows(
         drawn,
         (
@@ -28,7 +26,6 @@ def chain_table(chains: Sequence[TraceSummary]) -> Table:
                 chain.last[:16].replace("T", " "),
                 chain.subject or "-",
                 f"{chain.attempts:,}",
-                f"{chain.events:,}",
                 usd(chain.cost_nusd),
                 chain.trace_id,
             )

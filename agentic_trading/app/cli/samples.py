@@ -100,7 +100,7 @@ def facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
         yield "prices", f"{contents.low} to {contents.high}"
     yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
     for gap in contents.gaps:
-        yield "", f"{gap.missing} bars missing from {moment(gap.after)} to {moment(gap.before)}"
+        yield "", f"{gap.missing} missing from {moment(gap.after)} to {moment(gap.before)}"
     yield "repeated bars", f"{contents.duplicates:,}"
     yield "licence", contents.licence or "not known"
     yield "source", contents.source or "not known"

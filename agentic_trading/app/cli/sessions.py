@@ -31,11 +31,19 @@ def log_of(store: Path | None) -> Path:
     named = store or settings.store
     if named is None:
         return newest_log(settings.runs)
-    log = named / LOG_NAME if named.is_dir() else named
-    if not log.is_file():
+    log = _log_at(named)
+    if log is None:
         option = "--store" if store else "AGENTIC_STORE"
         raise OptionError(option, f"{named}, where no log is", f"a log, or a folder that holds {LOG_NAME}")
     return log
+
+
+def _log_at(place: Path) -> Path | None:
+    try:
+        log = place / LOG_NAME if place.is_dir() else place
+        return log if log.is_file() else None
+    except OSError:  # a name that no file can have, or a folder that nobody may look into
+        return None
 
 
 def newest_log(runs: Path) -> Path:

@@ -68,7 +68,7 @@ def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
     for gap in fed.gaps:
         yield "", f"gap: {gap}"
     if fed.duplicates:
-        yield "", f"{fed.duplicates} repeated bars, told and left out"
+        yield "", f"repeated bars: {fed.duplicates}, left out"
 
 
 def _result(report: RunReport) -> Table:
@@ -130,8 +130,8 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
 def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
     refused = sum(report.intents_rejected.values())
     why = f" ({counts(report.intents_rejected)})" if refused else ""
-    yield "intents", f"{report.intents:,}, {refused:,} refused by pre-trade limits{why}"
-    yield "orders and fills", f"{report.orders:,} orders · {report.fills:,} fills · fees {report.fees:,.2f}"
+    yield "intents", f"{report.intents:,} · refused by pre-trade limits {refused:,}{why}"
+    yield "sent", f"orders {report.orders:,} · fills {report.fills:,} · fees {report.fees:,.2f}"
     yield "equity", f"{report.equity_start:,.2f} to {report.equity_end:,.2f}"
 
 

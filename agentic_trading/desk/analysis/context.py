@@ -39,7 +39,7 @@ class Context(BaseModel, frozen=True):
     """What holds for the whole question.
 
     `last_close` is exact; `atr` is that of the decision timeframe, in units of price, rounded as in the
-    evidence.
+    evidence. Without an open position there is no `position` in the envelope.
     """
 
     symbol: str
@@ -48,7 +48,7 @@ class Context(BaseModel, frozen=True):
     last_close: Decimal = Field(gt=0)
     atr: Decimal = Field(gt=0)
     prompted_by: Prompting
-    position: Position | None
+    position: Position | None = None
     limits: Limits
 
 

@@ -35,7 +35,7 @@ def put_question(
     builder.with_output_schema(CMT_ASSESSMENT_SCHEMA)
     builder.with_subject(snapshot.symbol, step=STEP)
     builder.with_as_of(snapshot.as_of)
-    builder.with_context(context.model_dump(mode="json"), as_of=snapshot.available_at)
+    builder.with_context(context.model_dump(mode="json", exclude_none=True), as_of=snapshot.available_at)
     evidence = layer_evidence(snapshot)
     for source, layer in LAYER_SOURCES.items():
         builder.add_evidence(source, evidence[layer], available_at=snapshot.available_at)

@@ -26,7 +26,7 @@ class Sheet:
         return self.evidence[layer].content if layer in self.evidence else {}
 
     def row(self, layer: Layer, measure: str) -> list[Any]:
-        """Return a measure on the decision timeframe and those above it, shortest first."""
+        """Return a measure on the decision timeframe and those above it, shortest first, as far as it is told."""
         told, decision = self.told(layer), self.context.decision_timeframe
         frames = told.get("of", [])
         return told[measure][frames.index(decision) :] if decision in frames else []

@@ -24,9 +24,10 @@ def significant(value: float | None, digits: int) -> float | None:
     """
     if value is None:
         return None
-    if not isfinite(value):
+    rounded = float(f"{value:.{digits}g}")
+    if not isfinite(rounded):
         raise ValueError(f"a measure is {value}; allowed: a finite number, or None")
-    return float(f"{value:.{digits}g}") + 0.0
+    return rounded + 0.0
 
 
 def stamp(moment: datetime) -> str:

@@ -133,16 +133,18 @@ class Accounts:
             self._newest = at
         elif at < self.oldest:
             raise ClosedWindowError(ask.key, at, self.oldest)
-        scopes = self._scopes(ask)
-        for limit in ask.limits:
-            self._scope(ask, limit.scope, scopes).count_in(limit.window)
+        tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
+        scopes = self._tenants.get(tenant) or self._new_tenant(tenant)
+        if ask.limits:
+            self._count_own(ask, scopes)
         found: list[Account] = []
         for kind, id_ in ask.scope_ids.items():
             scope = scopes[kind].get(id_)
             if scope is None:
-                if not self._ceilings(kind, id_):
+                ceilings = self._ceilings(kind, id_)
+                if not ceilings:
                     continue
-                scope = self._scope(ask, kind, scopes)
+                scope = scopes[kind][id_] = Scope(tenant, kind, id_, ceilings, at)
             scope.last_at = at
             if scope.spans is not spans:
                 scope.move_to(spans)
@@ -165,20 +167,20 @@ class Accounts:
                 for scope in scopes.values():
                     yield from scope
 
-    def _scopes(self, ask: Ask) -> dict[ScopeKind, dict[str, Scope]]:
-        tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
-        scopes = self._tenants.get(tenant)
-        if scopes is None:
-            scopes = self._tenants[tenant] = {kind: {} for kind in ScopeKind}
-        return scopes
+    def _new_tenant(self, tenant: str) -> dict[ScopeKind, dict[str, Scope]]:
+        self._tenants[tenant] = {kind: {} for kind in ScopeKind}
+        return self._tenants[tenant]
 
-    def _scope(self, ask: Ask, kind: ScopeKind, scopes: dict[ScopeKind, dict[str, Scope]]) -> Scope:
-        id_ = ask.scope_ids[kind]
-        scope = scopes[kind].get(id_)
-        if scope is None:
-            tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
-            scope = scopes[kind][id_] = Scope(tenant, kind, id_, self._ceilings(kind, id_), ask.at)
-        return scope
+    def _count_own(self, ask: Ask, scopes: dict[ScopeKind, dict[str, Scope]]) -> None:
+        """Have the counters that the ask's own limits are about, whether a rule counts them or not."""
+        for limit in ask.limits:
+            id_ = ask.scope_ids[limit.scope]
+            scope = scopes[limit.scope].get(id_)
+            if scope is None:
+                tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
+                ceilings = self._ceilings(limit.scope, id_)
+                scope = scopes[limit.scope][id_] = Scope(tenant, limit.scope, id_, ceilings, ask.at)
+            scope.count_in(limit.window)
 
     def _ceilings(self, kind: ScopeKind, id_: str) -> Ceilings:
         rule = self._rules[kind]

@@ -74,7 +74,8 @@ class MemoryLedger:
         if known is not None:
             return known
         answer, _ = self._decide(ask, self._accounts_of(ask), self._line)
-        self._counts["held"] += isinstance(answer, Held)
+        if isinstance(answer, Held):
+            self._counts["held"] += 1
         return answer
 
     async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:

@@ -47,6 +47,8 @@ def fits(ask: Ask, accounts: Sequence[Account]) -> bool:
             or account.used_calls + calls > account.max_calls
         ):
             return False
+    if not ask.limits:
+        return True
     return not any(_over(ask.amount, account, ceiling) for account, ceiling in _own_ceilings(ask, accounts))
 
 

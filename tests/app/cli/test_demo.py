@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli.acts import WORD, forge, with_another_word
+from agentic_trading.app.cli.acts import OTHER_WORD, forge, with_another_word
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -19,7 +19,7 @@ def test_both_acts_come_out_as_they_should(command: Command) -> None:
     assert "every cause is on record" in ended.out
     assert "is not as it was written" in ended.out
     assert ended.out.index("identical, byte for byte") < ended.out.index("\ndifferent")
-    assert f"the {WORD[1]} one" in ended.out
+    assert f"is …'{OTHER_WORD} " in ended.out
 
 
 def test_a_forged_log_differs_in_one_byte_of_one_line(tmp_path: Path) -> None:
@@ -33,16 +33,16 @@ def test_a_forged_log_differs_in_one_byte_of_one_line(tmp_path: Path) -> None:
     assert len(changed) == 1
 
 
-def test_the_word_stands_in_the_prompt_of_the_analyst_once() -> None:
-    assert CMT_ASSESSMENT_PROMPT.text.count(WORD[0]) == 1
+def test_the_analyst_is_not_told_so_already() -> None:
+    assert OTHER_WORD not in CMT_ASSESSMENT_PROMPT.text.split()
 
 
 @pytest.mark.parametrize(
     ("workflow", "text"),
-    [(EnvelopeWorkflow.ANALYSIS, "the shorter one"), (EnvelopeWorkflow.GENERAL, "the longer one")],
+    [(EnvelopeWorkflow.ANALYSIS, f"{OTHER_WORD} judge."), (EnvelopeWorkflow.GENERAL, "You judge.")],
 )
 def test_only_the_analyst_is_told_otherwise(workflow: EnvelopeWorkflow, text: str) -> None:
-    asked = with_another_word(envelope(workflow=workflow, instructions="the longer one"))
+    asked = with_another_word(envelope(workflow=workflow, instructions="You judge."))
 
     assert asked.instructions == text
     assert asked.is_intact

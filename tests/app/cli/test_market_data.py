@@ -28,7 +28,7 @@ def test_a_sample_is_described_with_the_halt_that_it_holds(command: Command) -> 
     told = command("data", "describe", "btcusdt-5m").out
 
     assert "2,576" in told
-    assert "16 bars missing from 2023-03-24 12:40 to 2023-03-24 14:00" in told
+    assert "16 missing from 2023-03-24 12:40 to 2023-03-24 14:00" in told
     assert SAMPLES["btcusdt-5m"].sha256 in told
     assert "MIT" in told
 

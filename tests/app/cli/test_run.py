@@ -118,7 +118,7 @@ def test_gaps_and_repeated_bars_are_told(command: Command) -> None:
     ended = command("run", "--data", bars_file(ROWS[0], ROWS[0], ROWS[2]), "--out", "out")
 
     assert "1 bars missing from 2023-03-20 00:05 to 2023-03-20 00:10" in ended.out
-    assert "1 repeated bars" in ended.out
+    assert "repeated bars: 1, left out" in ended.out
 
 
 def test_a_folder_that_cannot_be_used_has_its_own_code(command: Command) -> None:

@@ -35,8 +35,8 @@ def line_with(text: str, start: str) -> str:
         ("injected timeout", "injected timeout 4: retried, then accepted 3 · no decision 1"),
         ("tokens", "tokens 12,345 in · 678 out"),
         ("cost", "cost 0.001235 of 5.000000 USD (0.0 %)"),
-        ("intents", "intents 4, 1 refused by pre-trade limits (max_position 1)"),
-        ("orders and fills", "orders and fills 3 orders · 5 fills · fees 1.25"),
+        ("intents", "intents 4 · refused by pre-trade limits 1 (max_position 1)"),
+        ("sent", "sent orders 3 · fills 5 · fees 1.25"),
         ("this run", "this run -12.50 -0.12 %"),
         ("market-now", "market-now on the same orders -15.75 -0.16 %"),
         ("buy and hold", "buy and hold +310.00 +3.10 %"),
@@ -52,7 +52,7 @@ def test_what_happens_rarely_is_told_only_when_it_did() -> None:
     assert "in doubt" not in told()
     assert "no decision none" in " ".join(told(no_decisions={}).split())
     assert "2 calls may have been billed unseen" in told(in_doubt=2)
-    assert "3 repeated bars" in told(data=[fed(duplicates=3)])
+    assert "repeated bars: 3, left out" in told(data=[fed(duplicates=3)])
 
 
 def test_the_profit_of_rules_is_called_in_sample_and_without_a_cutoff() -> None:

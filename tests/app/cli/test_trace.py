@@ -5,9 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from agentic_trading.app.cli.chains import chain_table
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.output import show
+from agentic_trading.ids import derived_id
 from agentic_trading.llm import Event, JsonFileInteractionStore
+from agentic_trading.llm.records import TraceSummary
 from tests.app.cli.conftest import Command
 from tests.build import event
 
@@ -102,11 +107,12 @@ def test_without_a_store_the_environment_or_the_newest_session_is_read(
     assert (by_age.code, by_name.code) == (ExitCode.DONE, ExitCode.DONE)
 
 
-def test_a_store_where_no_log_is_tells_what_one_would_be(command: Command) -> None:
-    ended = command("trace", "list", "--store", "nowhere")
+@pytest.mark.parametrize("place", ["nowhere", ".", "n" * 300])
+def test_a_store_where_no_log_is_tells_what_one_would_be(place: str, command: Command) -> None:
+    ended = command("trace", "list", "--store", place)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "--store is nowhere" in ended.err
+    assert f"--store is {place}" in ended.err
     assert "interactions.jsonl" in ended.err
 
 
@@ -141,3 +147,19 @@ def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> N
     told = command("trace", "why", "f-1", "--store", log).out
 
     assert told.index("Beside it") < told.index("f-2") < told.index("What came of it") < told.index("n-1")
+
+
+def test_a_list_of_chains_fits_eighty_columns_with_whole_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    chain = TraceSummary(
+        trace_id=derived_id("chain"),
+        first="2023-03-21T16:00:00Z",
+        last="2023-03-21T16:05:00Z",
+        attempts=12,
+        events=7,
+        cost_nusd=1_234_567_890,
+        subject="BTCUSDT",
+    )
+
+    show(chain_table([chain]), on=Console(width=80))
+
+    assert capsys.readouterr().out.splitlines()[1].split()[-1] == chain.trace_id

@@ -4,14 +4,15 @@ from hashlib import sha256
 from importlib.resources import files
 
 from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Judgement
-from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT, load_prompt
+from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
+from agentic_trading.desk.prompts import load_prompt
 
 
 def test_the_version_is_the_head_of_the_hash_of_the_shipped_file() -> None:
     raw = (files("agentic_trading.desk.analysis") / "prompts" / "cmt_assessment.v1.md").read_bytes()
 
     assert CMT_ASSESSMENT_PROMPT.version == sha256(raw).hexdigest()[:16]
-    assert load_prompt("cmt_assessment.v1") == CMT_ASSESSMENT_PROMPT
+    assert load_prompt("agentic_trading.desk.analysis", "cmt_assessment.v1") == CMT_ASSESSMENT_PROMPT
 
 
 def test_every_part_of_an_answer_is_explained() -> None:

@@ -1,11 +1,14 @@
 """The question to the model, from a real market."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
+from agentic_trading.canonical import canonical_bytes
 from agentic_trading.desk.analysis.context import Context, Limits
 from agentic_trading.desk.analysis.evidence import MEASURES, layer_evidence
 from agentic_trading.desk.analysis.judgement import Layer
@@ -21,6 +24,32 @@ from agentic_trading.llm.errors import LookAheadError
 from tests.desk.analysis.build import hours, market, question
 
 HELD = Position(symbol="BTCUSDT", quantity=Decimal("-0.05"), average_price=Decimal("27950.10"))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield every value in nested JSON that is not itself an object or array."""
+    match value:
+        case dict():
+            for inner in value.values():
+                yield from leaves(inner)
+        case list():
+            for inner in value:
+                yield from leaves(inner)
+        case _:
+            yield value
+
+
+def with_floats(value: Any) -> Any:
+    """Return nested JSON with every int as a float."""
+    match value:
+        case dict():
+            return {name: with_floats(inner) for name, inner in value.items()}
+        case list():
+            return [with_floats(inner) for inner in value]
+        case int():
+            return float(value)
+        case _:
+            return value
 
 
 def test_equal_markets_give_equal_requests_whatever_the_ids() -> None:
@@ -72,6 +101,11 @@ def test_an_open_position_is_told() -> None:
     assert context.position == HELD
 
 
+def test_without_a_position_there_is_none_in_the_context() -> None:
+    assert "position" not in question().context
+    assert Context.model_validate(question().context).position is None
+
+
 def test_a_market_with_a_bar_from_after_its_moment_fails_at_build() -> None:
     early = replace(market(), as_of=market().as_of - timedelta(seconds=1))
 
@@ -99,14 +133,39 @@ def test_context_and_evidence_stay_below_four_kilobytes(sample: str) -> None:
     assert max(sizes) < 4_000
 
 
-def test_a_row_has_a_place_for_every_timeframe_and_null_for_what_is_not_there() -> None:
-    evidence = layer_evidence(market())
+@pytest.mark.parametrize("layer", list(MEASURES))
+def test_a_row_ends_at_the_longest_timeframe_that_has_the_measure(layer: Layer) -> None:
+    for snapshot in hours()[26::10]:
+        frames = snapshot.layer_inputs()[layer]["timeframes"]
+        told = layer_evidence(snapshot)[layer]
 
-    for layer, measures in MEASURES.items():
-        assert evidence[layer]["of"] == ["5m", "15m", "1h", "4h", "1d"]
-        assert all(len(evidence[layer][measure]) == 5 for measure in measures)
-    assert evidence[Layer.INDICATORS]["rsi_14"][4] is None
-    assert evidence[Layer.INDICATORS]["rsi_14"][2] is not None
+        assert told["of"] == list(frames)  # type: ignore[call-overload]
+        for measure in MEASURES[layer]:
+            row = told[measure]
+            rest = [None] * (len(told["of"]) - len(row))
+            assert row[-1:] != [None]
+            assert [*row, *rest] == [frame.get(measure) for frame in frames.values()]  # type: ignore[attr-defined]
+
+
+def test_a_measure_that_a_shorter_timeframe_lacks_keeps_its_place() -> None:
+    snapshot = market()
+    short, longer = Timeframe.M5, Timeframe.H4
+    momentum = replace(snapshot.frames[short].momentum, percent_b=None)
+    flat = replace(snapshot.frames[short], momentum=momentum)
+
+    told = layer_evidence(replace(snapshot, frames={**snapshot.frames, short: flat}))[Layer.INDICATORS]
+
+    assert told["percent_b"][0] is None
+    assert len(told["percent_b"]) == told["of"].index(longer) + 1
+
+
+@pytest.mark.parametrize("sample", ["btcusdt-5m", "ethusdt-5m"])
+def test_a_whole_number_is_an_int_and_the_bytes_are_those_of_the_float(sample: str) -> None:
+    for snapshot in hours(sample)[26::5]:
+        evidence = {layer.value: told for layer, told in layer_evidence(snapshot).items()}
+
+        assert not any(isinstance(leaf, float) and leaf.is_integer() for leaf in leaves(evidence))
+        assert canonical_bytes(evidence) == canonical_bytes(with_floats(evidence))
 
 
 def test_what_no_source_gives_is_named() -> None:

@@ -14,6 +14,7 @@ from agentic_trading.desk.market.feed import Gap
 from agentic_trading.desk.market.feeds.memory import MemoryFeed
 from agentic_trading.desk.market.samples import SAMPLES, find_sample, load_sample, read_packed
 
+ROOT = Path(__file__).parents[3]
 PUBLISHED = {
     "btcusdt-5m": "bb3c063bace93900899fb94b25295d953e470162aa44ddd7ab4ff6bb2d05db4c",
     "ethusdt-5m": "e65b93e72c26bcc65a9de72b0e4005c6248b333c4648e8af4a3cf58bf7ef9474",
@@ -53,7 +54,7 @@ def test_a_sample_has_the_values_that_were_published(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(SAMPLES))
 def test_where_a_sample_comes_from_is_told(name: str) -> None:
-    told = Path("DATA_LICENSES.md").read_text(encoding="utf-8")
+    told = (ROOT / "DATA_LICENSES.md").read_text(encoding="utf-8")
 
     for fact in (SAMPLES[name].file, SAMPLES[name].sha256, PUBLISHED[name], SAMPLES[name].licence):
         assert fact in told

@@ -1,6 +1,7 @@
 """What only the memory ledger promises: what it forgets, and what it never does."""
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -194,11 +195,26 @@ async def test_who_waits_behind_itself_under_another_name_is_told() -> None:
     assert (await of_tenant(ledger)).held == Amount(5, 0, 1)
 
 
-async def told(answer: object) -> object:
+async def told(answer: Awaitable[object]) -> object:
     try:
-        return await answer  # type: ignore[misc] - any awaitable
+        return await answer
     except ReservationConflictError as e:
         return e
+
+
+async def test_who_is_cancelled_when_refused_had_nothing_to_give_back() -> None:
+    ledger = MemoryLedger([tenant(10)])
+    first = await reserved(ledger, ask(8))
+    await ledger.dispatch(first)
+
+    async with asyncio.TaskGroup() as group:
+        leaving = group.create_task(ledger.reserve_in_turn(ask(5)))
+        await in_line(ledger, 1)
+        await ledger.in_doubt(first)
+        leaving.cancel()
+
+    assert leaving.cancelled()
+    assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 0)
 
 
 async def test_who_asks_again_after_settling_waits_for_nothing() -> None:

@@ -1,0 +1,209 @@
+"""Our side of the call path: from `EnvelopeBuilder` to a kept interaction, around a provider that answers at once."""
+
+import gc
+import logging
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agentic_trading.canonical import exact_value
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.gate import Admission, Gate
+from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import Usage
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.structured.engine import schema_problem
+from agentic_trading.structured.parser import select
+from agentic_trading.worker.attempt import Timing, answered
+from agentic_trading.worker.record import Recorder
+from agentic_trading.worker.runner import CallRunner, Parts
+from benchmarks.peers.question import ANSWER, CONTEXT, EVIDENCE, INSTRUCTIONS, SCHEMA
+from benchmarks.peers.rounds import Round, answer_rounds, timed
+
+AS_OF = datetime(2026, 1, 2, 2, tzinfo=UTC)
+PARSED = exact_value(ANSWER.encode())
+PLENTY_NUSD = 10**15
+LIMITS = (
+    Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=PLENTY_NUSD, calls=10),
+    Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=PLENTY_NUSD),
+    Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=PLENTY_NUSD),
+    Limit(ScopeKind.WORKFLOW, ANY, Window.HOUR, nusd=PLENTY_NUSD, tokens=10**12),
+    Limit(ScopeKind.TENANT, ANY, Window.MONTH, nusd=PLENTY_NUSD),
+)
+CLOCK = SystemClock()
+CAPABILITIES = Capabilities.load()
+PRICES = PriceBook.load()
+
+
+class Stub:
+    """A provider that answers at once, as an adapter would: a response with its own usage."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the one answer."""
+        usage = Usage(input_tokens=1_200, output_tokens=410, service_tier="standard")
+        return ModelResponse(
+            text=ANSWER,
+            stop_reason="end_turn",
+            usage=usage,
+            model=request.envelope.model,
+            provider_request_id="req_011CSHoEeqs5C35K2UUqR7Fy",
+            provider_response_id="msg_013Zva2CMHLNnXjNJJKqJ2EF",
+        )
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
+        """Return None: it does not count."""
+        return None
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+
+def envelope() -> LLMEnvelope:
+    """Build the question, as an agent would: everything from scratch."""
+    builder = (
+        EnvelopeBuilder()
+        .for_analysis()
+        .with_instructions(INSTRUCTIONS, prompt_version="bench.1")
+        .with_context(CONTEXT, as_of=AS_OF)
+        .with_output_schema(SCHEMA)
+        .with_agent("analyst-1", "analyst")
+        .with_subject("BTCUSDT", step="5m")
+        .with_as_of(AS_OF)
+        .with_deadline(CLOCK.now() + timedelta(minutes=5))
+    )
+    for source, content in EVIDENCE:
+        builder.add_evidence(source, content, available_at=AS_OF)
+    return builder.build()
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The path, wired as for an application that calls it in-process."""
+
+    store: InteractionStore
+    gate: Gate = field(
+        default_factory=lambda: Gate(
+            ledger=MemoryLedger(LIMITS), prices=PRICES, capabilities=CAPABILITIES, clock=CLOCK, mode="live"
+        )
+    )
+    provider: Stub = field(default_factory=Stub)
+
+    @property
+    def recorder(self) -> Recorder:
+        """What keeps the attempts."""
+        return Recorder(self.store)
+
+    def runner(self) -> CallRunner:
+        """Return the loop over the attempts of an envelope."""
+        return CallRunner(
+            Parts(
+                gate=self.gate,
+                provider=self.provider,
+                recorder=self.recorder,
+                capabilities=CAPABILITIES,
+                clock=CLOCK,
+                checks={},
+            )
+        )
+
+
+async def whole(store: InteractionStore, count: int) -> Round:
+    """Build, run and keep `count` calls."""
+    runner = Gateway(store).runner()
+
+    async def call() -> Any:
+        return (await runner.run(envelope())).result.parsed_output
+
+    return await timed(call, lambda answer: bool(answer == PARSED), count)
+
+
+async def in_memory(count: int) -> Round:
+    """Keep the attempts in memory."""
+    return await whole(MemoryInteractionStore(), count)
+
+
+class Stages:
+    """What each stage took, timed alone over a whole round of inputs that the stage before it made."""
+
+    def __init__(self, count: int) -> None:
+        self.us: dict[str, float] = {}
+        self._count = count
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Take the CPU time of one stage."""
+        gc.collect()
+        start = time.process_time()
+        yield
+        self.us[name] = (time.process_time() - start) / self._count * 1e6
+
+
+def asked(envelope: LLMEnvelope) -> ModelRequest:
+    """Choose model and parser as the runner does, and make the request."""
+    problem = schema_problem(
+        envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
+    )
+    assert problem is None
+    capability = CAPABILITIES.of(envelope.provider, envelope.model)
+    return select(capability, envelope).request(envelope, capability, attempt=1, answer=1)
+
+
+async def stage_by_stage(count: int) -> Round:
+    """Time each stage's own functions alone, with the inputs that the stage before it made."""
+    gateway = Gateway(MemoryInteractionStore())
+    gate, provider, stages = gateway.gate, gateway.provider, Stages(count)
+    with stages.timed("build"):
+        envelopes = [envelope() for _ in range(count)]
+    with stages.timed("request"):
+        requests = [asked(one) for one in envelopes]
+    with stages.timed("admit"):
+        admitted = [await gate.admit(request) for request in requests]
+    admissions = [admission for admission in admitted if isinstance(admission, Admission)]
+    with stages.timed("provider"):
+        responses = [await provider.complete(request) for request in requests]
+    with stages.timed("settle"):
+        for admission in admissions:
+            await gate.dispatch(admission)
+        charges = [
+            await gate.settle(admission, response.usage)
+            for admission, response in zip(admissions, responses, strict=True)
+        ]
+    with stages.timed("read"):
+        outcomes = [
+            select(admission.capability, request.envelope).read(response, request)
+            for admission, request, response in zip(admissions, requests, responses, strict=True)
+        ]
+    attempts = zip(requests, responses, outcomes, admissions, charges, strict=True)
+    with stages.timed("result"):
+        interactions = [
+            LLMInteraction(
+                envelope=attempt[0].envelope,
+                result=answered(*attempt, Timing(CLOCK.now(), CLOCK.now(), 0.1)),
+                stored_at=CLOCK.now(),
+            )
+            for attempt in attempts
+        ]
+    with stages.timed("record"):
+        for interaction in interactions:
+            await gateway.recorder.keep(interaction, final=True)
+    wrong = sum(interaction.result.parsed_output != PARSED for interaction in interactions)
+    total = sum(stages.us.values())
+    return Round(total, total, wrong, stages.us)

@@ -1,0 +1,28 @@
+"""`schemas` writes the published files and says whether they still are those of the models."""
+
+from pathlib import Path
+
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.schemas import published
+from tests.app.cli.conftest import Command
+
+
+def test_what_is_written_passes_the_check(command: Command) -> None:
+    written = command("schemas", "write")
+
+    checked = command("schemas", "check")
+
+    assert {Path(line).name for line in written.out.splitlines()} == set(published())
+    assert checked.code == ExitCode.DONE
+    assert f"{len(published())} schemas in schemas" in checked.out
+
+
+def test_a_file_that_differs_is_named(command: Command) -> None:
+    command("schemas", "write", "--dir", "api")
+    Path("api/event.v1.json").unlink()
+
+    ended = command("schemas", "check", "--dir", "api")
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "api/event.v1.json is missing" in ended.err
+    assert "schemas write" in ended.err

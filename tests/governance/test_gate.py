@@ -1,0 +1,502 @@
+"""The gate: what may run, what waits, what it is charged, and that nothing stays held."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.determinism import Mode
+from agentic_trading.governance.errors import ReservationStateError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.gate import Admission, Charge, Gate, Parked, Refused
+from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.result import Usage
+from tests.build import NOW
+from tests.contracts.ledger_promises import in_line
+from tests.governance.asking import balance
+from tests.governance.requests import request
+
+PRICES = PriceBook.load()
+CAPABILITIES = Capabilities.load()
+# "Judge the market." and "{}" are 19 bytes, with 16 tokens of overhead 35 at 4000, then 1000 at 10000; all x 1.1
+MOST_NUSD = (35 * 4000 + 1000 * 10_000) * 11 // 10
+MOST = Amount(MOST_NUSD, 1035)
+USAGE = Usage(input_tokens=10, output_tokens=100)
+USED_NUSD = 10 * 2000 + 100 * 10_000
+
+
+def tenant(nusd: int) -> Limit:
+    return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
+
+
+def gate(ledger: MemoryLedger, *, clock: SimClock | None = None, mode: Mode = "live", **more: Any) -> Gate:
+    return Gate(
+        ledger=ledger,
+        prices=PRICES,
+        capabilities=CAPABILITIES,
+        clock=clock or SimClock(NOW),
+        mode=mode,
+        **more,
+    )
+
+
+async def admitted(at: Gate, asked: ModelRequest) -> Admission:
+    answer = await at.admit(asked)
+    assert isinstance(answer, Admission), answer
+    return answer
+
+
+async def refused(at: Gate, asked: ModelRequest) -> FailureKind:
+    answer = await at.admit(asked)
+    assert isinstance(answer, Refused), answer
+    return answer.reason.category
+
+
+async def parked(at: Gate, asked: ModelRequest) -> Parked:
+    answer = await at.admit(asked)
+    assert isinstance(answer, Parked), answer
+    return answer
+
+
+async def test_a_call_is_admitted_with_the_most_it_can_cost_and_charged_what_it_used() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    asked = request(idempotency_key="envelope-1")
+
+    admission = await admitted(at, asked)
+    before = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)
+    await at.dispatch(admission)
+    charge = await at.settle(admission, USAGE)
+
+    assert admission == Admission(
+        "envelope-1:1", MOST, CAPABILITIES.of(asked.envelope.provider, "scripted-1"), PRICES.id, NOW
+    )
+    assert before.held == MOST
+    assert charge == Charge(USED_NUSD)
+    after = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)
+    assert (after.spent, after.held) == (Amount(USED_NUSD, 110), Amount(0, 0, 0))
+
+
+async def test_every_scope_of_the_envelope_is_charged() -> None:
+    ledger = MemoryLedger([Limit(kind, ANY, Window.NONE, calls=10) for kind in ScopeKind])
+    at = gate(ledger)
+    asked = request(
+        idempotency_key="key-1", trace_id="trace-1", agent_id="cmt-1", workflow="planning", tenant_id="acme"
+    )
+
+    await at.dispatch(await admitted(at, asked))
+
+    counters = await ledger.snapshot()
+    ids = {one.scope: one.id for one in counters if one.window is Window.NONE}
+    assert ids == {
+        "call": "key-1",
+        "trace": "trace-1",
+        "agent": "cmt-1",
+        "workflow": "planning",
+        "tenant": "acme",
+    }
+    assert {one.tenant for one in counters} == {"acme"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [({"agent_id": ""}, "analyst"), ({"agent_id": "", "agent_type": ""}, "unnamed")],
+)
+async def test_an_agent_without_an_id_is_counted_by_its_type(changes: dict[str, str], name: str) -> None:
+    ledger = MemoryLedger()
+
+    await admitted(gate(ledger), request(**changes))
+
+    assert [one.id for one in await ledger.snapshot()] == [name]
+
+
+async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=MOST_NUSD - 1)])
+    at = gate(ledger)
+
+    answer = await at.admit(request(agent_id="cmt-1"))
+
+    assert isinstance(answer, Refused)
+    assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
+    assert not answer.reason.recoverable
+    assert answer.reason.description.startswith(
+        f"agent cmt-1 has {MOST_NUSD - 1} nano-USD left this day, the call may need {MOST_NUSD}; raise"
+    )
+
+
+async def test_an_exhausted_budget_without_a_window_names_none() -> None:
+    answer = await gate(MemoryLedger([tenant(0)])).admit(request())
+
+    assert isinstance(answer, Refused)
+    assert "tenant default has 0 nano-USD left, the call may need" in answer.reason.description
+
+
+async def test_a_budget_of_zero_lets_rules_through_which_cost_nothing() -> None:
+    at = gate(MemoryLedger([tenant(0)]))
+
+    admission = await admitted(at, request(provider="rules", model="rules-1"))
+    await at.dispatch(admission)
+
+    assert await at.settle(admission, USAGE) == Charge(0)
+
+
+async def test_what_breaks_a_rule_reserves_nothing() -> None:
+    ledger = MemoryLedger()
+    at = gate(ledger)
+
+    assert await refused(at, request(model="gpt-next")) is FailureKind.INVALID_REQUEST
+
+    assert ledger.statistics().reserved == 0
+    assert at.statistics().refused == {FailureKind.INVALID_REQUEST: 1}
+
+
+async def test_an_envelope_is_expired_after_its_deadline_not_at_it() -> None:
+    clock = SimClock(NOW)
+    at = gate(MemoryLedger(), clock=clock)
+    asked = request(deadline=NOW + timedelta(seconds=5))
+    clock.advance_to(NOW + timedelta(seconds=5))
+    await at.release(await admitted(at, asked))
+
+    clock.advance_to(NOW + timedelta(seconds=6))
+
+    assert await refused(at, asked) is FailureKind.EXPIRED
+
+
+async def test_money_over_all_attempts_is_limited_by_the_envelope() -> None:
+    at = gate(MemoryLedger())
+    asked = request(budget={"max_cost_nusd": MOST_NUSD + USED_NUSD - 1})
+    first = await admitted(at, asked)
+    await at.dispatch(first)
+    await at.settle(first, USAGE)
+
+    assert await refused(at, replace(asked, attempt=2)) is FailureKind.BUDGET_EXHAUSTED
+
+
+async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
+    clock = SimClock(NOW)
+    at = gate(MemoryLedger(), clock=clock)
+    for _ in range(2):
+        admission = await admitted(at, request(agent_id="cmt-1"))
+        await at.dispatch(admission)
+        await at.settle(admission, USAGE)
+    asked = request(agent_id="cmt-1", budget={"max_calls_per_day": 2})
+
+    assert await refused(at, asked) is FailureKind.BUDGET_EXHAUSTED
+    await admitted(at, request(agent_id="cmt-2", budget={"max_calls_per_day": 2}))
+    clock.advance_to(NOW + timedelta(days=1))
+    await admitted(at, asked)
+
+
+@pytest.mark.parametrize(
+    ("mode", "day"), [("backtest", "2025-05-05"), ("replay", "2025-05-05"), ("live", "2026-01-02")]
+)
+async def test_windows_go_by_the_market_where_time_is_simulated(mode: Mode, day: str) -> None:
+    ledger = MemoryLedger()
+
+    await admitted(gate(ledger, mode=mode), request(as_of=datetime(2025, 5, 5, tzinfo=UTC)))
+
+    assert [one.window_id for one in await ledger.snapshot()] == [day]
+
+
+async def test_prices_and_retirement_go_by_the_time_of_day() -> None:
+    clock, wall = SimClock(NOW), SimClock(datetime(2026, 11, 21, tzinfo=UTC))
+    at = gate(MemoryLedger(), clock=clock, wall=wall, mode="backtest")
+    today = request(provider="anthropic", model="claude-sonnet-5-5", as_of=NOW)
+    retiring = request(provider="anthropic", model="claude-sonnet-4-5-20250929", as_of=NOW)
+    admission = await admitted(at, today)
+    await admitted(at, retiring)
+
+    await at.dispatch(admission)
+    charge = await at.settle(admission, Usage(cache_read_tokens=1000))
+    wall.advance_to(datetime(2026, 12, 1, tzinfo=UTC))
+
+    assert (admission.priced_at, charge.cost_nusd) == (datetime(2026, 11, 21, tzinfo=UTC), 100_000)
+    assert await refused(at, replace(retiring, attempt=2)) is FailureKind.NOT_ALLOWED
+
+
+async def test_the_price_is_that_of_the_reservation_however_late_the_answer_comes() -> None:
+    wall = SimClock(datetime(2026, 11, 20, 23, 59, tzinfo=UTC))
+    at = gate(MemoryLedger(), wall=wall)
+    admission = await admitted(at, request(provider="anthropic", model="claude-sonnet-5-5"))
+    await at.dispatch(admission)
+
+    wall.advance_to(datetime(2026, 11, 21, tzinfo=UTC))
+
+    assert (await at.settle(admission, Usage(cache_read_tokens=1000))).cost_nusd == 200_000
+
+
+async def test_the_providers_count_takes_the_place_of_the_bytes() -> None:
+    at = gate(MemoryLedger())
+
+    answer = await at.admit(request(system="s" * 4000), input_tokens=1000)
+
+    assert isinstance(answer, Admission)
+    assert answer.amount.tokens == 1000 + 16 + 1000
+
+
+async def test_a_redelivered_attempt_gets_the_same_reservation() -> None:
+    ledger = MemoryLedger()
+    at = gate(ledger)
+    asked = request()
+
+    assert await admitted(at, asked) == await admitted(at, asked)
+    assert ledger.statistics().reserved == 1
+
+
+async def test_an_attempt_that_was_sent_is_not_sent_again() -> None:
+    ledger = MemoryLedger()
+    at = gate(ledger)
+    asked = request(idempotency_key="envelope-1")
+    admission = await admitted(at, asked)
+    await at.dispatch(admission)
+    await at.settle(admission, USAGE)
+
+    answer = await at.admit(asked)
+
+    assert isinstance(answer, Refused)
+    assert answer.reason.category is FailureKind.NOT_ALLOWED
+    assert answer.reason.description == "attempt envelope-1:1 is settled already; allowed is another attempt"
+    assert ledger.statistics().charged_nusd == USED_NUSD
+
+
+async def test_the_same_key_for_another_request_is_refused() -> None:
+    at = gate(MemoryLedger())
+    await admitted(at, request(idempotency_key="mine", trace_id="one"))
+
+    assert await refused(at, request(idempotency_key="mine", trace_id="two")) is FailureKind.INVALID_REQUEST
+
+
+async def test_an_envelope_that_names_no_tenant_is_refused() -> None:
+    assert await refused(gate(MemoryLedger()), request(tenant_id="")) is FailureKind.INVALID_REQUEST
+
+
+async def test_a_moment_too_long_ago_is_refused() -> None:
+    at = gate(MemoryLedger(keep=timedelta(hours=1)), mode="backtest")
+    await admitted(at, request(as_of=NOW))
+
+    assert await refused(at, request(as_of=NOW - timedelta(days=9))) is FailureKind.INVALID_REQUEST
+
+
+async def test_what_was_not_sent_costs_nothing() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    admission = await admitted(at, request())
+
+    await at.release(admission)
+    await at.release(admission)
+
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == Amount(0, 0, 0)
+    assert ledger.statistics().in_flight == 0
+    await admitted(at, request())
+
+
+async def test_a_refused_connection_costs_nothing_and_counts_no_call() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    await at.release(admission)
+    await at.release(admission)
+
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == Amount(0, 0, 0)
+    await admitted(at, request())
+
+
+async def test_what_is_in_doubt_cannot_be_given_back() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+    await at.in_doubt(admission)
+
+    with pytest.raises(ReservationStateError):
+        await at.release(admission)
+
+
+async def test_a_lost_answer_is_charged_in_full_and_corrected_when_it_comes() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    doubtful = await at.in_doubt(admission)
+    late = await at.settle(admission, USAGE)
+
+    assert doubtful == Charge(MOST_NUSD, in_doubt=True)
+    assert late == Charge(USED_NUSD, late=True)
+    assert await at.settle(admission, Usage(output_tokens=1)) == late
+
+
+async def test_more_than_was_reserved_is_charged_and_said() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    charge = await at.settle(admission, Usage(output_tokens=5000))
+
+    assert charge == Charge(50_000_000, overrun_nusd=50_000_000 - MOST_NUSD)
+    assert ledger.statistics().overruns == 1
+
+
+async def test_a_usage_without_a_price_costs_the_whole_reservation() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    charge = await at.settle(admission, Usage(input_tokens=1, service_tier="priority"))
+
+    assert charge == Charge(MOST_NUSD, priced=False)
+
+
+async def test_what_calls_in_flight_hold_is_waited_for() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD + USED_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request())
+    await at.dispatch(first)
+    asked = request()
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.settle(first, USAGE)
+    second = await admitted(at, asked)
+
+    assert waiting.held.scope is ScopeKind.TENANT
+    assert second.amount == MOST
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).held == MOST
+    assert (at.statistics().admitted, at.statistics().parked) == (2, 1)
+    assert at.statistics().waited_s > 0
+
+
+async def test_who_waited_and_then_was_refused_is_told_once() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD + USED_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request())
+    await at.dispatch(first)
+    asked = request()
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.in_doubt(first)
+
+    assert await refused(at, asked) is FailureKind.BUDGET_EXHAUSTED
+    assert ledger.statistics().refused == 1
+
+
+async def test_a_deadline_ends_the_wait() -> None:
+    clock = SimClock(NOW)
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger, clock=clock)
+    await admitted(at, request())
+    asked = request(deadline=NOW + timedelta(milliseconds=20))
+
+    await at.headroom(await parked(at, asked))
+    clock.advance_to(NOW + timedelta(seconds=1))
+
+    assert await refused(at, asked) is FailureKind.EXPIRED
+    assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 1)
+
+
+async def test_headroom_that_comes_after_the_deadline_is_given_back() -> None:
+    clock = SimClock(NOW)
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger, clock=clock)
+    first = await admitted(at, request())
+    asked = request(deadline=NOW + timedelta(seconds=30))
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.release(first)
+    clock.advance_to(NOW + timedelta(seconds=31))
+
+    assert await refused(at, asked) is FailureKind.EXPIRED
+    assert ledger.statistics().in_flight == 0
+
+
+async def test_a_refusal_that_comes_after_the_deadline_is_an_expiry() -> None:
+    clock = SimClock(NOW)
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger, clock=clock)
+    first = await admitted(at, request())
+    await at.dispatch(first)
+    asked = request(deadline=NOW + timedelta(seconds=30))
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.in_doubt(first)
+    clock.advance_to(NOW + timedelta(seconds=31))
+
+    assert await refused(at, asked) is FailureKind.EXPIRED
+
+
+async def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request())
+    waiting = await parked(at, request())
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        task.cancel()
+    await at.release(first)
+
+    assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 0)
+
+
+async def test_a_wait_for_a_moment_too_long_ago_ends_at_once() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)], keep=timedelta(hours=1))
+    at = gate(ledger, mode="backtest")
+    await admitted(at, request(as_of=NOW))
+    asked = request(as_of=NOW)
+    waiting = await parked(at, asked)
+    await ledger.reserve(replace(waiting.ask, key="later", at=NOW + timedelta(days=2)))
+
+    await at.headroom(waiting)
+
+    assert await refused(at, asked) is FailureKind.INVALID_REQUEST
+
+
+async def test_sixty_four_calls_on_a_budget_of_ten_worst_cases_all_complete() -> None:
+    ledger = MemoryLedger([tenant(10 * MOST_NUSD)])
+    at = gate(ledger)
+    charged: list[int] = []
+    small = Usage(input_tokens=10, output_tokens=10)
+
+    async def call(number: int) -> None:
+        asked = request(idempotency_key=f"call-{number}")
+        answer = await at.admit(asked)
+        while isinstance(answer, Parked):
+            await at.headroom(answer)
+            answer = await at.admit(asked)
+        assert isinstance(answer, Admission)
+        await asyncio.sleep(0)
+        await at.dispatch(answer)
+        await asyncio.sleep(0)
+        charged.append((await at.settle(answer, small)).cost_nusd)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(64):
+            group.create_task(call(number))
+
+    found = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)
+    assert len(charged) == 64
+    assert (found.spent.nusd, found.held) == (sum(charged), Amount(0, 0, 0))
+    assert found.spent.nusd <= 10 * MOST_NUSD
+    assert at.statistics().refused == {}
