@@ -192,7 +192,8 @@ def main() -> int:
     budget, charged, booked = asyncio.run(at_once(64, 20 if calls <= 3_000 else 160))
     print(
         f"64 callers on a budget of {budget / 1e9:.6f} USD: charged {charged / 1e9:.9f}, booked {booked / 1e9:.9f}, "
-        f"overspent {max(0, booked - budget)} nano-USD, difference {abs(booked - charged)} nano-USD."
+        f"overspent {max(0, booked - budget)} nano-USD, difference {abs(booked - charged)} nano-USD "
+        "(usages within the estimates, one process)."
     )
     return 0 if charged == booked <= budget else 1
 

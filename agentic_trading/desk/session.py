@@ -42,16 +42,21 @@ class MovableClock(Clock, Protocol):
 
 @dataclass(slots=True)
 class SymbolDesk:
-    """What one symbol needs: its view of the market, its analyst, and the last bars."""
+    """What one symbol needs: its view of the market, its analyst, and the last bars.
+
+    `is_due` says that a bar of the decision timeframe has closed with the last bar, so that the analyst shall look.
+    """
 
     instrument: Instrument
     view: MarketView
     analyst: CmtAnalyst
     bars: list[Bar] = field(default_factory=list)
+    is_due: bool = False
 
     def push(self, bar: Bar) -> None:
         """Take the next closed bar."""
-        self.view.push(bar, as_of=bar.close_time)
+        closed = self.view.push(bar, as_of=bar.close_time)
+        self.is_due = any(each.bar.timeframe is self.view.decision for each in closed)
         self.bars.append(bar)
         del self.bars[:-BARS_SHOWN]
 
@@ -137,15 +142,16 @@ class TradingSession:
             await self._trader.place(intent, strategy)
 
     async def _assess(self, moment: Moment) -> list[Assessment]:
-        """Let every analyst look at the moment, all at once; return what they decided, in order of symbol."""
+        """Let every analyst who is due look at the moment, all at once; return what they decided, in order of symbol."""
+        due = [desk for bar in moment.bars if (desk := self._desks[bar.symbol]).is_due]
         asked = []
         account = await self._exchange.account()
         held = {position.symbol: position for position in account.positions}
         async with asyncio.TaskGroup() as group:
-            for bar in moment.bars:
-                desk = self._desks[bar.symbol]
-                looking = desk.analyst.consider(desk.view.snapshot(), position=held.get(bar.symbol))
-                asked.append(group.create_task(looking, name=f"analyst-{bar.symbol}"))
+            for desk in due:
+                symbol = desk.instrument.symbol
+                looking = desk.analyst.consider(desk.view.snapshot(), position=held.get(symbol))
+                asked.append(group.create_task(looking, name=f"analyst-{symbol}"))
         return [each for task in asked if isinstance(each := task.result(), Assessment)]
 
     async def _intents(self, assessment: Assessment) -> list[OrderIntent]:

@@ -74,8 +74,10 @@ def _size_problem(
             f"{capability.model} allows {capability.context_tokens} together"
         )
     most = request.envelope.budget.max_input_tokens
+    if most is None:
+        return None
     inward = input_bound(request, capability) if input_tokens is None else input_tokens
-    if most is not None and inward > most:
+    if inward > most:
         how = "at most, by its bytes" if input_tokens is None else "by the provider's count"
         return FailureReason(
             category=FailureKind.BUDGET_EXHAUSTED,

@@ -1,6 +1,5 @@
 """How commands print: one console, plain tables, JSON; imported only by a command that prints."""
 
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -13,7 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-NANO = 1_000_000_000
+from agentic_trading.llm.limits import NANO
+
 WIDTH_OF_A_PIPE = 240
 """Columns where nobody looks: a row of a table then stands on one line for the next program."""
 
@@ -21,7 +21,7 @@ WIDTH_OF_A_PIPE = 240
 def console() -> Console:
     """Return the console on standard output; what it is given is text, never markup."""
     width = None if sys.stdout.isatty() else WIDTH_OF_A_PIPE
-    return Console(markup=False, highlight=False, emoji=False, width=width, soft_wrap=False)
+    return Console(markup=False, highlight=False, emoji=False, width=width)
 
 
 def show(*parts: RenderableType, on: Console | None = None) -> None:
@@ -66,7 +66,7 @@ def printable(text: str) -> str:
 
 
 def usd(nusd: int) -> str:
-    """Spell nano-dollars as dollars: to the cent above ten of them, with every digit that counts below."""
+    """Spell nano-dollars as dollars: to the cent from ten dollars on, to the millionth below."""
     amount = Decimal(nusd) / NANO
     return f"{amount:,.2f}" if abs(amount) >= 10 else f"{amount:,.6f}"
 
@@ -99,4 +99,4 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Table:
 
 def terminal_is_watching() -> bool:
     """Say whether a person sees standard error: only then is a progress bar drawn."""
-    return sys.stderr.isatty() and shutil.get_terminal_size().columns > 0
+    return sys.stderr.isatty()

@@ -69,6 +69,11 @@ class MarketView:
         self._newest: Bar | None = None
         self._pushed = 0
 
+    @property
+    def decision(self) -> Timeframe:
+        """The timeframe at whose closes decisions are taken."""
+        return self._decision
+
     def push(self, bar: Bar, *, as_of: datetime | None = None) -> tuple[ClosedBar, ...]:
         """Take the next bar; return every bar that is closed by it, shortest timeframe first.
 

@@ -129,10 +129,7 @@ class Accounts:
         """Return the accounts that `ask` is counted in; raises `ClosedWindowError` for a moment too long ago."""
         at = ask.at
         spans = self._windows.at(at)
-        if at > self._newest:
-            self._newest = at
-        elif at < self.oldest:
-            raise ClosedWindowError(ask.key, at, self.oldest)
+        self._move_to(ask)
         tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
         scopes = self._tenants.get(tenant) or self._new_tenant(tenant)
         if ask.limits:
@@ -145,7 +142,8 @@ class Accounts:
                 if not ceilings:
                     continue
                 scope = scopes[kind][id_] = Scope(tenant, kind, id_, ceilings, at)
-            scope.last_at = at
+            if at > scope.last_at:
+                scope.last_at = at
             if scope.spans is not spans:
                 scope.move_to(spans)
             found += scope.current
@@ -166,6 +164,12 @@ class Accounts:
             for scopes in kinds.values():
                 for scope in scopes.values():
                     yield from scope
+
+    def _move_to(self, ask: Ask) -> None:
+        if ask.at > self._newest:
+            self._newest = ask.at
+        elif ask.at < self.oldest:
+            raise ClosedWindowError(ask.key, ask.at, self.oldest)
 
     def _new_tenant(self, tenant: str) -> dict[ScopeKind, dict[str, Scope]]:
         self._tenants[tenant] = {kind: {} for kind in ScopeKind}

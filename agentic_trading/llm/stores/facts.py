@@ -99,7 +99,7 @@ def _facts_of_interaction(fields: dict[str, Any]) -> Facts:
 
 
 def _facts_of_event(fields: dict[str, Any]) -> Facts:
-    subject = fields["body"].get("subject", "")
+    subject = fields["body"].get("subject") or fields["body"].get("symbol")
     return Facts(
         id=fields["id"],
         kind=fields["kind"],

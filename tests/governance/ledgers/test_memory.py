@@ -16,7 +16,7 @@ from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import ANY, CallState, Limit, Reservation, ScopeKind
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.windows import Window
-from tests.contracts.ledger_promises import in_line
+from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import (
     AT,
     ask,

@@ -1,0 +1,370 @@
+"""Ledgers that break one promise each, as others really do: the suite has to find every one."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import count
+from typing import Any
+
+from agentic_trading.governance.errors import (
+    ReservationConflictError,
+    ReservationStateError,
+    UnknownReservationError,
+)
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import (
+    ANY,
+    Ask,
+    Balance,
+    CallState,
+    Held,
+    LedgerStatistics,
+    Limit,
+    Refusal,
+    Reservation,
+    ScopeKind,
+    Settlement,
+)
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.windows import Window
+from tests.contracts import ledger_limits as limits
+from tests.contracts import ledger_line as line
+from tests.contracts import ledger_steps as steps
+from tests.contracts.ledger_opening import Promise
+
+
+class Whole(MemoryLedger):
+    """A ledger that keeps its promises; each broken one below changes one thing."""
+
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__(limits, zone=zone)
+
+    def changed(self, ask: Ask) -> Ask:
+        return ask
+
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        return await super().reserve(self.changed(ask))
+
+    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+        return await super().reserve_in_turn(self.changed(ask))
+
+
+class HidesWhatIsHeld(Whole):
+    async def snapshot(self) -> list[Balance]:
+        return [replace(one, held=Amount(0, 0, 0)) for one in await super().snapshot()]
+
+
+class CutsTheLastOneDownToFit(Whole):
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        answer = await super().reserve(ask)
+        if isinstance(answer, Refusal) and answer.left:
+            return await super().reserve(replace(ask, amount=Amount(answer.left, 0)))
+        return answer
+
+
+class RefusesWhatMayWait(Whole):
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        answer = await super().reserve(ask)
+        if isinstance(answer, Held):
+            return Refusal(answer.scope, answer.id, answer.window, answer.unit, answer.asked, answer.left)
+        return answer
+
+
+class CountsMoneyOnly(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, amount=Amount(ask.amount.nusd, 0, 0))
+
+
+class KnowsNoTraces(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, scope_ids={kind: id_ for kind, id_ in ask.scope_ids.items() if kind != "trace"})
+
+
+class BooksBeforeItLooks(Whole):
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        answer = await super().reserve(ask)
+        if isinstance(answer, Refusal):
+            alone = {ScopeKind.TENANT: ask.scope_ids[ScopeKind.TENANT]}
+            await super().reserve(replace(ask, key=f"half of {ask.key}", scope_ids=alone))
+        return answer
+
+
+class SharesOneCounter(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, scope_ids={**ask.scope_ids, ScopeKind.AGENT: "all"})
+
+
+class IgnoresNames(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__([limit for limit in limits if limit.id == ANY], zone)
+
+
+class MixesTenants(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, scope_ids={**ask.scope_ids, ScopeKind.TENANT: "all"})
+
+
+class NeverRollsOver(Whole):
+    first: datetime | None = None
+
+    def changed(self, ask: Ask) -> Ask:
+        self.first = self.first or ask.at
+        return replace(ask, at=self.first)
+
+
+class EndsWhatDoesNotEnd(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        ending = {Window.NONE: Window.MONTH}
+        super().__init__(
+            [replace(limit, window=ending.get(limit.window, limit.window)) for limit in limits], zone
+        )
+
+
+class IgnoresTheZone(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__(limits, UTC)
+
+
+class ChargesThePresentWindow(Whole):
+    """As a ledger does that books a charge where the clock stands when it comes: here, a day later."""
+
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__(limits, zone)
+        self.asks: dict[str, Ask] = {}
+
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        self.asks[ask.reservation_id] = ask
+        return await super().reserve(ask)
+
+    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+        ask = self.asks[reservation_id]
+        today = replace(ask, key=f"{ask.key} today", at=ask.at + timedelta(days=1), amount=actual)
+        await super().reserve(today)
+        return await super().settle(reservation_id, Amount(0, 0, 0))
+
+
+class ForgetsKeys(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__(limits, zone)
+        self.numbers = count()
+
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, key=f"{ask.key}-{next(self.numbers)}")
+
+
+class IgnoresTheAttempt(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, attempt=1)
+
+
+class TakesOtherFactsForTheSame(Whole):
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        try:
+            return await super().reserve(ask)
+        except ReservationConflictError:
+            return Reservation(ask.reservation_id, ask.amount)
+
+
+class ChargesTwice(Whole):
+    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+        return replace(await super().settle(reservation_id, actual), charged=actual)
+
+
+class CapsTheCharge(Whole):
+    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+        return await super().settle(reservation_id, Amount(min(actual.nusd, 60), actual.tokens))
+
+
+class KeepsWhatIsReleased(Whole):
+    async def release(self, reservation_id: str) -> None:
+        with suppress(ReservationStateError):
+            await super().dispatch(reservation_id)
+        await super().in_doubt(reservation_id)
+
+
+class RemembersWhatWasReleased(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__(limits, zone)
+        self.gone: set[str] = set()
+
+    async def release(self, reservation_id: str) -> None:
+        self.gone.add(reservation_id)
+        await super().release(reservation_id)
+
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        if ask.reservation_id in self.gone:
+            return Reservation(ask.reservation_id, ask.amount, CallState.RELEASED)
+        return await super().reserve(ask)
+
+
+class RefundsWhatWasSent(Whole):
+    async def release(self, reservation_id: str) -> None:
+        try:
+            await super().release(reservation_id)
+        except ReservationStateError:
+            await super().settle(reservation_id, Amount(0, 0, 0))
+
+
+class LetsTwoDispatch(Whole):
+    async def dispatch(self, reservation_id: str) -> None:
+        with suppress(ReservationStateError):
+            await super().dispatch(reservation_id)
+
+
+class ChargesWhatWasNotSent(Whole):
+    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+        with suppress(ReservationStateError):
+            await super().dispatch(reservation_id)
+        return await super().settle(reservation_id, actual)
+
+
+class ShrugsAtTheUnknown(Whole):
+    async def dispatch(self, reservation_id: str) -> None:
+        with suppress(UnknownReservationError):
+            await super().dispatch(reservation_id)
+
+
+class RefundsWhatIsInDoubt(Whole):
+    async def in_doubt(self, reservation_id: str) -> Settlement:
+        return await super().settle(reservation_id, Amount(0, 0, 0))
+
+
+class IgnoresLateAnswers(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__(limits, zone)
+        self.doubts: dict[str, Settlement] = {}
+
+    async def in_doubt(self, reservation_id: str) -> Settlement:
+        self.doubts[reservation_id] = await super().in_doubt(reservation_id)
+        return self.doubts[reservation_id]
+
+    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+        return self.doubts.get(reservation_id) or await super().settle(reservation_id, actual)
+
+
+class IgnoresOwnLimits(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, limits=())
+
+
+class CountsOnlyWhatIsLimited(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        MemoryLedger.__init__(self, limits, zone=zone, counted=())
+
+
+class TakesNothingForNoLimit(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__([limit for limit in limits if limit.nusd != 0], zone)
+
+
+class NeverWakes(Whole):
+    def _advance(self) -> None:
+        """Do nothing."""
+
+
+class AlwaysWaits(Whole):
+    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+        await asyncio.Event().wait()
+        return await super().reserve_in_turn(ask)
+
+
+class HopesOn(Whole):
+    async def in_doubt(self, reservation_id: str) -> Settlement:
+        line, self._line = self._line, []
+        settlement = await super().in_doubt(reservation_id)
+        self._line = line
+        return settlement
+
+
+class ServesTheLastFirst(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        super().__init__(limits, zone)
+        self.numbers = count()
+
+    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+        return await super().reserve_in_turn(replace(ask, priority=next(self.numbers)))
+
+
+class LetsOthersOvertake(Whole):
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        line, self._line = self._line, []
+        answer = await super().reserve(ask)
+        self._line = line
+        return answer
+
+
+class KnowsNoPriority(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, priority=0)
+
+
+class LeavesGhostsInTheLine(Whole):
+    def _leave(self, waiter: Any) -> None:
+        """Do nothing."""
+
+
+class ChecksThenBooks(Whole):
+    """As a ledger does that reads its counter, and writes it later."""
+
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+        MemoryLedger.__init__(self, (), zone=zone, counted=((ScopeKind.TENANT, Window.NONE),))
+        self.ceiling = limits[0].nusd or 0
+
+    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+        for _ in range(1000):
+            used = sum(one.spent.nusd + one.held.nusd for one in await self.snapshot())
+            if used + ask.amount.nusd <= self.ceiling:
+                break
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return await super().reserve_in_turn(ask)
+
+
+class CountsNothing(Whole):
+    def statistics(self) -> LedgerStatistics:
+        return LedgerStatistics()
+
+
+BROKEN: Sequence[tuple[type[Whole], Promise]] = (
+    (HidesWhatIsHeld, limits.what_fits_is_held_until_it_is_settled),
+    (CutsTheLastOneDownToFit, limits.what_would_pass_a_ceiling_is_refused_with_the_facts),
+    (RefusesWhatMayWait, limits.what_waits_only_for_calls_in_flight_is_held_not_refused),
+    (CountsMoneyOnly, limits.each_unit_has_a_ceiling_of_its_own),
+    (KnowsNoTraces, limits.each_kind_of_scope_has_a_ceiling_of_its_own),
+    (BooksBeforeItLooks, limits.a_refusal_by_one_scope_books_nothing_in_the_others),
+    (SharesOneCounter, limits.a_limit_on_everyone_is_each_ones_own),
+    (IgnoresNames, limits.a_named_limit_goes_before_that_on_everyone),
+    (MixesTenants, limits.tenants_share_no_counter),
+    (NeverRollsOver, limits.a_window_is_spent_by_itself),
+    (EndsWhatDoesNotEnd, limits.a_window_that_does_not_end_is_one),
+    (IgnoresTheZone, limits.a_day_begins_at_midnight_of_the_zone),
+    (ChargesThePresentWindow, limits.a_charge_goes_to_the_window_of_its_reservation),
+    (ForgetsKeys, steps.asking_twice_reserves_and_charges_once),
+    (IgnoresTheAttempt, steps.another_attempt_is_another_reservation),
+    (TakesOtherFactsForTheSame, steps.the_same_attempt_with_other_facts_is_an_error),
+    (ChargesTwice, steps.settling_twice_charges_once),
+    (CapsTheCharge, steps.more_than_was_reserved_is_charged_and_counted),
+    (KeepsWhatIsReleased, steps.a_release_gives_all_back_and_twice_is_harmless),
+    (RemembersWhatWasReleased, steps.what_was_released_can_be_reserved_anew),
+    (RefundsWhatWasSent, steps.what_was_dispatched_is_not_refunded),
+    (LetsTwoDispatch, steps.only_one_may_dispatch),
+    (ChargesWhatWasNotSent, steps.what_was_not_dispatched_is_not_charged),
+    (ShrugsAtTheUnknown, steps.an_unknown_reservation_is_an_error),
+    (RefundsWhatIsInDoubt, steps.a_call_in_doubt_is_charged_in_full_and_twice_is_harmless),
+    (IgnoresLateAnswers, steps.a_late_answer_corrects_the_charge_in_its_window),
+    (IgnoresOwnLimits, limits.an_asks_own_ceiling_holds_over_its_attempts),
+    (CountsOnlyWhatIsLimited, limits.an_asks_own_ceiling_knows_what_its_agent_did_before),
+    (TakesNothingForNoLimit, limits.a_ceiling_of_nothing_lets_only_nothing_through),
+    (NeverWakes, line.who_waits_gets_what_is_given_back),
+    (AlwaysWaits, line.who_need_not_wait_does_not),
+    (HopesOn, line.who_waits_in_vain_is_refused),
+    (ServesTheLastFirst, line.who_came_first_goes_first),
+    (LetsOthersOvertake, line.who_comes_later_does_not_overtake),
+    (KnowsNoPriority, line.a_higher_priority_goes_before),
+    (LeavesGhostsInTheLine, line.who_is_cancelled_leaves_the_line_and_holds_nothing),
+    (LeavesGhostsInTheLine, line.who_is_cancelled_when_served_gives_it_back),
+    (ChecksThenBooks, line.sixty_four_at_once_never_overspend_and_none_is_refused),
+    (CountsNothing, steps.everything_is_counted),
+)

@@ -1,0 +1,195 @@
+"""Whole sessions for tests: run into a folder, or played in memory with any provider."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import orjson
+
+from agentic_trading.app import wire
+from agentic_trading.app.folder import BAR_COLUMNS, bar_row
+from agentic_trading.app.options import RunOptions
+from agentic_trading.app.play import Played, Stage, play
+from agentic_trading.app.report import RunReport
+from agentic_trading.app.run import run
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.moments import Moment
+from agentic_trading.ids import fraction
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.providers.faults import Faults, FaultyProvider
+from agentic_trading.llm.providers.rules import RulesProvider
+from agentic_trading.llm.store import InteractionStore, Record
+from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+
+SAMPLES: Final = ("btcusdt-5m", "ethusdt-5m")
+BARS: Final = 600
+FAULTS: Final = "malformed=15%,timeout=8%,refusal=8%,cut=8%"
+PRICED: Final = (LLMProvider.SCRIPTED, "scripted-prompted-1")
+# Read before any loop runs: files are not read on a loop.
+TABLES: Final = wire.load_tables()
+LOADED: Final = {name: tuple(load_sample(name)) for name in SAMPLES}
+Line = Mapping[str, Any]
+
+
+def options(out: Path, **changes: Any) -> RunOptions:
+    """Return the options of a short run over both samples; `changes` are fields of `RunOptions`."""
+    return RunOptions(**{"data": SAMPLES, "out": out, "bars": BARS, **changes})
+
+
+async def ran(out: Path, **changes: Any) -> RunReport:
+    """Run a session into a folder and return its report."""
+    return await run(options(out, **changes), on_progress=lambda _progress: None)
+
+
+def decided(folder: Path, run_number: int = 1) -> bytes:
+    """Return the decision log of a run, byte for byte."""
+    name = "decisions.jsonl" if run_number == 1 else f"decisions-{run_number}.jsonl"
+    return (folder / name).read_bytes()
+
+
+def lines_of(log: bytes) -> list[Line]:
+    """Return the lines of a decision log as objects."""
+    return [orjson.loads(line) for line in log.splitlines()]
+
+
+async def kept_in(log: Path) -> list[Record]:
+    """Return every record of a log, in its order."""
+    records = JsonlRecords(log)
+    try:
+        return [entry.record async for entry in records.scan()]
+    finally:
+        await records.aclose()
+
+
+def calls_in(records: Sequence[Record]) -> list[LLMInteraction]:
+    """Return the attempts among records."""
+    return [record for record in records if isinstance(record, LLMInteraction)]
+
+
+def events_in(records: Sequence[Record], *kinds: str) -> list[Event]:
+    """Return the events among records, of these kinds if any are named."""
+    events = [record for record in records if isinstance(record, Event)]
+    return [event for event in events if not kinds or event.kind in kinds]
+
+
+def csv_of(bars: Sequence[Bar]) -> str:
+    """Return bars as rows of CSV with a header."""
+    return "\n".join([",".join(BAR_COLUMNS), *map(bar_row, bars)]) + "\n"
+
+
+class Shuffled:
+    """Answer as `inner` does, after as many turns of the loop as a hash of the request says: out of order."""
+
+    def __init__(self, inner: Provider, seed: str = "shuffled") -> None:
+        self._inner = inner
+        self._seed = seed
+        self.asked: list[str] = []
+        self.answered: list[str] = []
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        envelope = request.envelope
+        self.asked.append(envelope.envelope_id)
+        turns = int(30 * fraction(self._seed, envelope.request_hash, request.attempt))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        self.answered.append(envelope.envelope_id)
+        return await self._inner.complete(request)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        return await self._inner.count_tokens(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Priced:
+    """The rules under the name of a model that has a price."""
+
+    def __init__(self) -> None:
+        self._rules = RulesProvider(wire.RULES)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return replace(await self._rules.complete(request), model=request.envelope.model)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        return await self._rules.count_tokens(request)
+
+    async def aclose(self) -> None:
+        await self._rules.aclose()
+
+
+def with_faults(inner: Provider, faults: str = FAULTS, seed: str = "1") -> Provider:
+    """Return a provider some of whose answers fail."""
+    return FaultyProvider(inner, Faults.parse(faults), seed)
+
+
+def rules() -> RulesProvider:
+    """Return the shipped rules as a provider."""
+    return RulesProvider(wire.RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Evening:
+    """A session that was played in memory, and what it left."""
+
+    store: InteractionStore
+    played: Played = field(default_factory=Played)
+    log: list[bytes] = field(default_factory=list)
+
+    @property
+    def digest(self) -> str:
+        """The digest that a folder's decision log would have."""
+        return sha256(b"".join(line + b"\n" for line in self.log)).hexdigest()
+
+    @property
+    def lines(self) -> list[Line]:
+        """The decision log as objects."""
+        return lines_of(b"\n".join(self.log))
+
+    async def records(self) -> list[Record]:
+        """Return every record, in the log's order."""
+        return [entry.record async for entry in self.store.scan()]
+
+
+def stage(provider: Provider | None = None, **changes: Any) -> Stage:
+    """Return what a session over both samples is played with; `changes` are fields of `Stage`."""
+    bars: Mapping[str, Sequence[Bar]] = changes.pop("bars", MappingProxyType(LOADED))
+    llm, model = changes.pop("model", (LLMProvider.RULES, wire.RULES_MODEL))
+    feeds = [wire.bars_feed(each, symbol=each[0].symbol, name=name) for name, each in bars.items()]
+    fields: dict[str, Any] = {
+        "session_id": "evening",
+        "mode": "backtest",
+        "symbols": [feed.symbol for feed in feeds],
+        "feeds": feeds,
+        "most_bars": BARS,
+        "answers": wire.Answers(provider or rules(), llm, model),
+        "tables": TABLES,
+        "store": MemoryInteractionStore(),
+        "ledger": wire.budget_ledger(10**12),
+        "clock": wire.clock_for(changes.get("mode", "backtest")),
+        "workers": 4,
+    }
+    return Stage(**{**fields, **changes})
+
+
+async def evening(provider: Provider | None = None, **changes: Any) -> Evening:
+    """Play a session in memory; `changes` are fields of `Stage`, `bars` by name, or `model`."""
+    set_up = stage(provider, **changes)
+    played = Evening(set_up.store)
+
+    async def after_moment(_moment: Moment, lines: Sequence[bytes]) -> None:
+        played.log.extend(lines)
+
+    await play(set_up, played.played, after_moment=after_moment)
+    return played
+
+

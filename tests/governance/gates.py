@@ -1,0 +1,58 @@
+"""Builders for gate tests: a gate over a ledger, and what it must answer."""
+
+from typing import Any
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.determinism import Mode
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.gate import Admission, Gate, Parked, Refused
+from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.result import Usage
+from tests.build import NOW
+
+PRICES = PriceBook.load()
+CAPABILITIES = Capabilities.load()
+# "Judge the market." and "{}" are 19 bytes, with 16 tokens of overhead 35 at 4000, then 1000 at 10000; all x 1.1
+MOST_NUSD = (35 * 4000 + 1000 * 10_000) * 11 // 10
+MOST = Amount(MOST_NUSD, 1035)
+USAGE = Usage(input_tokens=10, output_tokens=100)
+USED_NUSD = 10 * 2000 + 100 * 10_000
+
+
+def tenant(nusd: int) -> Limit:
+    return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
+
+
+def gate(ledger: MemoryLedger, *, clock: SimClock | None = None, mode: Mode = "live", **more: Any) -> Gate:
+    return Gate(
+        ledger=ledger,
+        prices=PRICES,
+        capabilities=CAPABILITIES,
+        clock=clock or SimClock(NOW),
+        mode=mode,
+        **more,
+    )
+
+
+async def admitted(at: Gate, asked: ModelRequest) -> Admission:
+    answer = await at.admit(asked)
+    assert isinstance(answer, Admission), answer
+    return answer
+
+
+async def refused(at: Gate, asked: ModelRequest) -> FailureKind:
+    answer = await at.admit(asked)
+    assert isinstance(answer, Refused), answer
+    return answer.reason.category
+
+
+async def parked(at: Gate, asked: ModelRequest) -> Parked:
+    answer = await at.admit(asked)
+    assert isinstance(answer, Parked), answer
+    return answer

@@ -1,0 +1,164 @@
+"""Who would fit but for calls in flight waits at the gate, in turn, and holds nothing meanwhile."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.gate import Admission, Parked
+from agentic_trading.governance.ledger import ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.result import Usage
+from tests.build import NOW
+from tests.contracts.ledger_opening import in_line
+from tests.governance.asking import balance
+from tests.governance.gates import MOST, MOST_NUSD, USAGE, USED_NUSD, admitted, gate, parked, refused, tenant
+from tests.governance.requests import request
+
+
+async def test_what_calls_in_flight_hold_is_waited_for() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD + USED_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request())
+    await at.dispatch(first)
+    asked = request()
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.settle(first, USAGE)
+    second = await admitted(at, asked)
+
+    assert waiting.held.scope is ScopeKind.TENANT
+    assert second.amount == MOST
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).held == MOST
+    assert (at.statistics().admitted, at.statistics().parked) == (2, 1)
+    assert at.statistics().waited_s > 0
+
+
+async def test_who_waited_and_then_was_refused_is_told_once() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD + USED_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request())
+    await at.dispatch(first)
+    asked = request()
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.in_doubt(first)
+
+    assert await refused(at, asked) is FailureKind.BUDGET_EXHAUSTED
+    assert ledger.statistics().refused == 1
+
+
+async def test_a_deadline_ends_the_wait() -> None:
+    clock = SimClock(NOW)
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger, clock=clock)
+    await admitted(at, request())
+    asked = request(deadline=NOW + timedelta(milliseconds=20))
+
+    await at.headroom(await parked(at, asked))
+    clock.advance_to(NOW + timedelta(seconds=1))
+
+    assert await refused(at, asked) is FailureKind.EXPIRED
+    assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 1)
+
+
+async def test_headroom_that_comes_after_the_deadline_is_given_back() -> None:
+    clock = SimClock(NOW)
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger, clock=clock)
+    first = await admitted(at, request())
+    asked = request(deadline=NOW + timedelta(seconds=30))
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.release(first)
+    clock.advance_to(NOW + timedelta(seconds=31))
+
+    assert await refused(at, asked) is FailureKind.EXPIRED
+    assert ledger.statistics().in_flight == 0
+
+
+async def test_a_refusal_that_comes_after_the_deadline_is_an_expiry() -> None:
+    clock = SimClock(NOW)
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger, clock=clock)
+    first = await admitted(at, request())
+    await at.dispatch(first)
+    asked = request(deadline=NOW + timedelta(seconds=30))
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.in_doubt(first)
+    clock.advance_to(NOW + timedelta(seconds=31))
+
+    assert await refused(at, asked) is FailureKind.EXPIRED
+
+
+async def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request())
+    waiting = await parked(at, request())
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        task.cancel()
+    await at.release(first)
+
+    assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 0)
+
+
+async def test_a_wait_for_a_moment_too_long_ago_ends_at_once() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)], keep=timedelta(hours=1))
+    at = gate(ledger, mode="backtest")
+    await admitted(at, request(as_of=NOW))
+    asked = request(as_of=NOW)
+    waiting = await parked(at, asked)
+    await ledger.reserve(replace(waiting.ask, key="later", at=NOW + timedelta(days=2)))
+
+    await at.headroom(waiting)
+
+    assert await refused(at, asked) is FailureKind.INVALID_REQUEST
+
+
+async def test_sixty_four_calls_on_a_budget_of_ten_worst_cases_all_complete() -> None:
+    ledger = MemoryLedger([tenant(10 * MOST_NUSD)])
+    at = gate(ledger)
+    charged: list[int] = []
+    small = Usage(input_tokens=10, output_tokens=10)
+
+    async def call(number: int) -> None:
+        asked = request(idempotency_key=f"call-{number}")
+        answer = await at.admit(asked)
+        while isinstance(answer, Parked):
+            await at.headroom(answer)
+            answer = await at.admit(asked)
+        assert isinstance(answer, Admission)
+        await asyncio.sleep(0)
+        await at.dispatch(answer)
+        await asyncio.sleep(0)
+        charged.append((await at.settle(answer, small)).cost_nusd)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(64):
+            group.create_task(call(number))
+
+    found = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)
+    assert len(charged) == 64
+    assert (found.spent.nusd, found.held) == (sum(charged), Amount(0, 0, 0))
+    assert found.spent.nusd <= 10 * MOST_NUSD
+    assert at.statistics().refused == {}
