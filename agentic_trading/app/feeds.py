@@ -1,20 +1,24 @@
 """From the words after `--data` to feeds of bars."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from agentic_trading.app import wire
 from agentic_trading.app.folder import DataSource
 from agentic_trading.app.options import OptionError
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import BarFeed, FeedItem
+from agentic_trading.desk.market.bar import EPOCH, Bar
+from agentic_trading.desk.market.continuity import Continuity
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
 from agentic_trading.desk.market.rows import BarRows
 from agentic_trading.desk.market.samples import SAMPLES, load_sample
 
+STDIN = "-"
 DEFAULT_STDIN_SYMBOL = "BTCUSDT"
+PREFIX = "SYMBOL= before it is of letters, digits, _ and ., at most 64"
+SYMBOL = re.compile(r"\w[\w.]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,43 +33,58 @@ def sources(names: Sequence[str]) -> list[Source]:
     """Understand the words after `--data`: a sample, a CSV file, `-` for standard input, each with `SYMBOL=` before it.
 
     Without a symbol, a file's is its name up to the first `-`, `_` or `.`, and that of standard input is BTCUSDT.
-    Raises `OptionError` for what is none of these, and for a symbol that stands twice.
+    Raises `OptionError` for what is none of these, for a symbol that is none or stands twice, and for standard input
+    that is to be read twice. Looks for the files, so call it off the loop.
     """
     found = [_source(name) for name in names]
     symbols = [source.data.symbol for source in found]
     for symbol in symbols:
         if symbols.count(symbol) > 1:
             raise OptionError("--data", f"{','.join(names)}, with {symbol} twice", "each symbol once")
+    if sum(what_of(source.data.name) == STDIN for source in found) > 1:
+        raise OptionError("--data", f"{','.join(names)}, with standard input twice", "one symbol on a stream")
     return found
 
 
+def what_of(name: str) -> str:
+    """Return what a word after `--data` names, without the symbol before it."""
+    symbol, equals, what = name.partition("=")
+    return what if equals and SYMBOL.fullmatch(symbol) else name
+
+
 def _source(name: str) -> Source:
-    symbol, _, what = name.rpartition("=")
+    what = what_of(name)
+    symbol = name.removesuffix(what).removesuffix("=")
     if what in SAMPLES:
         sample = SAMPLES[what]
+        if symbol not in {"", sample.symbol}:
+            raise OptionError("--data", name, f"{what}, whose bars are of {sample.symbol}")
         return Source(DataSource(name=what, symbol=sample.symbol), sample.rows)
-    if what == "-":
+    if what == STDIN:
         return Source(DataSource(name=name, symbol=symbol or DEFAULT_STDIN_SYMBOL), None)
     path = Path(what)
     if not path.is_file():
-        allowed = f"one of {', '.join(sorted(SAMPLES))}, a CSV file, or -"
+        allowed = f"one of {', '.join(sorted(SAMPLES))}, a CSV file, or -; {PREFIX}"
         raise OptionError("--data", name, allowed)
-    return Source(DataSource(name=name, symbol=symbol or _symbol_in(path)), None)
+    symbol = symbol or _symbol_in(path)
+    if not SYMBOL.fullmatch(symbol):
+        raise OptionError("--data", f"{name}, whose name begins with no symbol", f"SYMBOL={name}; {PREFIX}")
+    return Source(DataSource(name=name, symbol=symbol), None)
 
 
 def _symbol_in(path: Path) -> str:
     stem = path.name
     for mark in "-_.":
         stem = stem.partition(mark)[0]
-    return stem.upper() or "UNKNOWN"
+    return stem.upper()
 
 
 async def open_feed(data: DataSource) -> BarFeed:
     """Return the feed that a source names; a sample is read and checked now, the others as they are iterated."""
-    what = data.name.rpartition("=")[2]
+    what = what_of(data.name)
     if what in SAMPLES:
         return wire.bars_feed(await asyncio.to_thread(load_sample, what), symbol=data.symbol, name=what)
-    if what == "-":
+    if what == STDIN:
         return wire.stdin_feed(symbol=data.symbol)
     return wire.file_feed(Path(what), symbol=data.symbol)
 
@@ -83,7 +102,10 @@ def _content(path: Path) -> bytes:
 
 
 class ResumedFeed:
-    """Give the bars that an earlier run was fed, then what `feed` has beyond them."""
+    """Give the bars that an earlier run was fed, then what `feed` has beyond them.
+
+    A hole between the two is told as any other: a stream that goes on may have lost what came while nobody read.
+    """
 
     def __init__(self, fed: Sequence[Bar], feed: BarFeed) -> None:
         self.symbol = feed.symbol
@@ -93,18 +115,18 @@ class ResumedFeed:
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield bars and notes; what was fed before comes once."""
-        last: datetime | None = None
-        async for item in wire.bars_feed(self._fed, symbol=self.symbol, name="resumed"):
-            last = item.close_time if isinstance(item, Bar) else last
-            yield item
-        async for item in self._feed:
-            if last is None or _starts(item) >= last:
+        continuity = Continuity("resumed", self.symbol, self.timeframe)
+        place = 0
+        for place, bar in enumerate(self._fed, start=1):
+            for item in continuity.admit(place, bar):
                 yield item
-
-
-def _starts(item: FeedItem) -> datetime:
-    match item:
-        case Bar(open_time=opened):
-            return opened
-        case _:
-            return item.after if item.kind == "gap" else item.open_time
+        last = self._fed[-1].close_time if self._fed else EPOCH
+        async for item in self._feed:
+            if isinstance(item, Gap) or item.open_time < last:
+                continue  # holes are found again, with the one between the two feeds
+            if isinstance(item, Duplicate):
+                yield item
+                continue
+            place += 1
+            for each in continuity.admit(place, item):
+                yield each

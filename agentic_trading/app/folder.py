@@ -1,15 +1,17 @@
 """A session's folder: one log, and for each of its runs a manifest, a decision log and the bars that were fed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from agentic_trading.app.options import Mode, OptionError
+from agentic_trading.app.options import Mode, OptionError, ProviderName
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import StoreError
@@ -37,14 +39,15 @@ class DataSource(BaseModel, frozen=True):
 class RunManifest(BaseModel, frozen=True):
     """What a run was asked to be and how far it came: what a replay needs, beside the log and the bars.
 
-    `first_seq` is the number of the log line before its first one. `digest` is that of the decision log, None while
-    the run has not ended.
+    `answers` says who was asked: the rules, or a recording of what `provider` answered. `first_seq` is the number of
+    the log line before its first one. `digest` is that of the decision log, None while the run has not ended.
     """
 
     package: str
     session_id: str
     run_number: int
     mode: Mode
+    answers: ProviderName = "rules"
     provider: LLMProvider
     model: str
     data: tuple[DataSource, ...]
@@ -92,13 +95,11 @@ class SessionFolder:
 
     def prepare(self) -> None:
         """Make the folder; raises `StoreError` if it cannot be made or written to."""
-        try:
+        with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / ".writable"
             probe.write_bytes(b"")
             probe.unlink()
-        except OSError as e:
-            raise StoreError(self.path, f"cannot be written: {e.strerror}; choose another --out") from e
 
     def read_manifest(self, run: int | None = None) -> RunManifest:
         """Return the manifest of a run, by default the newest; raises `OptionError` if it is not there or not one."""
@@ -114,33 +115,56 @@ class SessionFolder:
                 str(self.manifest(number)), "not the manifest of a run", "a file that `run` wrote"
             ) from e
 
+    def last_seq(self, manifest: RunManifest) -> int | None:
+        """Return the number of the last log line of a run: that before the next run's first; None for the newest."""
+        following = manifest.run_number + 1
+        return self.read_manifest(following).first_seq if self.manifest(following).exists() else None
+
     def write_manifest(self, manifest: RunManifest) -> None:
-        """Write or replace the manifest of a run, whole or not at all."""
-        target = self.manifest(manifest.run_number)
-        fresh = target.with_suffix(".new")
-        fresh.write_bytes(orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n")
-        fresh.replace(target)
+        """Write or replace the manifest of a run, whole or not at all; raises `StoreError` if it cannot be written."""
+        fields = orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+        _replace(self.manifest(manifest.run_number), fields + b"\n")
 
 
 class BarFiles:
-    """Keep the bars that a run is fed, so that it can be played again whatever becomes of their source."""
+    """Keep the bars that a run is fed, so that it can be played again whatever becomes of their source.
 
-    def __init__(self, folder: SessionFolder, manifest: RunManifest) -> None:
+    `fed` are the bars that the files of an interrupted run hold: they are fed again, and not added again. Raises
+    `StoreError` where a file cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: SessionFolder,
+        manifest: RunManifest,
+        fed: Mapping[str, Sequence[Bar]] = MappingProxyType({}),
+    ) -> None:
         run = manifest.run_number
         self._paths = {source.symbol: folder.bars(run, source.symbol) for source in manifest.data}
+        self._fed = {symbol: fed.get(symbol, ()) for symbol in self._paths}
+        self._known = {symbol: len(bars) for symbol, bars in self._fed.items()}
 
     async def open(self) -> None:
-        """Start the files anew, each with a header."""
-        for path in self._paths.values():
-            await asyncio.to_thread(path.write_text, ",".join(BAR_COLUMNS) + "\n", encoding="utf-8")
+        """Start the files with a header and the bars that were fed before; a row that a crash has cut goes."""
+        for symbol, path in self._paths.items():
+            rows = [",".join(BAR_COLUMNS), *map(bar_row, self._fed[symbol])]
+            await asyncio.to_thread(_replace, path, "".join(f"{row}\n" for row in rows).encode())
 
     async def append(self, bars: Sequence[Bar]) -> None:
         """Add bars, each to the file of its symbol."""
-        await asyncio.to_thread(self._write, bars)
+        new = []
+        for bar in bars:
+            if self._known[bar.symbol] > 0:
+                self._known[bar.symbol] -= 1
+            else:
+                new.append(bar)
+        if new:
+            await asyncio.to_thread(self._write, new)
 
     def _write(self, bars: Sequence[Bar]) -> None:
         for bar in bars:
-            with self._paths[bar.symbol].open("a", encoding="utf-8") as file:
+            path = self._paths[bar.symbol]
+            with _writing(path), path.open("a", encoding="utf-8") as file:
                 file.write(bar_row(bar) + "\n")
 
 
@@ -156,3 +180,19 @@ def _number(run: int) -> str:
 
 def _allowed_runs(last: int) -> str:
     return f"a run from 1 to {last}" if last else "a folder that `run --out` made"
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    fresh = path.with_name(f"{path.name}.new")
+    with _writing(path):
+        fresh.write_bytes(content)
+        fresh.replace(path)
+
+
+@contextmanager
+def _writing(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StoreError(path, f"cannot be written ({e.strerror}); choose another --out") from e

@@ -1,7 +1,7 @@
 """How a run begins: as a new one, or where an interrupted one has stopped."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentic_trading import __version__
@@ -12,7 +12,6 @@ from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import InteractionStore
 
@@ -23,70 +22,81 @@ class Earlier:
 
     answers: wire.Recording
     spent_nusd: int
-    bars: dict[str, list[Bar]]
+    bars: Mapping[str, Sequence[Bar]]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run that may begin: its manifest is written. `earlier` is None for a new one."""
+
+    manifest: RunManifest
+    answers: wire.Answers
+    earlier: Earlier | None = None
 
 
 async def new_run(
-    options: RunOptions, folder: SessionFolder, named: Sequence[Source], store: InteractionStore
-) -> RunManifest:
-    """Return the manifest of the folder's next run, and write it; raises `StoreError` if the log is broken."""
+    options: RunOptions, folder: SessionFolder, named: Sequence[Source], store: wire.Log
+) -> Opened:
+    """Begin the folder's next run; nothing is written unless it can.
+
+    Raises `OptionError` or `FaultsError` for who shall answer, `StoreError` for a folder or log that cannot be used,
+    `StoreLockedError` while another process runs in the folder.
+    """
+    recorded = await _recorded(options)
+    answers = await _answers(options, recorded, None)
+    await asyncio.to_thread(folder.prepare)
+    await store.open()
     run_number = await asyncio.to_thread(folder.last_run) + 1
-    recorded = None
-    if options.recorded_from:
-        recorded = await asyncio.to_thread(SessionFolder(options.recorded_from).read_manifest)
-    llm, model = (recorded.provider, recorded.model) if recorded else (LLMProvider.RULES, wire.RULES_MODEL)
     symbols = [source.data.symbol for source in named]
-    verified = await store.verify()
     manifest = RunManifest(
         package=__version__,
-        session_id=recorded.session_id
-        if recorded
-        else derived_id("session", options.mode, llm, model, options.seed, run_number, *symbols),
+        session_id=_session_id(options, recorded, answers, run_number, symbols),
         run_number=run_number,
         mode=options.mode,
-        provider=llm,
-        model=model,
+        answers=options.provider,
+        provider=answers.llm,
+        model=answers.model,
         data=tuple(source.data for source in named),
         bars=options.bars,
         budget_usd=options.budget_usd,
         inject=options.inject,
         seed=options.seed,
         workers=options.workers,
-        first_seq=verified.lines,
+        first_seq=(await store.verify()).lines,
         started_at=SystemClock().now(),
     )
     await asyncio.to_thread(folder.write_manifest, manifest)
-    return manifest
+    return Opened(manifest, answers)
 
 
-def resumable_run(options: RunOptions, folder: SessionFolder, named: Sequence[Source]) -> RunManifest:
-    """Return the manifest of the folder's last run, to go on with it.
+async def resumed_run(
+    options: RunOptions, folder: SessionFolder, named: Sequence[Source], store: wire.Log
+) -> Opened:
+    """Go on with the folder's last run, with its answers and bars; budget, bars and workers are those asked for now.
 
-    Raises `OptionError` for other inputs than it was started with (its log would mix two sessions), and for a run
-    that has come to its end.
+    Raises what `new_run` raises, and `OptionError` for a folder without a run, for other inputs than the run was
+    started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
+    end.
     """
-    manifest = folder.read_manifest()
-    before = {
-        "--data": ",".join(source.name for source in manifest.data),
-        "--mode": manifest.mode,
-        "--inject": manifest.inject,
-        "--seed": manifest.seed,
+    manifest = await asyncio.to_thread(folder.read_manifest)
+    _refuse_other_inputs(options, manifest, named)
+    await asyncio.to_thread(folder.prepare)
+    await store.open()
+    earlier = await left_by(folder, manifest, store)
+    fed = max((len(bars) for bars in earlier.bars.values()), default=0)
+    if options.bars is not None and options.bars < fed:
+        raise OptionError("--bars", options.bars, f"{fed} and more, which run {manifest.run_number} was fed")
+    answers = await _answers(options, await _recorded(options), earlier)
+    goes_on = {
+        "bars": options.bars,
+        "budget_usd": options.budget_usd,
+        "workers": options.workers,
+        "interrupted": False,
+        "digest": None,
     }
-    asked = {
-        "--data": ",".join(source.data.name for source in named),
-        "--mode": options.mode,
-        "--inject": options.inject,
-        "--seed": options.seed,
-    }
-    for option, was in asked.items():
-        if was != before[option]:
-            allowed = f"{before[option]!r}, as run {manifest.run_number} was started with"
-            raise OptionError(option, repr(was), allowed)
-    if manifest.digest is not None and not manifest.interrupted and options.bars == manifest.bars:
-        raise OptionError(
-            "--resume", f"run {manifest.run_number}, which has ended", "a run that was interrupted"
-        )
-    return manifest
+    manifest = manifest.model_copy(update=goes_on)
+    await asyncio.to_thread(folder.write_manifest, manifest)
+    return Opened(manifest, answers, earlier)
 
 
 async def left_by(folder: SessionFolder, manifest: RunManifest, store: InteractionStore) -> Earlier:
@@ -110,22 +120,84 @@ async def left_by(folder: SessionFolder, manifest: RunManifest, store: Interacti
     return Earlier(wire.recording(interactions), spent, bars)
 
 
-async def recorded_answers(folder: SessionFolder, manifest: RunManifest) -> wire.Recording:
-    """Return what was answered in a run of a session; raises `StoreError` for a log that is missing or broken."""
+async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> list[LLMInteraction]:
+    """Return what was answered in one run of a session, in the log's order.
+
+    Raises `StoreError` for a log that is missing or broken.
+    """
+    last_seq = await asyncio.to_thread(folder.last_seq, manifest)
     records = wire.records_of(folder.log)
     try:
-        entries = [entry.record async for entry in records.scan(manifest.first_seq)]
+        entries = [entry async for entry in records.scan(manifest.first_seq)]
     finally:
         await records.aclose()
-    return wire.recording(record for record in entries if isinstance(record, LLMInteraction))
+    return [
+        entry.record
+        for entry in entries
+        if isinstance(entry.record, LLMInteraction) and (last_seq is None or entry.seq <= last_seq)
+    ]
 
 
-async def answers_for(options: RunOptions, earlier: Earlier | None) -> wire.Answers:
-    """Return who answers a run: the rules, or an earlier session; an interrupted run's own answers go first."""
+async def _recorded(options: RunOptions) -> RunManifest | None:
+    """Return the manifest of the run whose answers shall be given again, if that was asked for."""
     if options.recorded_from is None:
+        return None
+    return await asyncio.to_thread(SessionFolder(options.recorded_from).read_manifest)
+
+
+async def _answers(
+    options: RunOptions, recorded: RunManifest | None, earlier: Earlier | None
+) -> wire.Answers:
+    """Return who answers a run: the rules, or an earlier session; an interrupted run's own answers go first."""
+    if recorded is None or options.recorded_from is None:
         return wire.rules(
             inject=options.inject, seed=options.seed, recorded=earlier.answers if earlier else None
         )
-    folder = SessionFolder(options.recorded_from)
-    manifest = await asyncio.to_thread(folder.read_manifest)
-    return wire.replayed(await recorded_answers(folder, manifest), manifest.provider, manifest.model)
+    attempts = await recorded_attempts(SessionFolder(options.recorded_from), recorded)
+    return wire.replayed(wire.recording(attempts), recorded.provider, recorded.model)
+
+
+def _session_id(
+    options: RunOptions,
+    recorded: RunManifest | None,
+    answers: wire.Answers,
+    run_number: int,
+    symbols: Sequence[str],
+) -> str:
+    """Return the id that all ids of a run are made from.
+
+    A recording played into a folder of its own keeps the id, and so the digest; in a log that holds other runs, the
+    same ids would be taken for the same records.
+    """
+    if recorded is not None:
+        own = recorded.session_id
+        return own if run_number == 1 else derived_id("session", own, run_number)
+    return derived_id("session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols)
+
+
+def _refuse_other_inputs(options: RunOptions, manifest: RunManifest, named: Sequence[Source]) -> None:
+    asked_and_before = {
+        "--data": (_names(source.data.name for source in named), _names(s.name for s in manifest.data)),
+        "--mode": (options.mode, manifest.mode),
+        "--provider": (options.provider, manifest.answers),
+        "--inject": (options.inject, manifest.inject),
+        "--seed": (options.seed, manifest.seed),
+    }
+    for option, (asked, before) in asked_and_before.items():
+        if asked != before:
+            allowed = f"{before!r}, as run {manifest.run_number} was started with"
+            raise OptionError(option, repr(asked), allowed)
+    if manifest.digest is not None and not manifest.interrupted and not _asks_for_more(options, manifest):
+        raise OptionError(
+            "--resume",
+            f"run {manifest.run_number}, which has ended",
+            "a run that was interrupted, or more --bars",
+        )
+
+
+def _asks_for_more(options: RunOptions, manifest: RunManifest) -> bool:
+    return manifest.bars is not None and (options.bars is None or options.bars > manifest.bars)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ",".join(names)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.limits import NANO
 
 Mode = Literal["backtest", "paper"]
 ProviderName = Literal["rules", "recorded"]
@@ -50,7 +51,7 @@ class RunOptions:
             raise OptionError("--data", "empty", "a sample's name, a CSV file, or - for standard input")
         if self.bars is not None and self.bars < 1:
             raise OptionError("--bars", self.bars, "1 and more")
-        if not self.budget_usd.is_finite() or self.budget_usd <= 0:
+        if not self.budget_usd.is_finite() or self.budget_nusd < 1:
             raise OptionError(
                 "--budget-usd", self.budget_usd, "an amount above 0: with nothing to spend no call is made"
             )
@@ -60,6 +61,14 @@ class RunOptions:
             raise OptionError(
                 "--from", self.recorded_from, "a session folder, together with --provider recorded"
             )
+        if self.provider == "recorded" and self.inject:
+            allowed = "faults in live answers; a recording holds the faults of its own run"
+            raise OptionError("--inject", repr(self.inject), allowed)
+
+    @property
+    def budget_nusd(self) -> int:
+        """The budget in whole nano-dollars, rounded down."""
+        return int(self.budget_usd * NANO)
 
 
 MOST_WORKERS = 256

@@ -49,22 +49,32 @@ class Played:
 
 
 AfterMoment = Callable[[Moment, Sequence[bytes]], Awaitable[None]]
-"""Is told each moment when it is over, with its lines of the decision log."""
 
 
-async def play(
-    stage: Stage,
-    played: Played,
-    *,
-    after_moment: AfterMoment,
-    around: Callable[[Gateway], Gateway] | None = None,
-    hold: Callable[[TradingSession], None] | None = None,
-) -> None:
+async def _nothing_to_do(_moment: Moment) -> None:
+    """Let a moment begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who looks on while a session is played.
+
+    `after_moment` is told each moment when it is over, with its lines of the decision log; `before_moment` before
+    anything is done at it. `around` wraps the gateway that the agents see, `hold` is handed the session before it
+    starts, to stop it.
+    """
+
+    after_moment: AfterMoment
+    before_moment: Callable[[Moment], Awaitable[None]] = _nothing_to_do
+    around: Callable[[Gateway], Gateway] = lambda gateway: gateway
+    hold: Callable[[TradingSession], None] = lambda _session: None
+
+
+async def play(stage: Stage, played: Played, watch: Watch) -> None:
     """Play a session to its end and fill `played` as it goes.
 
-    `around` wraps the gateway that the agents see, `hold` is handed the session before it starts, to stop it.
-    Everything asked and recorded is in the store when this returns. Raises the first `TradingError` that ends the
-    session; what came before it is in `played` and in the store.
+    Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
+    ends the session; what came before it is in `played` and in the store.
     """
     broker = wire.memory_broker()
     exchange = wire.paper_exchange(stage.symbols)
@@ -80,10 +90,14 @@ async def play(
     )
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(pool.run(), name="worker-pool")
-            async with GatewayClient(broker) as client:
-                gateway = around(client) if around else client
-                await _trade(stage, played, gateway, exchange, after_moment, hold)
+            serving = group.create_task(pool.run(), name="worker-pool")
+            try:
+                async with GatewayClient(broker) as client:
+                    await _trade(stage, played, watch, client, exchange)
+            except Exception:
+                pool.stop()
+                await serving  # the group would cancel it, and events that wait to be kept would be lost
+                raise
             pool.stop()
     except BaseExceptionGroup as group_of_errors:
         raise _first(group_of_errors) from group_of_errors
@@ -92,20 +106,13 @@ async def play(
         await broker.aclose()
 
 
-async def _trade(
-    stage: Stage,
-    played: Played,
-    gateway: Gateway,
-    exchange: Exchange,
-    after_moment: AfterMoment,
-    hold: Callable[[TradingSession], None] | None,
-) -> None:
-    blotter = Blotter(Counted(gateway, played.tally))
+async def _trade(stage: Stage, played: Played, watch: Watch, client: Gateway, exchange: Exchange) -> None:
+    blotter = Blotter(Counted(watch.around(client), played.tally))
 
     async def over(moment: Moment) -> None:
         played.bars.extend(moment.bars)
         played.notes.extend(moment.notes)
-        await after_moment(moment, blotter.close())
+        await watch.after_moment(moment, blotter.close())
 
     session = wire.trading_session(
         stage.symbols,
@@ -114,11 +121,11 @@ async def _trade(
         clock=stage.clock,
         exchange=exchange,
         answers=stage.answers,
+        before_moment=watch.before_moment,
         after_moment=over,
     )
     played.intents = session.intents
-    if hold is not None:
-        hold(session)
+    watch.hold(session)
     await session.run(stage.feeds, most_bars=stage.most_bars)
 
 

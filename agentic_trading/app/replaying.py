@@ -10,15 +10,18 @@ from pydantic import BaseModel
 
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import read_bars
-from agentic_trading.app.folder import RunManifest, SessionFolder
-from agentic_trading.app.opening import recorded_answers
-from agentic_trading.app.play import Played, Stage, play
+from agentic_trading.app.folder import DataSource, RunManifest, SessionFolder
+from agentic_trading.app.opening import recorded_attempts
+from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.client.gateway import Answer, Gateway
+from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.moments import Moment
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind, NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.replay.divergence import first_difference, request_changes
 from agentic_trading.replay.network import no_network
 
@@ -68,7 +71,9 @@ async def replay(
     manifest = await asyncio.to_thread(folder.read_manifest, run)
     if manifest.digest is None:
         raise NoDigestError(session, manifest.run_number)
-    recorded = await recorded_answers(folder, manifest)
+    attempts = await recorded_attempts(folder, manifest)
+    before = await asyncio.to_thread(_decided, folder.decisions(manifest.run_number))
+    recorded = wire.recording(attempts)
     seen = Seen()
     played, lines = Played(), list[bytes]()
 
@@ -80,15 +85,10 @@ async def replay(
     with no_network():
         try:
             stage = await _stage(folder, manifest, recorded, workers)
-            await play(
-                stage,
-                played,
-                after_moment=after_moment,
-                around=lambda gateway: WatchedGateway(gateway, seen, edit),
-            )
+            watch = Watch(after_moment, around=lambda gateway: WatchedGateway(gateway, seen, edit))
+            await play(stage, played, watch)
         except _EndedByMissError:
             pass
-    before = (await asyncio.to_thread(folder.decisions(manifest.run_number).read_bytes)).splitlines()
     digest = _digest(lines)
     difference = first_difference(before, lines)
     return ReplayReport(
@@ -103,7 +103,7 @@ async def replay(
         misses=len(recorded.misses),
         unused=len(recorded.unused),
         first_difference=None if difference is None else str(difference),
-        request_changes=await _changes(folder, seen.missed),
+        request_changes=_changes(attempts, seen.missed),
     )
 
 
@@ -150,10 +150,7 @@ def _is_miss(answer: Answer) -> bool:
 async def _stage(
     folder: SessionFolder, manifest: RunManifest, recorded: wire.Recording, workers: int
 ) -> Stage:
-    run = manifest.run_number
-    fed = {
-        source: await read_bars(folder.bars(run, source.symbol), source.symbol) for source in manifest.data
-    }
+    fed = {source: await _fed(folder, manifest, source) for source in manifest.data}
     feeds = [wire.bars_feed(bars, symbol=source.symbol, name=source.name) for source, bars in fed.items()]
     return Stage(
         session_id=manifest.session_id,
@@ -170,16 +167,27 @@ async def _stage(
     )
 
 
-async def _changes(folder: SessionFolder, missed: LLMEnvelope | None) -> tuple[str, ...]:
+async def _fed(folder: SessionFolder, manifest: RunManifest, source: DataSource) -> list[Bar]:
+    path = folder.bars(manifest.run_number, source.symbol)
+    if not await asyncio.to_thread(path.is_file):
+        raise StoreError(path, "is not there; a replay is fed with the bars that its run was fed")
+    return await read_bars(path, source.symbol)
+
+
+def _changes(attempts: Sequence[LLMInteraction], missed: LLMEnvelope | None) -> tuple[str, ...]:
     """Say what is different in the first request without an answer, if the recording has its counterpart."""
     if missed is None:
         return ()
-    records = wire.records_of(folder.log)
+    counterparts = (one.envelope for one in attempts if one.envelope.envelope_id == missed.envelope_id)
+    recorded = next(counterparts, None)
+    return () if recorded is None else tuple(request_changes(recorded, missed))
+
+
+def _decided(path: Path) -> list[bytes]:
     try:
-        attempts = await records.by_envelope(missed.envelope_id)
-    finally:
-        await records.aclose()
-    return tuple(request_changes(attempts[0].envelope, missed)) if attempts else ()
+        return path.read_bytes().splitlines()
+    except OSError as e:
+        raise StoreError(path, f"cannot be read ({e.strerror}); a replay is compared with it") from e
 
 
 def _digest(lines: Sequence[bytes]) -> str:

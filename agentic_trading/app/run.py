@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import ResumedFeed, open_feed, sources
 from agentic_trading.app.folder import BarFiles, DataSource, RunManifest, SessionFolder
-from agentic_trading.app.opening import Earlier, answers_for, left_by, new_run, resumable_run
+from agentic_trading.app.opening import Opened, new_run, resumed_run
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.play import Played, Stage, play
+from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.app.report import Progress, RunReport
 from agentic_trading.app.result import report_of
 from agentic_trading.app.signals import stopped_by_signals
@@ -18,7 +19,6 @@ from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.moments import Moment
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore
 
 OnProgress = Callable[[Progress], None]
@@ -44,24 +44,16 @@ async def run(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
     clock = SystemClock()
     started = clock.monotonic()
     named = await asyncio.to_thread(sources, options.data)
-    folder = SessionFolder(options.out)
-    await asyncio.to_thread(folder.prepare)
     tables = await asyncio.to_thread(wire.load_tables, options.models_file)
+    folder = SessionFolder(options.out)
     store = wire.log_for(options.mode, folder.log)
-    try:
-        if options.resume:
-            manifest = await asyncio.to_thread(resumable_run, options, folder, named)
-            earlier = await left_by(folder, manifest, store)
-        else:
-            manifest, earlier = await new_run(options, folder, named, store), None
-        answers = await answers_for(options, earlier)
+    async with aclosing(store):
+        opened = await (resumed_run if options.resume else new_run)(options, folder, named, store)
         rows = expected_rows([source.rows for source in named], options.bars)
-        running = Running(options, folder, manifest, store, answers, tables, earlier, rows)
+        running = Running(options, folder, opened, store, tables, rows)
         manifest = await running.to_the_end(on_progress)
         elapsed_s = clock.monotonic() - started
         return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
-    finally:
-        await store.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,60 +65,61 @@ class Running:
 
     options: RunOptions
     folder: SessionFolder
-    manifest: RunManifest
+    opened: Opened
     store: InteractionStore
-    answers: wire.Answers
     tables: wire.Tables
-    earlier: Earlier | None
     rows: int | None
     played: Played = field(default_factory=Played)
 
     async def to_the_end(self, on_progress: OnProgress) -> RunManifest:
         """Play the session and write what it decides; return the manifest of the run that has ended."""
-        log = DecisionLog(self.folder.decisions(self.manifest.run_number))
-        bars = BarFiles(self.folder, self.manifest)
+        manifest = self.opened.manifest
+        log = DecisionLog(self.folder.decisions(manifest.run_number))
+        bars = BarFiles(self.folder, manifest, self.opened.earlier.bars if self.opened.earlier else {})
         stage = await self._stage()
         await log.open()
         await bars.open()
 
-        async def after_moment(moment: Moment, lines: Sequence[bytes]) -> None:
+        async def before_moment(moment: Moment) -> None:
             await bars.append(moment.bars)
+
+        async def after_moment(moment: Moment, lines: Sequence[bytes]) -> None:
             await log.append(lines)
             self._refuse_misses()
             on_progress(self._progress(moment))
 
         with stopped_by_signals() as signals:
-            await play(stage, self.played, after_moment=after_moment, hold=signals.hold)
+            await play(stage, self.played, Watch(after_moment, before_moment, hold=signals.hold))
         ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
-        manifest = self.manifest.model_copy(update=ended)
+        manifest = manifest.model_copy(update=ended)
         await asyncio.to_thread(self.folder.write_manifest, manifest)
         return manifest
 
     async def _stage(self) -> Stage:
-        feeds = [await self._feed(source) for source in self.manifest.data]
-        spent_nusd = self.earlier.spent_nusd if self.earlier else 0
-        budget_nusd = max(0, int(self.options.budget_usd * NANO) - spent_nusd)
+        manifest, earlier = self.opened.manifest, self.opened.earlier
+        feeds = [await self._feed(source) for source in manifest.data]
+        left_nusd = self.options.budget_nusd - (earlier.spent_nusd if earlier else 0)
         return Stage(
-            session_id=self.manifest.session_id,
-            mode=self.options.mode,
+            session_id=manifest.session_id,
+            mode=manifest.mode,
             symbols=[feed.symbol for feed in feeds],
             feeds=feeds,
             most_bars=self.options.bars,
-            answers=self.answers,
+            answers=self.opened.answers,
             tables=self.tables,
             store=self.store,
-            ledger=wire.budget_ledger(budget_nusd),
-            clock=wire.clock_for(self.options.mode),
+            ledger=wire.budget_ledger(max(0, left_nusd)),
+            clock=wire.clock_for(manifest.mode),
             workers=self.options.workers,
         )
 
     async def _feed(self, source: DataSource) -> BarFeed:
         feed = await open_feed(source)
-        fed = self.earlier.bars.get(feed.symbol) if self.earlier else None
+        fed = self.opened.earlier.bars[source.symbol] if self.opened.earlier else ()
         return ResumedFeed(fed, feed) if fed else feed
 
     def _refuse_misses(self) -> None:
-        recorded = self.answers.recorded
+        recorded = self.opened.answers.recorded
         if self.options.provider == "recorded" and recorded is not None and recorded.misses:
             raise ReplayMissError(recorded.misses)
 

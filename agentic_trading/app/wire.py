@@ -59,6 +59,7 @@ from agentic_trading.worker.runner import CallRunner, Checks, Parts
 STARTING_CASH = Decimal(100_000)
 RULES_MODEL = MODEL
 Recording = RecordedAnswers
+Log = JsonFileInteractionStore
 BASE = Timeframe.M5
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -128,10 +129,10 @@ def clock_for(mode: Mode) -> MovableClock:
     return SimClock(LONG_AGO) if mode == "backtest" else MarketClock(LONG_AGO)
 
 
-def log_for(mode: Mode, path: Path) -> JsonFileInteractionStore:
+def log_for(mode: Mode, path: Path) -> Log:
     """Return the log of a mode: durable before anybody is told on paper, written behind in a backtest."""
     durability = Durability.RELAXED if mode == "backtest" else Durability.GROUP
-    return JsonFileInteractionStore(path, durability=durability)
+    return Log(path, durability=durability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ def trading_session(
     clock: MovableClock,
     exchange: Exchange,
     answers: Answers,
+    before_moment: Callable[[Moment], Awaitable[None]],
     after_moment: Callable[[Moment], Awaitable[None]],
 ) -> TradingSession:
     """Return a session over `symbols` whose agents ask through `gateway`."""
@@ -236,5 +238,6 @@ def trading_session(
         clock=clock,
         limits=risk_limits,
         rules=TradingRules(),
+        before_moment=before_moment,
         after_moment=after_moment,
     )

@@ -15,6 +15,7 @@ from agentic_trading.bus.codec import (
     read_dead_letter,
     read_interaction,
 )
+from agentic_trading.bus.errors import UnreadableMessageError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -123,12 +124,20 @@ class GatewayClient:
                 envelope_id, _no_answer(envelope_id, f"dead letter: {letter.reason}: {letter.detail}")
             )
         elif is_final(message):
-            self._resolve(envelope_id, read_interaction(message))
+            self._resolve(envelope_id, _read(envelope_id, message))
 
     def _resolve(self, envelope_id: str, answer: Answer) -> None:
         reply = self._waiting.get(envelope_id)
         if reply is not None and not reply.done():
             reply.set_result(answer)
+
+
+def _read(envelope_id: str, message: Message) -> Answer:
+    """Return the interaction in a message; one that cannot be read is no answer, and nobody else's error."""
+    try:
+        return read_interaction(message)
+    except UnreadableMessageError as e:
+        return _no_answer(envelope_id, f"the answer cannot be read: {e.detail}")
 
 
 def _no_answer(envelope_id: str, why: str) -> NoDecision:

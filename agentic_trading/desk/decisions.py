@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
+
+from agentic_trading.llm.errors import StoreError
 
 
 class DecisionLog:
     """Append lines to a file that `open` starts anew, and know their digest.
 
-    The digest is the SHA-256 over all lines with their newlines.
+    The digest is the SHA-256 over all lines with their newlines. Raises `StoreError` where the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,8 +31,8 @@ class DecisionLog:
         return self._lines
 
     async def open(self) -> None:
-        """Start the file anew; raises `OSError` if it cannot be written."""
-        await asyncio.to_thread(self.path.write_bytes, b"")
+        """Start the file anew."""
+        await asyncio.to_thread(self._write, b"", mode="wb")
 
     async def append(self, lines: Sequence[bytes]) -> None:
         """Add lines; they are in the file when this returns."""
@@ -40,6 +43,9 @@ class DecisionLog:
         self._lines += len(lines)
         await asyncio.to_thread(self._write, block)
 
-    def _write(self, block: bytes) -> None:
-        with self.path.open("ab") as file:
-            file.write(block)
+    def _write(self, block: bytes, *, mode: Literal["ab", "wb"] = "ab") -> None:
+        try:
+            with self.path.open(mode) as file:
+                file.write(block)
+        except OSError as e:
+            raise StoreError(self.path, f"cannot be written ({e.strerror}); free it or the disk") from e

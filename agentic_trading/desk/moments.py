@@ -10,7 +10,10 @@ from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The bars that close at `at`, in order of symbol, and what was noted of the feeds before them."""
+    """The bars that close at `at`, in order of symbol, and what was noted of the feeds before them.
+
+    Notes behind the last bar of all come in a last moment at the same time, which has no bars.
+    """
 
     at: datetime
     bars: tuple[Bar, ...]
@@ -25,13 +28,16 @@ async def moments(feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> 
     readers = [_Reader(feed, most_bars) for feed in sorted(feeds, key=lambda feed: feed.symbol)]
     for reader in readers:
         await reader.advance()
-    while waiting := [reader for reader in readers if reader.head is not None]:
-        at = min(reader.head.close_time for reader in waiting if reader.head is not None)
-        due = [reader for reader in waiting if reader.head is not None and reader.head.close_time == at]
-        bars = tuple(reader.head for reader in due if reader.head is not None)
-        yield Moment(at, bars, tuple(note for reader in due for note in reader.notes))
+    at: datetime | None = None
+    while heads := [reader.head for reader in readers if reader.head is not None]:
+        at = min(bar.close_time for bar in heads)
+        due = [reader for reader in readers if reader.head is None or reader.head.close_time == at]
+        yield Moment(at, tuple(bar for bar in heads if bar.close_time == at), _notes_of(due))
         for reader in due:
             await reader.advance()
+    notes = _notes_of(readers)
+    if at is not None and notes:
+        yield Moment(at, (), notes)
 
 
 class _Reader:
@@ -44,8 +50,8 @@ class _Reader:
         self.notes: list[Gap | Duplicate] = []
 
     async def advance(self) -> None:
-        """Move to the next bar, or to the end."""
-        self.head, self.notes = None, []
+        """Move to the next bar, or to the end; harmless there."""
+        self.head = None
         if self._left == 0:
             return
         async for item in self._items:
@@ -55,3 +61,11 @@ class _Reader:
             self.notes.append(item)
         if self._left is not None:
             self._left -= 1
+
+
+def _notes_of(readers: Sequence[_Reader]) -> tuple[Gap | Duplicate, ...]:
+    """Take what was noted and not told yet."""
+    notes = tuple(note for reader in readers for note in reader.notes)
+    for reader in readers:
+        reader.notes.clear()
+    return notes

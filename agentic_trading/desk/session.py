@@ -75,8 +75,8 @@ class TradingSession:
 
     Everything at one moment is done before time moves on. Calls of several symbols run at once; what changes the
     book is done one symbol after the other, in order of symbol, so that the answers' order decides nothing.
-    A decision taken at a bar's close can be filled by the next bar at the earliest. `intents` are those that
-    passed the limits, in order.
+    A decision taken at a bar's close can be filled by the next bar at the earliest. `before_moment` is awaited before
+    anything is done at a moment, `after_moment` when all is. `intents` are those that passed the limits, in order.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class TradingSession:
         clock: MovableClock,
         limits: RiskLimits,
         rules: TradingRules,
+        before_moment: Callable[[Moment], Awaitable[None]],
         after_moment: Callable[[Moment], Awaitable[None]],
     ) -> None:
         self._desks = desks
@@ -100,6 +101,7 @@ class TradingSession:
         self._clock = clock
         self._limits = limits
         self._rules = rules
+        self._before_moment = before_moment
         self._after_moment = after_moment
         self.intents: list[OrderIntent] = []
         self._stopping = False
@@ -118,14 +120,18 @@ class TradingSession:
         """
         async with aclosing(moments(feeds, most_bars=most_bars)) as sequence:
             while not self._stopping and (moment := await self._next(sequence)) is not None:
+                await self._before_moment(moment)
                 await self._live_through(moment)
                 await self._after_moment(moment)
 
     async def _next(self, sequence: AsyncGenerator[Moment]) -> Moment | None:
+        self._waiting = waiting = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as self._waiting:
+            async with waiting:
                 return await anext(sequence, None)
         except TimeoutError:
+            if not waiting.expired():
+                raise  # of the feed: a stream that timed out has not ended
             return None
         finally:
             self._waiting = None

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import zip_longest
 from typing import Any
 
 from typing_extensions import override
 
-from agentic_trading.canonical import exact_value
+from agentic_trading.canonical import canonical_bytes, exact_bytes, exact_value
 from agentic_trading.llm.envelope import LLMEnvelope
 
-SEMANTIC_FIELDS = (
+COMPARED = (
     "instructions", "prompt_version", "context", "context_as_of", "tools_allowed", "expected_output_schema",
-    "response_format", "provider", "model", "temperature", "effort", "output_policy", "as_of", "budget",
+    "response_format", "provider", "model", "temperature", "effort", "output_policy", "as_of",
 )  # fmt: skip
-"""What a request hash covers, but for evidence, which is compared item by item."""
+"""What a request hash covers, but for the parts of the budget and of evidence that it covers."""
 
 SHOWN = 60
 
@@ -52,55 +53,72 @@ def request_changes(recorded: LLMEnvelope, fresh: LLMEnvelope) -> list[str]:
     """Return what makes two requests different, each with its place; empty if their hashes are equal."""
     if recorded.request_hash == fresh.request_hash:
         return []
-    changes = []
-    for name in SEMANTIC_FIELDS:
-        one, other = _plain(getattr(recorded, name)), _plain(getattr(fresh, name))
-        if one != other:
-            changes.append(_change(name, one, other))
-    before = [(item.source, item.content) for item in recorded.retrieved_evidence]
-    after = [(item.source, item.content) for item in fresh.retrieved_evidence]
-    for place, (was, now) in enumerate(zip_longest(before, after), start=1):
-        if was != now:
-            changes.append(_change(f"evidence E{place}", was, now))
-    return changes
+    before, after = _semantics(recorded), _semantics(fresh)
+    return [
+        _change(*_first_path(before.get(name), after.get(name), name))
+        for name in dict.fromkeys([*before, *after])
+        if not _same(before.get(name), after.get(name))
+    ]
+
+
+def _semantics(envelope: LLMEnvelope) -> dict[str, Any]:
+    """Return what a request hash covers, by name, each value as it is hashed: in canonical JSON."""
+    fields: dict[str, Any] = {name: getattr(envelope, name) for name in COMPARED}
+    fields["output_policy"] = envelope.output_policy.model_dump(mode="json")
+    fields["budget"] = envelope.budget.model_dump(include={"max_output_tokens", "thinking_budget"})
+    for place, item in enumerate(envelope.retrieved_evidence, start=1):
+        fields[f"evidence E{place}"] = item.model_dump(include={"source", "content", "available_at"})
+    return {name: exact_value(canonical_bytes(value)) for name, value in fields.items()}
 
 
 def _difference(number: int, one: bytes | None, other: bytes | None) -> Difference:
-    was = None if one is None else exact_value(one)
-    now = None if other is None else exact_value(other)
-    line = was or now or {}
+    was, now = _line(one), _line(other)
+    line = next((each for each in (was, now) if isinstance(each, dict)), {})
     what = f"{line.get('kind')} of {line.get('subject')} at {line.get('as_of')}"
     path, recorded, fresh = _first_path(was, now, "$")
     return Difference(number, what, path, recorded, fresh)
 
 
+def _line(raw: bytes | None) -> Any:
+    """Return the object on a line; where there is none, the line as it is."""
+    if raw is None:
+        return None
+    try:
+        return exact_value(raw)
+    except (ValueError, RecursionError):
+        return raw
+
+
 def _first_path(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
     if isinstance(was, dict) and isinstance(now, dict):
         for key in sorted(was.keys() | now.keys()):
-            if was.get(key) != now.get(key):
+            if not _same(was.get(key), now.get(key)):
                 return _first_path(was.get(key), now.get(key), f"{path}.{key}")
     if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         for index, (one, other) in enumerate(zip(was, now, strict=True)):
-            if one != other:
+            if not _same(one, other):
                 return _first_path(one, other, f"{path}[{index}]")
     return path, was, now
 
 
-def _change(name: str, was: Any, now: Any) -> str:
-    if isinstance(was, str) and isinstance(now, str):
-        at = next(
-            (i for i, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now))
-        )
-        start = max(0, at - SHOWN // 3)
-        return f"{name}, at character {at}: was …{was[start : start + SHOWN]!r}, is …{now[start : start + SHOWN]!r}"
-    path, one, other = _first_path(was, now, name)
-    return f"{path}: was {_shown(one)}, is {_shown(other)}"
+def _same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are spelled the same: 1.0 is not 1.00, and 1 is not true."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and str(one) == str(other)
 
 
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+def _change(path: str, was: Any, now: Any) -> str:
+    if not (isinstance(was, str) and isinstance(now, str) and max(len(was), len(now)) > SHOWN):
+        return f"{path}: was {_shown(was)}, is {_shown(now)}"
+    differing = (place for place, (one, other) in enumerate(zip(was, now, strict=False)) if one != other)
+    at = next(differing, min(len(was), len(now)))
+    part = slice(max(0, at - SHOWN // 3), at + SHOWN)
+    return f"{path}, at character {at}: was …{was[part]!r}, is …{now[part]!r}"
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = exact_bytes(value).decode() if isinstance(value, dict | list | Decimal) else repr(value)
     return text if len(text) <= 2 * SHOWN else text[: 2 * SHOWN] + "…"

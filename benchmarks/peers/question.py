@@ -4,6 +4,7 @@ It has the shape of what the trading desk asks: little context, five items of ev
 about 3 KB together, and an answer of 1.5 KB.
 """
 
+import json
 from typing import Any
 
 INSTRUCTIONS = (
@@ -145,3 +146,10 @@ sold into, looks like; nothing in the bars speaks against it, and the last one c
 "evidence_ids": ["E1", "E2"]}
   ]
 }"""
+
+DATA = json.dumps({"context": CONTEXT, "evidence": [content for _, content in EVIDENCE]}, separators=(",", ":"))
+"""Context and evidence as the text that a caller would paste into a prompt."""
+
+QUESTION = f"{DATA}\n\nAnswer with one JSON object under this JSON Schema:\n{json.dumps(SCHEMA)}"
+
+PARSED: dict[str, Any] = json.loads(ANSWER)

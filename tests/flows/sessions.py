@@ -13,7 +13,7 @@ import orjson
 from agentic_trading.app import wire
 from agentic_trading.app.folder import BAR_COLUMNS, bar_row
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.play import Played, Stage, play
+from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run
 from agentic_trading.desk.market.bar import Bar
@@ -189,7 +189,5 @@ async def evening(provider: Provider | None = None, **changes: Any) -> Evening:
     async def after_moment(_moment: Moment, lines: Sequence[bytes]) -> None:
         played.log.extend(lines)
 
-    await play(set_up, played.played, after_moment=after_moment)
+    await play(set_up, played.played, Watch(after_moment))
     return played
-
-

@@ -57,6 +57,13 @@ class JsonFileInteractionStore:
         """Return what was written so far, and in how many commits."""
         return self._writer.statistics
 
+    async def open(self) -> None:
+        """Take the file and its lock now instead of with the first record; harmless twice.
+
+        Raises `StoreLockedError` if another process has it, and `StoreError` for a log that cannot be gone on with.
+        """
+        await self._writer.open()
+
     async def store(self, interaction: LLMInteraction) -> None:
         """Keep one attempt."""
         await self._keep(interaction)

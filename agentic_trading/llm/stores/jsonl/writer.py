@@ -90,6 +90,14 @@ class LogWriter:
         self.set_aside: Path | None = None
         """Where a torn last line was moved when the file was opened, if there was one."""
 
+    async def open(self) -> None:
+        """Take the file and its lock now; raises `StoreError` if that cannot be, `StoreLockedError` if another has it."""
+        if self.written is not None:
+            return
+        group = self._group
+        self._make_due(group, sync=False)
+        await self._commit_of(group)
+
     async def write(self, record_id: str, record: bytes) -> None:
         """Write one record, once; return when it is as durable as promised. Raises `StoreError` if it is not."""
         if self._failure is not None:

@@ -1,0 +1,165 @@
+"""The blotter: one line for each call and event, in an order that no worker can change."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.client.gateway import Answer
+from agentic_trading.desk.blotter import Blotter, verdict_of
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.worker.attempt import degraded
+from tests.build import NOW, envelope, event, interaction, result
+
+REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
+
+
+class Answering:
+    """A gateway that gives one answer, after as many turns of the loop as the context says."""
+
+    def __init__(self, answer: Answer | None = None) -> None:
+        self._answer = answer
+        self.recorded: list[Event] = []
+
+    async def ask(self, asked: LLMEnvelope) -> Answer:
+        for _ in range(asked.context.get("turns", 0)):
+            await asyncio.sleep(0)
+        return self._answer or interaction(envelope=asked)
+
+    async def record(self, fact: Event) -> None:
+        self.recorded.append(fact)
+
+
+def objects(lines: list[bytes]) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in lines]
+
+
+async def test_a_call_is_a_line_with_what_was_asked_and_what_came_back() -> None:
+    asked = envelope(subject="BTCUSDT", as_of=NOW, workflow="analysis", causation_id="t-1")
+    answer = interaction(envelope=asked, parsed_output={"size": 1.50}, attempt_number=2)
+    blotter = Blotter(Answering(answer))
+
+    assert await blotter.ask(asked) is answer
+
+    assert objects(blotter.close()) == [
+        {
+            "kind": "call",
+            "subject": "BTCUSDT",
+            "step": 1,
+            "id": asked.envelope_id,
+            "trace_id": asked.trace_id,
+            "causation_id": "t-1",
+            "as_of": "2026-01-02T00:00:00Z",
+            "workflow": "analysis",
+            "agent_id": "analyst-1",
+            "request_hash": asked.request_hash,
+            "verdict": "accepted",
+            "attempts": 2,
+            "answer": {"size": 1.5},
+        }
+    ]
+
+
+async def test_a_number_of_an_answer_keeps_its_digits() -> None:
+    asked = envelope(subject="BTCUSDT")
+    answer = interaction(envelope=asked, result=result(parsed_output={"size": 1, "price": 27000.1}))
+    blotter = Blotter(Answering(answer))
+
+    await blotter.ask(asked)
+
+    assert b'"answer":{"size":1,"price":27000.1}' in blotter.close()[0]
+
+
+async def test_a_missing_decision_is_a_line_with_its_reason_and_no_answer() -> None:
+    blotter = Blotter(Answering(NoDecision(reason=REFUSED)))
+
+    await blotter.ask(envelope(subject="BTCUSDT"))
+
+    (line,) = objects(blotter.close())
+    assert (line["verdict"], line["answer"], line["attempts"], line["as_of"]) == ("refusal", {}, 0, None)
+
+
+async def test_no_line_knows_of_real_time_cost_or_latency() -> None:
+    asked = envelope(subject="BTCUSDT", as_of=NOW, created_at=NOW + timedelta(days=99))
+    one = interaction(envelope=asked, latency_ms=1.0, cost_nusd=7, stored_at=NOW + timedelta(days=77))
+    other = interaction(envelope=asked, latency_ms=2.0, cost_nusd=8)
+    written = []
+
+    for answer in (one, other):
+        blotter = Blotter(Answering(answer))
+        await blotter.ask(asked)
+        await blotter.record(event("fill", id="f-1", trace_id="t-1", time=answer.stored_at, as_of=NOW))
+        written.append(blotter.close())
+
+    assert written[0] == written[1]
+
+
+async def test_what_was_skipped_is_recorded_and_leaves_no_line() -> None:
+    gateway = Answering()
+    blotter = Blotter(gateway)
+    skipped, fact = event("skip"), event("trigger")
+
+    await blotter.record(skipped)
+    await blotter.record(fact)
+
+    assert gateway.recorded == [skipped, fact]
+    assert [line["kind"] for line in objects(blotter.close())] == ["trigger"]
+
+
+async def test_what_was_taken_is_forgotten() -> None:
+    blotter = Blotter(Answering())
+    await blotter.record(event())
+
+    assert len(blotter.close()) == 1
+    assert blotter.close() == []
+
+
+@given(st.lists(st.tuples(st.sampled_from(["BTC", "ETH", "SOL"]), st.integers(0, 5)), max_size=12))
+async def test_the_order_of_answers_moves_no_line(calls: list[tuple[str, int]]) -> None:
+    by_subject: dict[str, list[LLMEnvelope]] = {}
+    for place, (subject, turns) in enumerate(calls):
+        asked = envelope(
+            subject=subject, envelope_id=f"e-{place}", trace_id="t", context={"n": place, "turns": turns}
+        )
+        by_subject.setdefault(subject, []).append(asked)
+
+    one_by_one, at_once = Blotter(Answering()), Blotter(Answering())
+    for sequence in by_subject.values():
+        await _in_order(one_by_one, sequence)
+    async with asyncio.TaskGroup() as group:
+        for sequence in reversed(by_subject.values()):
+            group.create_task(_in_order(at_once, sequence))
+
+    lines = one_by_one.close()
+    assert at_once.close() == lines
+    assert [(line["subject"], line["step"]) for line in objects(lines)] == [
+        (subject, step) for subject in sorted(by_subject) for step in range(1, len(by_subject[subject]) + 1)
+    ]
+
+
+async def _in_order(blotter: Blotter, sequence: list[LLMEnvelope]) -> None:
+    for asked in sequence:
+        await blotter.ask(asked)
+
+
+FAILED = {"success": False, "failure": REFUSED, "actionable": False, "validation_passed": False}
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        (NoDecision(reason=REFUSED), "refusal"),
+        (interaction(), "accepted"),
+        (interaction(**FAILED), "refusal"),
+        (interaction(result=degraded(result(**FAILED))), "degraded"),
+        (interaction(success=True, validation_passed=False), "degraded"),
+    ],
+)
+def test_a_verdict_is_one_word(answer: Answer, verdict: str) -> None:
+    assert verdict_of(answer) == verdict

@@ -1,0 +1,95 @@
+"""The tally counts what passes, each kind under its name."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from agentic_trading.client.gateway import Answer
+from agentic_trading.desk.tally import Counted, Tally
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from tests.build import envelope, event, interaction
+
+
+class Recording:
+    """A gateway that answers and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.asked: list[LLMEnvelope] = []
+        self.recorded: list[Event] = []
+
+    async def ask(self, asked: LLMEnvelope) -> Answer:
+        self.asked.append(asked)
+        return interaction(envelope=asked)
+
+    async def record(self, recorded: Event) -> None:
+        self.recorded.append(recorded)
+
+
+def counted(*events: Event) -> Tally:
+    tally = Tally()
+    for each in events:
+        tally.count(each)
+    return tally
+
+
+async def test_what_is_counted_is_passed_on() -> None:
+    gateway, tally = Recording(), Tally()
+    asked, fact = envelope(), event("order.intent")
+
+    answer = await Counted(gateway, tally).ask(asked)
+    await Counted(gateway, tally).record(fact)
+
+    assert not isinstance(answer, Event)
+    assert (gateway.asked, gateway.recorded) == ([asked], [fact])
+    assert (tally.calls, tally.intents) == (1, 1)
+
+
+def test_decisions_and_missing_ones_are_counted_apart_by_workflow() -> None:
+    reason = {"category": "refusal", "description": "no"}
+    tally = counted(
+        event("assessment", body={"verdict": "stand_aside"}),
+        event("assessment", body={"verdict": "stand_aside"}),
+        event("assessment", body={"verdict": "long"}),
+        event("fill.strategy", body={"algo": "twap", "order_type": "limit"}),
+        event("no_decision", body={"step": "cmt", "reason": reason}),
+        event("no_decision", body={"reason": {**reason, "category": "timeout"}}),
+    )
+
+    assert tally.decisions == {"analysis": {"stand_aside": 2, "long": 1}, "execution": {"twap limit": 1}}
+    assert tally.no_decisions == {"analysis": {"refusal": 1}, "execution": {"timeout": 1}}
+
+
+def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
+    fills = [event("fill", body={"fee": fee}) for fee in ("0.1", "0.2", "12345678901234567890.000000000003")]
+
+    tally = counted(*fills)
+
+    assert (tally.fills, tally.first_fill_id) == (3, fills[0].id)
+    assert tally.fees == Decimal("12345678901234567890.300000000003")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "counted_as"),
+    [
+        ("skip", {"reason": "warming_up"}, {"skips": {"warming_up": 1}}),
+        ("intent.skipped", {"reason": "position_open"}, {"skips": {"position_open": 1}}),
+        ("intent.rejected", {"rule": "min_quantity"}, {"intents_rejected": {"min_quantity": 1}}),
+        ("order.rejected", {"rule": "max_orders"}, {"intents_rejected": {"max_orders": 1}}),
+        ("order.submitted", {}, {"orders": 1}),
+        ("trigger", {"kind": "thesis_due"}, {}),
+        ("of.somebody.else", {}, {}),
+    ],
+)
+def test_each_kind_is_counted_under_its_name(
+    kind: str, body: dict[str, Any], counted_as: dict[str, Any]
+) -> None:
+    tally = counted(event(kind, body=body))
+
+    nothing = Tally()
+    figures = {
+        name: getattr(tally, name) for name in ("skips", "intents_rejected", "orders", "fills", "intents")
+    }
+    empty = {name: getattr(nothing, name) for name in figures}
+    assert figures == {**empty, **counted_as}
