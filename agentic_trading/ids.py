@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from hashlib import sha256
 from itertools import count
-from uuid import UUID, uuid5
 
 import uuid_utils
 
 NewId = Callable[[], str]
 """Give a new id, each time another one."""
 
-NAMESPACE = UUID("6f1d3c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11")
+NAMESPACE = uuid_utils.UUID("6f1d3c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11")
 
 
 def random_id() -> str:
@@ -20,7 +19,7 @@ def random_id() -> str:
 
 def derived_id(*parts: str | int) -> str:
     """Return the UUID (version 5) of `parts`: the same parts give the same id, on any machine."""
-    return str(uuid5(NAMESPACE, "\x1f".join(str(part) for part in parts)))
+    return str(uuid_utils.uuid5(NAMESPACE, "\x1f".join(map(str, parts))))
 
 
 def seeded_ids(seed: str) -> NewId:

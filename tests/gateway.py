@@ -20,10 +20,12 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest, Provider
 from agentic_trading.llm.providers.scripted import Line, ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.checks import Checks
+from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Checks, Parts, RecordedAnswers
+from agentic_trading.worker.runner import CallRunner, Parts, RecordedAnswers
 
 CAPABILITIES = Capabilities.load()  # before a loop runs: tables are read from files
 PRICES = PriceBook.load()
@@ -85,13 +87,16 @@ def gateway(
     strict: Iterable[EnvelopeWorkflow] = (),
     recorded: RecordedAnswers | None = None,
     store: Any = None,
+    broker: MemoryBroker | None = None,
+    claims: ClaimStore | None = None,
+    ledger: MemoryLedger | None = None,
     workers: int = 4,
 ) -> MemoryGateway:
     """Return a gateway in memory; `script` is what its provider answers, or the provider."""
     clock = clock or SimClock(START)
     provider: Any = script if hasattr(script, "complete") else ScriptedProvider(script)
     store = store or MemoryInteractionStore()
-    broker, ledger = MemoryBroker(), MemoryLedger(limits)
+    broker, ledger = broker or MemoryBroker(), ledger or MemoryLedger(limits)
     gate = Gate(ledger=ledger, prices=PRICES, capabilities=CAPABILITIES, clock=clock, mode="paper")
     recorder = Recorder(store, broker)
     parts = Parts(
@@ -109,7 +114,7 @@ def gateway(
         broker=broker,
         runner=runner,
         recorder=recorder,
-        claims=MemoryClaimStore(),
+        claims=claims or MemoryClaimStore(),
         clock=clock,
         workers=workers,
     )

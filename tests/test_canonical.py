@@ -47,9 +47,10 @@ def test_it_equals_rfc_8785_within_the_stated_limits(value: Any) -> None:
 
 @given(any_finite)
 def test_any_float_is_spelled_as_ecmascript_does(number: float) -> None:
-    spelled = canonical_bytes({"x": number})
+    for surroundings in ({}, {"a text": "that is no number, and as long as a line"}):
+        value = {"x": number, **surroundings}
 
-    assert spelled == rfc8785.dumps({"x": number})
+        assert canonical_bytes(value) == rfc8785.dumps(value)
 
 
 @given(any_finite)

@@ -58,18 +58,25 @@ def _source(name: str) -> Source:
     if what in SAMPLES:
         sample = SAMPLES[what]
         if symbol not in {"", sample.symbol}:
-            raise OptionError("--data", name, f"{what}, whose bars are of {sample.symbol}")
+            raise OptionError("--data", name, f"{what} or {sample.symbol}={what}: a sample keeps its symbol")
         return Source(DataSource(name=what, symbol=sample.symbol), sample.rows)
     if what == STDIN:
         return Source(DataSource(name=name, symbol=symbol or DEFAULT_STDIN_SYMBOL), None)
     path = Path(what)
-    if not path.is_file():
+    if not _is_file(path):
         allowed = f"one of {', '.join(sorted(SAMPLES))}, a CSV file, or -; {PREFIX}"
         raise OptionError("--data", name, allowed)
     symbol = symbol or _symbol_in(path)
     if not SYMBOL.fullmatch(symbol):
         raise OptionError("--data", f"{name}, whose name begins with no symbol", f"SYMBOL={name}; {PREFIX}")
     return Source(DataSource(name=name, symbol=symbol), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have, or a folder that nobody may look into
+        return False
 
 
 def _symbol_in(path: Path) -> str:

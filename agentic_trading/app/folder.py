@@ -28,6 +28,8 @@ BAR_COLUMNS = (
     "taker_buy_volume",
 )
 
+MADE_BY_RUN = "a folder that `run --out` made"
+
 
 class DataSource(BaseModel, frozen=True):
     """One feed of a run, as it was named."""
@@ -61,6 +63,11 @@ class RunManifest(BaseModel, frozen=True):
     bars_done: int = 0
     interrupted: bool = False
     digest: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run came to the end of its bars: it was neither killed nor interrupted."""
+        return self.digest is not None and not self.interrupted
 
 
 class SessionFolder:
@@ -101,13 +108,21 @@ class SessionFolder:
             probe.write_bytes(b"")
             probe.unlink()
 
-    def read_manifest(self, run: int | None = None) -> RunManifest:
-        """Return the manifest of a run, by default the newest; raises `OptionError` if it is not there or not one."""
-        number = run or self.last_run()
-        if number == 0 or not self.manifest(number).exists():
-            raise OptionError(
-                "the session", f"{self.path}, run {number or 1}", _allowed_runs(self.last_run())
-            )
+    def read_manifest(self, run: int | None = None, *, option: str = "the session") -> RunManifest:
+        """Return the manifest of a run, by default the newest; `option` is what named the folder.
+
+        Raises `OptionError` if it is not there or not one.
+        """
+        try:
+            last = self.last_run()
+        except OSError as e:  # a name that no file can have, or a folder that nobody may look into
+            raise OptionError(option, f"{self.path} ({e.strerror})", MADE_BY_RUN) from e
+        if last == 0:
+            lacks = "where no run is" if self.path.is_dir() else "where no folder is"
+            raise OptionError(option, f"{self.path}, {lacks}", MADE_BY_RUN)
+        number = run or last
+        if number > last:
+            raise OptionError(option, f"{self.path}, run {number}", f"a run from 1 to {last}")
         try:
             return RunManifest.model_validate_json(self.manifest(number).read_bytes())
         except (ValidationError, OSError) as e:
@@ -176,10 +191,6 @@ def bar_row(bar: Bar) -> str:
 
 def _number(run: int) -> str:
     return "" if run == 1 else f"-{run}"
-
-
-def _allowed_runs(last: int) -> str:
-    return f"a run from 1 to {last}" if last else "a folder that `run --out` made"
 
 
 def _replace(path: Path, content: bytes) -> None:

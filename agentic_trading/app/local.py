@@ -11,7 +11,7 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.worker.runner import Check
+from agentic_trading.worker.checks import Check
 
 
 @asynccontextmanager
@@ -21,10 +21,13 @@ async def local_gateway(
     store: InteractionStore,
     budget_usd: Decimal,
     workers: int = 4,
+    tenant: str = wire.DEFAULT_TENANT,
     checks: Mapping[str, Check] | None = None,
 ) -> AsyncGenerator[GatewayClient]:
     """Give a client whose calls are answered by `provider`, kept in `store`, and cost `budget_usd` at most in all.
 
+    That holds as long as no usage passes its estimate; one that does is charged all the same, and counted.
+    Who asks says for which tenant; one other than `tenant` is refused, so that there is one budget and not one each.
     `checks` are rules beyond JSON Schema, by the schema's `$id`. Leaving the block finishes the calls under way and
     keeps what was recorded; the store stays open, as it was handed in open. Raises `StoreError` (within an
     `ExceptionGroup`) if the log cannot be written.
@@ -40,6 +43,7 @@ async def local_gateway(
         clock=SystemClock(),
         workers=workers,
         checks=checks or {},
+        tenant=tenant,
     )
     try:
         async with asyncio.TaskGroup() as group:

@@ -1,16 +1,18 @@
 """How a run begins: as a new one, or where an interrupted one has stopped."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentic_trading import __version__
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import Source, read_bars
 from agentic_trading.app.folder import RunManifest, SessionFolder
+from agentic_trading.app.intake import ReadAhead
 from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.words import counted
 from agentic_trading.clock import SystemClock
-from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import InteractionStore
@@ -70,22 +72,21 @@ async def new_run(
 
 
 async def resumed_run(
-    options: RunOptions, folder: SessionFolder, named: Sequence[Source], store: wire.Log
+    options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead], store: wire.Log
 ) -> Opened:
     """Go on with the folder's last run, with its answers and bars; budget, bars and workers are those asked for now.
 
     Raises what `new_run` raises, and `OptionError` for a folder without a run, for other inputs than the run was
     started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
-    end.
+    end if there is nothing more to feed it: nothing is written then.
     """
-    manifest = await asyncio.to_thread(folder.read_manifest)
-    _refuse_other_inputs(options, manifest, named)
+    await _resumable(options, folder, feeds)
     await asyncio.to_thread(folder.prepare)
     await store.open()
+    manifest = await _resumable(
+        options, folder, feeds
+    )  # another process may have ended it until the lock was ours
     earlier = await left_by(folder, manifest, store)
-    fed = max((len(bars) for bars in earlier.bars.values()), default=0)
-    if options.bars is not None and options.bars < fed:
-        raise OptionError("--bars", options.bars, f"{fed} and more, which run {manifest.run_number} was fed")
     answers = await _answers(options, await _recorded(options), earlier)
     goes_on = {
         "bars": options.bars,
@@ -112,12 +113,7 @@ async def left_by(folder: SessionFolder, manifest: RunManifest, store: Interacti
     for one in interactions:
         dispatched.pop((one.envelope.envelope_id, one.result.attempt_number), None)
     spent = sum(one.result.cost_nusd for one in interactions) + sum(dispatched.values())
-    run = manifest.run_number
-    bars = {
-        source.symbol: await read_bars(folder.bars(run, source.symbol), source.symbol)
-        for source in manifest.data
-    }
-    return Earlier(wire.recording(interactions), spent, bars)
+    return Earlier(wire.recording(interactions), spent, await _fed(folder, manifest))
 
 
 async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> list[LLMInteraction]:
@@ -142,7 +138,7 @@ async def _recorded(options: RunOptions) -> RunManifest | None:
     """Return the manifest of the run whose answers shall be given again, if that was asked for."""
     if options.recorded_from is None:
         return None
-    return await asyncio.to_thread(SessionFolder(options.recorded_from).read_manifest)
+    return await asyncio.to_thread(SessionFolder(options.recorded_from).read_manifest, option="--from")
 
 
 async def _answers(
@@ -175,9 +171,44 @@ def _session_id(
     return derived_id("session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols)
 
 
-def _refuse_other_inputs(options: RunOptions, manifest: RunManifest, named: Sequence[Source]) -> None:
+async def _resumable(options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]) -> RunManifest:
+    """Return the manifest of the run that shall go on, if it can; raises `OptionError`."""
+    manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
+    _refuse_other_inputs(options, manifest, feeds)
+    fed = await _fed(folder, manifest)
+    most = max((len(bars) for bars in fed.values()), default=0)
+    if options.bars is not None and options.bars < most:
+        raise OptionError("--bars", options.bars, f"{most} and more, which run {manifest.run_number} was fed")
+    if manifest.has_ended and sum(map(len, fed.values())) < manifest.bars_done:
+        was = f"run {manifest.run_number}, which has ended, and whose {counted(manifest.bars_done, 'bar')} are not all here"
+        raise OptionError("--resume", was, "a run with the files of bars that it was fed")
+    if manifest.has_ended and (options.bars == most or not await _goes_on(feeds, fed)):
+        was = f"run {manifest.run_number}, which has come to its end after {counted(most, 'bar')} of a symbol"
+        raise OptionError(
+            "--resume", was, "a run that was interrupted, or a source with more bars and --bars for them"
+        )
+    return manifest
+
+
+async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, list[Bar]]:
+    """Return the bars that a run was fed, by symbol."""
+    run = manifest.run_number
+    symbols = [source.symbol for source in manifest.data]
+    return {symbol: await read_bars(folder.bars(run, symbol), symbol) for symbol in symbols}
+
+
+async def _goes_on(feeds: Sequence[ReadAhead], fed: Mapping[str, Sequence[Bar]]) -> bool:
+    """Say whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
+    for feed in feeds:
+        last = fed[feed.symbol][-1].close_time if fed[feed.symbol] else EPOCH
+        if await feed.show(1, after=last):
+            return True
+    return False
+
+
+def _refuse_other_inputs(options: RunOptions, manifest: RunManifest, feeds: Sequence[ReadAhead]) -> None:
     asked_and_before = {
-        "--data": (_names(source.data.name for source in named), _names(s.name for s in manifest.data)),
+        "--data": (",".join(feed.name for feed in feeds), ",".join(source.name for source in manifest.data)),
         "--mode": (options.mode, manifest.mode),
         "--provider": (options.provider, manifest.answers),
         "--inject": (options.inject, manifest.inject),
@@ -187,17 +218,3 @@ def _refuse_other_inputs(options: RunOptions, manifest: RunManifest, named: Sequ
         if asked != before:
             allowed = f"{before!r}, as run {manifest.run_number} was started with"
             raise OptionError(option, repr(asked), allowed)
-    if manifest.digest is not None and not manifest.interrupted and not _asks_for_more(options, manifest):
-        raise OptionError(
-            "--resume",
-            f"run {manifest.run_number}, which has ended",
-            "a run that was interrupted, or more --bars",
-        )
-
-
-def _asks_for_more(options: RunOptions, manifest: RunManifest) -> bool:
-    return manifest.bars is not None and (options.bars is None or options.bars > manifest.bars)
-
-
-def _names(names: Iterable[str]) -> str:
-    return ",".join(names)

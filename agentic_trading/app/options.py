@@ -27,8 +27,8 @@ class RunOptions:
     """A run: its market data, its mode, who answers, and how much it may use.
 
     `data` names samples, CSV files, or `-` for lines on standard input. `bars` limits the bars of each symbol.
-    `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit. `models_file` adds rows to the table
-    of models.
+    `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit. `models_file`
+    adds rows to the table of models.
     Raises `OptionError` for values that no run can have.
     """
 
@@ -51,16 +51,14 @@ class RunOptions:
             raise OptionError("--data", "empty", "a sample's name, a CSV file, or - for standard input")
         if self.bars is not None and self.bars < 1:
             raise OptionError("--bars", self.bars, "1 and more")
-        if not self.budget_usd.is_finite() or self.budget_nusd < 1:
-            raise OptionError(
-                "--budget-usd", self.budget_usd, "an amount above 0: with nothing to spend no call is made"
-            )
+        if not self.budget_usd.is_finite() or not LEAST_BUDGET_USD <= self.budget_usd <= MOST_BUDGET_USD:
+            allowed = f"an amount above 0, up to {MOST_BUDGET_USD}: with nothing to spend no call is made"
+            raise OptionError("--budget-usd", self.budget_usd, allowed)
         if not 1 <= self.workers <= MOST_WORKERS:
             raise OptionError("--workers", self.workers, f"1 to {MOST_WORKERS}")
         if (self.provider == "recorded") != (self.recorded_from is not None):
-            raise OptionError(
-                "--from", self.recorded_from, "a session folder, together with --provider recorded"
-            )
+            was = self.recorded_from or "left out"
+            raise OptionError("--from", was, "a session's folder, together with --provider recorded")
         if self.provider == "recorded" and self.inject:
             allowed = "faults in live answers; a recording holds the faults of its own run"
             raise OptionError("--inject", repr(self.inject), allowed)
@@ -72,3 +70,6 @@ class RunOptions:
 
 
 MOST_WORKERS = 256
+LEAST_BUDGET_USD = Decimal("1e-9")
+MOST_BUDGET_USD = 9_000_000
+"""In nano-dollars still below 2^53, up to where every reader of the log counts exactly."""

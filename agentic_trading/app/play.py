@@ -8,7 +8,7 @@ from agentic_trading.app import wire
 from agentic_trading.app.options import Mode
 from agentic_trading.client.gateway import Gateway, GatewayClient
 from agentic_trading.desk.blotter import Blotter
-from agentic_trading.desk.exchange import Account, Exchange
+from agentic_trading.desk.exchange import Account, Exchange, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
@@ -39,13 +39,14 @@ class Stage:
 
 @dataclass(slots=True)
 class Played:
-    """What a session came to so far: counts, bars and notes as they were fed, intents, and the account."""
+    """What a session came to so far: counts, bars and notes as they were fed, intents, the account, and what is still open."""
 
     tally: Tally = field(default_factory=Tally)
     bars: list[Bar] = field(default_factory=list)
     notes: list[Gap | Duplicate] = field(default_factory=list)
     intents: list[OrderIntent] = field(default_factory=list)
     account: Account | None = None
+    open_orders: Sequence[OpenOrder] = ()
 
 
 AfterMoment = Callable[[Moment, Sequence[bytes]], Awaitable[None]]
@@ -77,7 +78,8 @@ async def play(stage: Stage, played: Played, watch: Watch) -> None:
     ends the session; what came before it is in `played` and in the store.
     """
     broker = wire.memory_broker()
-    exchange = wire.paper_exchange(stage.symbols)
+    venue = wire.venue(stage.symbols)
+    exchange = wire.paper_exchange(venue)
     pool = wire.worker_pool(
         mode=stage.mode,
         broker=broker,
@@ -93,7 +95,7 @@ async def play(stage: Stage, played: Played, watch: Watch) -> None:
             serving = group.create_task(pool.run(), name="worker-pool")
             try:
                 async with GatewayClient(broker) as client:
-                    await _trade(stage, played, watch, client, exchange)
+                    await _trade(stage, played, watch, client, venue, exchange)
             except Exception:
                 pool.stop()
                 await serving  # the group would cancel it, and events that wait to be kept would be lost
@@ -103,10 +105,13 @@ async def play(stage: Stage, played: Played, watch: Watch) -> None:
         raise _first(group_of_errors) from group_of_errors
     finally:
         played.account = await exchange.account()
+        played.open_orders = await exchange.open_orders()
         await broker.aclose()
 
 
-async def _trade(stage: Stage, played: Played, watch: Watch, client: Gateway, exchange: Exchange) -> None:
+async def _trade(
+    stage: Stage, played: Played, watch: Watch, client: Gateway, venue: wire.Venue, exchange: Exchange
+) -> None:
     blotter = Blotter(Counted(watch.around(client), played.tally))
 
     async def over(moment: Moment) -> None:
@@ -115,7 +120,7 @@ async def _trade(stage: Stage, played: Played, watch: Watch, client: Gateway, ex
         await watch.after_moment(moment, blotter.close())
 
     session = wire.trading_session(
-        stage.symbols,
+        venue,
         session_id=stage.session_id,
         gateway=blotter,
         clock=stage.clock,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -60,10 +60,16 @@ class NoDigestError(TradingError):
 
 
 async def replay(
-    session: Path, *, run: int | None = None, workers: int = 4, edit: Edit | None = None
+    session: Path,
+    *,
+    run: int | None = None,
+    workers: int = 4,
+    edit: Edit | None = None,
+    models_file: Path | None = None,
 ) -> ReplayReport:
     """Play a run of a session again and compare; nothing is written, and the network is blocked.
 
+    `models_file` adds rows to the table of models: a run that was started with one needs it again.
     The replay ends at the first moment that asks for an answer which is not recorded. Raises `OptionError` for a
     folder that is no session, `StoreError` for a log that is missing or broken, `NoDigestError` for a killed run.
     """
@@ -74,17 +80,17 @@ async def replay(
     attempts = await recorded_attempts(folder, manifest)
     before = await asyncio.to_thread(_decided, folder.decisions(manifest.run_number))
     recorded = wire.recording(attempts)
-    seen = Seen()
+    seen = Seen(frozenset(one.envelope.request_hash for one in attempts))
     played, lines = Played(), list[bytes]()
 
     async def after_moment(_moment: Moment, new: Sequence[bytes]) -> None:
         lines.extend(new)
-        if seen.missed is not None:
+        if seen.missed:
             raise _EndedByMissError
 
     with no_network():
         try:
-            stage = await _stage(folder, manifest, recorded, workers)
+            stage = await _stage(folder, manifest, recorded, workers, models_file)
             watch = Watch(after_moment, around=lambda gateway: WatchedGateway(gateway, seen, edit))
             await play(stage, played, watch)
         except _EndedByMissError:
@@ -103,7 +109,7 @@ async def replay(
         misses=len(recorded.misses),
         unused=len(recorded.unused),
         first_difference=None if difference is None else str(difference),
-        request_changes=_changes(attempts, seen.missed),
+        request_changes=_changes(attempts, seen.first_missed),
     )
 
 
@@ -113,10 +119,27 @@ class _EndedByMissError(TradingError):
 
 @dataclass(slots=True)
 class Seen:
-    """What a replay has asked: how many calls had an answer, and the first envelope that had none."""
+    """What a replay has asked: how many calls had an answer, and the envelopes of one moment that had none.
 
+    `recorded` are the hashes of all requests on record: one that is not among them has no answer, whatever it failed
+    of before that could be seen.
+    """
+
+    recorded: frozenset[str]
     answered: int = 0
-    missed: LLMEnvelope | None = None
+    missed: list[LLMEnvelope] = field(default_factory=list)
+
+    @property
+    def first_missed(self) -> LLMEnvelope | None:
+        """The first of them by subject: which one was seen first is up to the workers."""
+        return min(self.missed, key=lambda asked: (asked.subject, asked.step), default=None)
+
+    def hear(self, asked: LLMEnvelope, answer: Answer) -> None:
+        """Take note of a call that has ended."""
+        if asked.request_hash not in self.recorded or _is_miss(answer):
+            self.missed.append(asked)
+        else:
+            self.answered += 1
 
 
 class WatchedGateway:
@@ -131,10 +154,7 @@ class WatchedGateway:
         """Ask, and see whether there was an answer."""
         asked = self._edit(envelope) if self._edit else envelope
         answer = await self._gateway.ask(asked)
-        if _is_miss(answer):
-            self._seen.missed = self._seen.missed or asked
-        else:
-            self._seen.answered += 1
+        self._seen.hear(asked, answer)
         return answer
 
     async def record(self, event: Event) -> None:
@@ -148,7 +168,11 @@ def _is_miss(answer: Answer) -> bool:
 
 
 async def _stage(
-    folder: SessionFolder, manifest: RunManifest, recorded: wire.Recording, workers: int
+    folder: SessionFolder,
+    manifest: RunManifest,
+    recorded: wire.Recording,
+    workers: int,
+    models_file: Path | None,
 ) -> Stage:
     fed = {source: await _fed(folder, manifest, source) for source in manifest.data}
     feeds = [wire.bars_feed(bars, symbol=source.symbol, name=source.name) for source, bars in fed.items()]
@@ -159,7 +183,7 @@ async def _stage(
         feeds=feeds,
         most_bars=None,
         answers=wire.replayed(recorded, manifest.provider, manifest.model),
-        tables=await asyncio.to_thread(wire.load_tables),
+        tables=await asyncio.to_thread(wire.load_tables, models_file),
         store=wire.memory_log(),
         ledger=wire.budget_ledger(0),
         clock=wire.clock_for("backtest"),

@@ -7,12 +7,18 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from agentic_trading.app.options import Mode
+from agentic_trading.desk.exchange import OrderType
+from agentic_trading.desk.instrument import Side
 
 Counts = dict[str, int]
 
 
 class DataReport(BaseModel, frozen=True):
-    """What was fed of one symbol; `gaps` are told as they were found, none was filled."""
+    """What was fed of one symbol; `gaps` are told as they were found, none was filled.
+
+    `quiet` tells runs of three and more bars in which nothing traded: there was a market, but nobody in it.
+    `is_sample` says that the bars ship with the package, so that the rules were written with them in view.
+    """
 
     name: str
     symbol: str
@@ -21,6 +27,32 @@ class DataReport(BaseModel, frozen=True):
     last: datetime | None
     gaps: list[str]
     duplicates: int
+    quiet: list[str] = []
+    is_sample: bool = False
+
+
+class OpenPosition(BaseModel, frozen=True):
+    """What was held of a symbol when a run ended, negative for a short; `mark` is its last close.
+
+    `unrealised` is quantity times the way from the average price to the mark, before the costs of leaving.
+    """
+
+    symbol: str
+    quantity: Decimal
+    average_price: Decimal
+    mark: Decimal
+    unrealised: Decimal
+
+
+class WorkingOrder(BaseModel, frozen=True):
+    """An order that had something left to fill when a run ended."""
+
+    order_id: str
+    symbol: str
+    side: Side
+    order_type: OrderType
+    left: Decimal
+    expires_at: datetime
 
 
 class RunReport(BaseModel, frozen=True):
@@ -28,8 +60,10 @@ class RunReport(BaseModel, frozen=True):
 
     `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `injected` what became of each
     kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
-    open of the next bar; `knowledge` counts calls by whether the model may have seen the period in training.
-    `digest` is the SHA-256 of the decision log.
+    open of the next bar; `cancelled` counts orders by why the rest of them was not filled, and `working` are those
+    that were still open at the end, beside `open_positions`; `knowledge` counts calls by whether the model may have
+    seen the period in training; `assumed` is what the money rests on that no bar tells. An injected kind of fault
+    that was asked for and hit nothing counts nothing. `digest` is the SHA-256 of the decision log.
     """
 
     session_id: str
@@ -52,6 +86,9 @@ class RunReport(BaseModel, frozen=True):
     intents: int
     intents_rejected: Counts
     orders: int
+    cancelled: Counts = {}
+    working: list[WorkingOrder] = []
+    open_positions: list[OpenPosition] = []
     fills: int
     first_fill_id: str
     fees: Decimal
@@ -61,6 +98,7 @@ class RunReport(BaseModel, frozen=True):
     buy_and_hold_pnl: Decimal
     market_now_pnl: Decimal
     knowledge: Counts
+    assumed: list[str] = []
     log: Path
     decision_log: Path
     digest: str

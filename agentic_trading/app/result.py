@@ -3,16 +3,24 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import groupby
 
 from agentic_trading.app import wire
+from agentic_trading.app.assumptions import assumptions
+from agentic_trading.app.feeds import what_of
 from agentic_trading.app.folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.play import Played
-from agentic_trading.app.report import Counts, DataReport, RunReport
+from agentic_trading.app.report import Counts, DataReport, OpenPosition, RunReport, WorkingOrder
+from agentic_trading.app.words import counted
 from agentic_trading.desk.execution.baseline import buy_and_hold, market_now
-from agentic_trading.desk.instrument import EXACT, ZERO, Instrument
+from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import Gap
-from agentic_trading.llm.capability import Capabilities
+from agentic_trading.desk.market.samples import SAMPLES
+from agentic_trading.desk.session import TradingRules
+from agentic_trading.llm.capability import Capabilities, Knowledge
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
@@ -20,6 +28,8 @@ from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
 
 INJECTED = "injected"
+QUIET_BARS = 3
+"""From how many bars in a row without a trade on a market is told to have been quiet."""
 
 
 async def report_of(
@@ -53,7 +63,7 @@ async def report_of(
         skips=dict(tally.skips),
         attempts=len(results),
         attempts_by_outcome=dict(Counter(_outcome(result) for result in results)),
-        injected=_injected(attempts),
+        injected=_injected(attempts, wire.fault_kinds(manifest.inject)),
         input_tokens=sum(result.usage.total_input_tokens for result in results),
         output_tokens=sum(result.output_tokens for result in results),
         cost_nusd=sum(result.cost_nusd for result in results),
@@ -62,6 +72,9 @@ async def report_of(
         intents=tally.intents,
         intents_rejected=dict(tally.intents_rejected),
         orders=tally.orders,
+        cancelled=dict(tally.cancelled),
+        working=_working(played),
+        open_positions=_open_positions(played),
         fills=tally.fills,
         first_fill_id=tally.first_fill_id,
         fees=tally.fees,
@@ -71,6 +84,7 @@ async def report_of(
         buy_and_hold_pnl=baselines[0],
         market_now_pnl=baselines[1],
         knowledge=_knowledge(attempts, tables.capabilities),
+        assumed=assumptions(wire.venue([]), TradingRules()),
         log=folder.log,
         decision_log=folder.decisions(manifest.run_number),
         digest=manifest.digest or "",
@@ -90,11 +104,23 @@ def _data_report(source: DataSource, played: Played) -> DataReport:
         first=bars[0].open_time if bars else None,
         last=bars[-1].close_time if bars else None,
         gaps=[
-            f"{gap.missing} bars missing from {gap.after:%Y-%m-%d %H:%M} to {gap.before:%Y-%m-%d %H:%M}"
+            f"{counted(gap.missing, 'bar')} missing from {gap.after:%Y-%m-%d %H:%M} to {gap.before:%Y-%m-%d %H:%M}"
             for gap in gaps
         ],
         duplicates=len(notes) - len(gaps),
+        is_sample=what_of(source.name) in SAMPLES,
+        quiet=[
+            f"{len(run)} bars without a trade from {run[0].open_time:%Y-%m-%d %H:%M} to {run[-1].close_time:%Y-%m-%d %H:%M}"
+            for run in _quiet_runs(bars)
+        ],
     )
+
+
+def _quiet_runs(bars: Sequence[Bar]) -> list[list[Bar]]:
+    """Return the runs of bars, in the order in which they came, in which nothing traded."""
+    grouped = groupby(bars, key=lambda bar: bar.volume == 0)
+    runs = [list(run) for is_quiet, run in grouped if is_quiet]
+    return [run for run in runs if len(run) >= QUIET_BARS]
 
 
 def _outcome(result: LLMResult) -> str:
@@ -114,10 +140,10 @@ def _fault(result: LLMResult) -> str | None:
     return None
 
 
-def _injected(attempts: Sequence[LLMInteraction]) -> dict[str, Counts]:
-    """Return what became of the calls that each kind of fault hit."""
+def _injected(attempts: Sequence[LLMInteraction], asked_for: Sequence[str]) -> dict[str, Counts]:
+    """Return what became of the calls that each kind of fault hit, with those kinds that were asked for and hit none."""
     last = {attempt.envelope.envelope_id: attempt.result for attempt in attempts}
-    became: dict[str, Counter[str]] = defaultdict(Counter)
+    became: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in asked_for})
     for attempt in attempts:
         fault = _fault(attempt.result)
         if fault is not None:
@@ -137,27 +163,63 @@ async def _baselines(played: Played, symbols: Sequence[str]) -> tuple[Decimal, D
     """Return what holding and what taking the next open would have made of the same cash."""
     if not played.bars:
         return ZERO, ZERO
-    at_market = await market_now(played.intents, played.bars, wire.paper_exchange(symbols))
+    venue = wire.venue(symbols, played.bars)
+    at_market = await market_now(played.intents, played.bars, wire.paper_exchange(venue))
     held = ZERO
     for symbol in symbols:
         bars: list[Bar] = [bar for bar in played.bars if bar.symbol == symbol]
         if bars:
-            outcome = await buy_and_hold(bars, wire.paper_exchange([symbol]), Instrument(symbol=symbol))
-            held = EXACT.add(held, EXACT.subtract(outcome.equity, wire.STARTING_CASH))
+            outcome = await buy_and_hold(bars, wire.paper_exchange(venue), venue.instruments[symbol])
+            held = EXACT.add(held, EXACT.subtract(outcome.equity, venue.cash))
     each = EXACT.divide(held, len(symbols)).quantize(Decimal("0.01"))
-    return each, EXACT.subtract(at_market.equity, wire.STARTING_CASH)
+    return each, EXACT.subtract(at_market.equity, venue.cash)
 
 
 def _equity(played: Played) -> Decimal:
-    marks = {bar.symbol: bar.close for bar in played.bars}
-    return wire.STARTING_CASH if played.account is None else played.account.equity(marks)
+    return wire.STARTING_CASH if played.account is None else played.account.equity(_marks(played))
+
+
+def _marks(played: Played) -> dict[str, Decimal]:
+    return {bar.symbol: bar.close for bar in played.bars}
+
+
+def _open_positions(played: Played) -> list[OpenPosition]:
+    marks = _marks(played)
+    return [
+        OpenPosition(
+            symbol=held.symbol,
+            quantity=held.quantity,
+            average_price=held.average_price,
+            mark=marks[held.symbol],
+            unrealised=EXACT.multiply(held.quantity, EXACT.subtract(marks[held.symbol], held.average_price)),
+        )
+        for held in (played.account.positions if played.account else ())
+    ]
+
+
+def _working(played: Played) -> list[WorkingOrder]:
+    return [
+        WorkingOrder(
+            order_id=entry.order.order_id,
+            symbol=entry.order.symbol,
+            side=entry.order.side,
+            order_type=entry.order.order_type,
+            left=entry.left,
+            expires_at=entry.order.expires_at,
+        )
+        for entry in played.open_orders
+        if entry.left > 0
+    ]
 
 
 def _knowledge(attempts: Sequence[LLMInteraction], capabilities: Capabilities) -> Counts:
-    marks: Counter[str] = Counter()
-    for attempt in attempts:
-        envelope = attempt.envelope
-        if envelope.as_of is not None:
-            capability = capabilities.of(envelope.provider, envelope.model)
-            marks[capabilities.knowledge(capability, envelope.as_of)] += 1
-    return dict(marks)
+    dated = (attempt.envelope for attempt in attempts if attempt.envelope.as_of is not None)
+    return dict(Counter(_knows(envelope, capabilities) for envelope in dated))
+
+
+def _knows(envelope: LLMEnvelope, capabilities: Capabilities) -> Knowledge:
+    try:
+        capability = capabilities.of(envelope.provider, envelope.model)
+    except UnknownModelError:  # nobody was asked, and that is on record
+        return "unknown"
+    return capabilities.knowledge(capability, envelope.as_of)

@@ -6,8 +6,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import ResumedFeed, open_feed, sources
-from agentic_trading.app.folder import BarFiles, DataSource, RunManifest, SessionFolder
+from agentic_trading.app.feeds import ResumedFeed, sources
+from agentic_trading.app.folder import BarFiles, RunManifest, SessionFolder
+from agentic_trading.app.intake import CheckedFeed, ReadAhead, open_feeds
 from agentic_trading.app.opening import Opened, new_run, resumed_run
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.play import Played, Stage, Watch, play
@@ -30,7 +31,7 @@ class ReplayMissError(TradingError):
     def __init__(self, misses: Sequence[object]) -> None:
         self.misses = tuple(misses)
         super().__init__(
-            f"{len(self.misses)} answers are not in the recording, the first is {self.misses[0]}; "
+            f"{len(self.misses)} of the answers asked for are not in the recording, the first is {self.misses[0]}; "
             "use the same data and settings as the recorded run, or --provider rules"
         )
 
@@ -38,19 +39,24 @@ class ReplayMissError(TradingError):
 async def run(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
     """Run a session into `options.out` and report on it; SIGINT and SIGTERM end it after the moment under way.
 
-    Raises `OptionError` for options that do not fit together or name nothing, `StoreError` for a folder or log that
-    cannot be used, and what a feed raises for a bar that is none; all that was answered is on disk in any case.
+    Raises `OptionError` for options that do not fit together or name nothing and for a source that holds no bar or
+    bars of another length, `StoreError` for a folder or log that cannot be used, and what a feed raises for a bar
+    that is none; all that was answered is on disk in any case.
     """
     clock = SystemClock()
     started = clock.monotonic()
     named = await asyncio.to_thread(sources, options.data)
     tables = await asyncio.to_thread(wire.load_tables, options.models_file)
+    feeds = await open_feeds(named)
     folder = SessionFolder(options.out)
     store = wire.log_for(options.mode, folder.log)
     async with aclosing(store):
-        opened = await (resumed_run if options.resume else new_run)(options, folder, named, store)
+        if options.resume:
+            opened = await resumed_run(options, folder, feeds, store)
+        else:
+            opened = await new_run(options, folder, named, store)
         rows = expected_rows([source.rows for source in named], options.bars)
-        running = Running(options, folder, opened, store, tables, rows)
+        running = Running(options, folder, opened, feeds, store, tables, rows)
         manifest = await running.to_the_end(on_progress)
         elapsed_s = clock.monotonic() - started
         return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
@@ -66,6 +72,7 @@ class Running:
     options: RunOptions
     folder: SessionFolder
     opened: Opened
+    feeds: Sequence[ReadAhead]
     store: InteractionStore
     tables: wire.Tables
     rows: int | None
@@ -76,7 +83,7 @@ class Running:
         manifest = self.opened.manifest
         log = DecisionLog(self.folder.decisions(manifest.run_number))
         bars = BarFiles(self.folder, manifest, self.opened.earlier.bars if self.opened.earlier else {})
-        stage = await self._stage()
+        stage = self._stage()
         await log.open()
         await bars.open()
 
@@ -95,9 +102,9 @@ class Running:
         await asyncio.to_thread(self.folder.write_manifest, manifest)
         return manifest
 
-    async def _stage(self) -> Stage:
+    def _stage(self) -> Stage:
         manifest, earlier = self.opened.manifest, self.opened.earlier
-        feeds = [await self._feed(source) for source in manifest.data]
+        feeds = [self._feed(feed) for feed in self.feeds]
         left_nusd = self.options.budget_nusd - (earlier.spent_nusd if earlier else 0)
         return Stage(
             session_id=manifest.session_id,
@@ -113,10 +120,9 @@ class Running:
             workers=self.options.workers,
         )
 
-    async def _feed(self, source: DataSource) -> BarFeed:
-        feed = await open_feed(source)
-        fed = self.opened.earlier.bars[source.symbol] if self.opened.earlier else ()
-        return ResumedFeed(fed, feed) if fed else feed
+    def _feed(self, feed: ReadAhead) -> BarFeed:
+        fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else ()
+        return CheckedFeed(ResumedFeed(fed, feed) if fed else feed, feed.name)
 
     def _refuse_misses(self) -> None:
         recorded = self.opened.answers.recorded

@@ -16,6 +16,7 @@ from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.exchange import Exchange
+from agentic_trading.desk.exchanges.costs import Costs
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.check import check_fill_strategy
@@ -25,7 +26,7 @@ from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.rules import fill_strategy_rule
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.execution.trader import Trader
-from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.feeds.file import CsvFeed
@@ -51,12 +52,15 @@ from agentic_trading.llm.stores.jsonl.records import JsonlRecords
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.checks import Checks
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Checks, Parts
+from agentic_trading.worker.runner import CallRunner, Parts
 
+DEFAULT_TENANT = "default"
 STARTING_CASH = Decimal(100_000)
+COSTS = Costs()
 RULES_MODEL = MODEL
 Recording = RecordedAnswers
 Log = JsonFileInteractionStore
@@ -68,6 +72,20 @@ CHECKS = {
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
     FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Venue:
+    """Where a session trades, the same for its exchange, its agents, its baselines and its report."""
+
+    instruments: Instruments
+    costs: Costs = COSTS
+    cash: Decimal = STARTING_CASH
+
+    @property
+    def spread_bps(self) -> Decimal:
+        """The whole spread that a taker is charged half of."""
+        return 2 * self.costs.half_spread_bps
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,11 @@ def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) ->
     if faults.shares:
         provider = FaultyProvider(provider, faults, seed)
     return Answers(provider, LLMProvider.RULES, RULES_MODEL, recorded)
+
+
+def fault_kinds(inject: str) -> list[str]:
+    """Return the kinds of faults that `inject` asks for; raises `FaultsError` for a wrong one."""
+    return [str(kind) for kind, _ in Faults.parse(inject).shares]
 
 
 def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> Answers:
@@ -164,8 +187,12 @@ def worker_pool(
     clock: Clock,
     workers: int,
     checks: Checks = CHECKS,
+    tenant: str = DEFAULT_TENANT,
 ) -> WorkerPool:
-    """Return the workers of a gateway; execution is strict on paper: on disk before each call."""
+    """Return the workers of a gateway; execution is strict on paper: on disk before each call.
+
+    They serve one `tenant` and refuse every other one: a limit on tenants is then a limit on all that they spend.
+    """
     recorder = Recorder(store, broker)
     gate = Gate(
         ledger=ledger,
@@ -174,6 +201,7 @@ def worker_pool(
         clock=clock,
         mode=mode,
         wall=SystemClock(),
+        tenants=frozenset({tenant}),
     )
     strict = frozenset({EnvelopeWorkflow.EXECUTION}) if mode == "paper" else frozenset[EnvelopeWorkflow]()
     parts = Parts(
@@ -197,17 +225,25 @@ def worker_pool(
 
 
 def budget_ledger(budget_nusd: int) -> MemoryLedger:
-    """Return a ledger that lets the default tenant spend `budget_nusd` in all."""
+    """Return a ledger that lets a tenant spend `budget_nusd` in all; a pool serves one tenant."""
     return MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd)])
 
 
-def paper_exchange(symbols: Sequence[str]) -> PaperExchange:
-    """Return an exchange on paper with the starting cash and an instrument for each symbol."""
-    return PaperExchange([Instrument(symbol=symbol) for symbol in symbols], cash=STARTING_CASH)
+def venue(symbols: Iterable[str], bars: Iterable[Bar] = ()) -> Venue:
+    """Return a venue for these symbols whose instruments know what `bars` have shown so far."""
+    instruments = Instruments(symbols)
+    for bar in bars:
+        instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
+    return Venue(instruments)
+
+
+def paper_exchange(venue: Venue) -> PaperExchange:
+    """Return an exchange on paper with the cash, costs and instruments of a venue."""
+    return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs)
 
 
 def trading_session(
-    symbols: Sequence[str],
+    venue: Venue,
     *,
     session_id: str,
     gateway: Gateway,
@@ -217,23 +253,23 @@ def trading_session(
     before_moment: Callable[[Moment], Awaitable[None]],
     after_moment: Callable[[Moment], Awaitable[None]],
 ) -> TradingSession:
-    """Return a session over `symbols` whose agents ask through `gateway`."""
+    """Return a session over the symbols of `venue` whose agents ask through `gateway`."""
     fill_limits, risk_limits = FillLimits(), RiskLimits()
-    instruments = [Instrument(symbol=symbol) for symbol in symbols]
     desks = {
-        instrument.symbol: SymbolDesk(
-            instrument,
-            MarketView(instrument.symbol),
+        symbol: SymbolDesk(
+            MarketView(symbol),
             CmtAnalyst(gateway, clock, session_id=session_id, provider=answers.llm, model=answers.model),
         )
-        for instrument in instruments
+        for symbol in venue.instruments
     }
     settings = ExecutionSettings(session_id=session_id, provider=answers.llm, model=answers.model)
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        trader=Trader(exchange, TradeRecord(gateway, clock), instruments, fill_limits, risk_limits),
+        trader=Trader(exchange, TradeRecord(gateway, clock), venue.instruments, fill_limits, risk_limits),
         exchange=exchange,
+        instruments=venue.instruments,
+        spread_bps=venue.spread_bps,
         gateway=gateway,
         clock=clock,
         limits=risk_limits,

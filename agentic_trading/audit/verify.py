@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
+from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Entry, Record, Verification
 
@@ -31,16 +32,26 @@ class MissingCause:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongHash:
+    """A hash in a record that is not that of its contents: line of the log, id of the record, name of the field."""
+
+    line: int
+    record_id: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
 class LogReport:
     """What reading a whole log found; in a broken one nobody looks for causes."""
 
     verification: Verification
     missing_causes: tuple[MissingCause, ...] = ()
+    wrong_hashes: tuple[WrongHash, ...] = ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether every line is as it was written, and every cause on record."""
-        return self.verification.is_intact and not self.missing_causes
+        """Whether every line is as it was written, every hash in it right, and every cause on record."""
+        return self.verification.is_intact and not self.wrong_hashes and not self.missing_causes
 
     @property
     def finding(self) -> str:
@@ -49,6 +60,9 @@ class LogReport:
             return (
                 f"line {self.verification.broken_line} is not as it was written: {self.verification.reason}"
             )
+        if self.wrong_hashes:
+            wrong = self.wrong_hashes[0]
+            return f"line {wrong.line} ({wrong.record_id}) was written with another {wrong.field} than its contents have"
         if self.missing_causes:
             first = self.missing_causes[0]
             return f"line {first.line} ({first.record_id}) names a cause that its trace does not have: {first.cause}"
@@ -56,26 +70,56 @@ class LogReport:
 
 
 async def verify_log(log: ReadableLog) -> LogReport:
-    """Recompute every hash of a log and name its first break; if there is none, name every cause that it lacks.
+    """Recompute every hash of a log and name its first break; if there is none, look into the records.
 
-    Reads the log twice and holds about 250 bytes a record. Raises `StoreError` for a log that cannot be read.
+    There, every hash of an interaction is computed again from its contents, and every cause looked for. Reads the
+    log twice and holds about 250 bytes a record. Raises `StoreError` for a log that cannot be read.
     """
     verification = await log.verify()
     if not verification.is_intact:
         return LogReport(verification)
-    return LogReport(verification, await _missing_causes(log))
-
-
-async def _missing_causes(log: ReadableLog) -> tuple[MissingCause, ...]:
-    known: set[tuple[str, str]] = set()
-    named: dict[tuple[str, str], MissingCause] = {}
+    causes = _Causes()
+    wrong: list[WrongHash] = []
     async for entry in log.scan():
+        causes.add(entry)
+        wrong += _wrong_hashes(entry)
+    return LogReport(verification, causes.missing(), tuple(wrong))
+
+
+class _Causes:
+    """What is on record, and the causes that are named: one may come after what it led to."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+        self._named: dict[tuple[str, str], MissingCause] = {}
+
+    def add(self, entry: Entry) -> None:
         ids, cause = _ids_and_cause(entry.record)
-        known.update((entry.record.trace_id, record_id) for record_id in ids)
-        if cause:  # it may come later: an attempt is kept when it is over, what it led to may be kept before
-            missing = MissingCause(entry.seq, ids[0], entry.record.trace_id, cause)
-            named.setdefault((missing.trace_id, missing.record_id), missing)
-    return tuple(missing for missing in named.values() if (missing.trace_id, missing.cause) not in known)
+        trace_id = entry.record.trace_id
+        self._known.update((trace_id, record_id) for record_id in ids)
+        if cause:  # an attempt is kept when it is over, what it led to may be kept before
+            self._named.setdefault((trace_id, ids[0]), MissingCause(entry.seq, ids[0], trace_id, cause))
+
+    def missing(self) -> tuple[MissingCause, ...]:
+        named = self._named.values()
+        return tuple(each for each in named if (each.trace_id, each.cause) not in self._known)
+
+
+def _wrong_hashes(entry: Entry) -> list[WrongHash]:
+    if isinstance(entry.record, Event):
+        return []
+    envelope, result = entry.record.envelope, entry.record.result
+    is_right = {
+        "request_hash": envelope.request_hash == envelope.compute_request_hash(),
+        "envelope_hash": envelope.is_intact,
+        "output_hash": result.output_hash
+        == sha256_hex(result.raw_output.encode("utf-8", "surrogatepass"))[:16],
+    }
+    return [
+        WrongHash(entry.seq, entry.record.interaction_id, name)
+        for name, right in is_right.items()
+        if not right
+    ]
 
 
 def _ids_and_cause(record: Record) -> tuple[tuple[str, ...], str]:

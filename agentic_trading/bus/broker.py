@@ -10,6 +10,9 @@ from agentic_trading.bus.topic import Topic
 MAX_MESSAGE_BYTES = 1 << 20
 """The largest value of a message, unless a broker is told otherwise; it is also Kafka's own default."""
 
+MAX_HEAD_BYTES = 1 << 16
+"""The most that key and headers of a message may have together; an id of ours has 36."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -71,8 +74,8 @@ class Broker(Protocol):
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns.
 
-        Raises `MessageTooLargeError` for a value over the broker's limit times the topic's `room`, and
-        `BusClosedError` after `aclose`.
+        Raises `MessageTooLargeError` for a value over the broker's limit times the topic's `room`, for a key and
+        headers over `MAX_HEAD_BYTES` times that room, and `BusClosedError` after `aclose`.
         """
         ...
 

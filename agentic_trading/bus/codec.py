@@ -21,7 +21,7 @@ from agentic_trading.bus.headers import (
 )
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Wired
-from agentic_trading.canonical import utc_text
+from agentic_trading.canonical import CanonicalError, utc_text
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
@@ -122,7 +122,7 @@ def read_envelope(delivery: Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> 
 
     Raises `UnreadableMessageError`, and nothing else, for a value over `max_bytes`, for what is not an envelope,
     for an unknown major version, an unknown restriction or a field that must be understood and is not, and for a
-    missing or wrong checksum.
+    missing or wrong checksum or request hash.
     """
     message = delivery.message
     raw = message.value
@@ -131,6 +131,7 @@ def read_envelope(delivery: Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> 
     try:
         envelope = LLMEnvelope.from_wire(raw)
         is_whole = envelope.is_intact and envelope.envelope_hash.encode() in raw
+        is_own_request = envelope.request_hash == envelope.compute_request_hash()
     except _BROKEN as e:
         fields = _fields(raw)
         raise _unreadable(message, fields, *_why_broken(fields, e)) from e
@@ -139,6 +140,8 @@ def read_envelope(delivery: Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> 
         raise _unreadable(message, ids, *foreign)
     if not is_whole:  # a checksum that was filled in while reading has checked nothing
         raise _unreadable(message, ids, "checksum", "envelope_hash is not that of the fields; send it again")
+    if not is_own_request:  # a replay would serve it another request's answer
+        raise _unreadable(message, ids, "checksum", "request_hash is not that of the request; build it again")
     return envelope
 
 
@@ -148,8 +151,13 @@ def read_interaction(message: Message) -> LLMInteraction:
 
 
 def read_event(message: Message) -> Event:
-    """Return the event in a message; raises `UnreadableMessageError` for anything else."""
-    return _read(Event, message)
+    """Return the event in a message; raises `UnreadableMessageError` for anything else, and for what no log can spell."""
+    event = _read(Event, message)
+    try:
+        _ = event.wire  # JSON as Python reads it may hold NaN, or an integer that cannot be spelled exactly
+    except CanonicalError as e:
+        raise UnreadableMessageError("decode", _said(e), trace_id=header(message, "ce_correlationid")) from e
+    return event
 
 
 def read_dead_letter(message: Message) -> DeadLetter:

@@ -22,6 +22,9 @@ from agentic_trading.ids import derived_id
 
 MAX_RAW_BYTES = 1 << 20
 MAX_DETAIL = 2000
+MAX_ID = 4000
+MAX_HEADERS = 1 << 15
+SMALL_RAW_BYTES = 4000
 
 
 def _from_base64(value: Any, info: ValidationInfo) -> Any:
@@ -45,7 +48,8 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
 
     `reason` is one of `UnreadableMessageError`'s, or a worker's own word (`crash_loop`). `raw` holds the message's
     value byte for byte, at most its first mebibyte; `raw_size` and `raw_sha256` are those of the whole value.
-    `envelope_id` and `trace_id` are empty where they could not be read.
+    `envelope_id` and `trace_id` are empty where they could not be read. `is_cut` says that the key or an id was cut,
+    or the headers left out, because they were too long for a letter.
     """
 
     id: str
@@ -62,6 +66,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
     envelope_id: str = ""
     trace_id: str = ""
     time: AwareDatetime
+    is_cut: bool = False
 
     @classmethod
     def of(
@@ -78,29 +83,37 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         """Give up a delivery; without `letter_id` the same message in the same place has the same id."""
         message = delivery.message
         digest = sha256_hex(message.value)
+        headers = dict(message.headers)
+        if sum(map(len, headers)) + sum(map(len, headers.values())) > MAX_HEADERS:
+            headers = {}
         return cls(
             id=letter_id or derived_id("dead-letter", delivery.topic, delivery.position, digest),
             reason=reason,
-            detail=detail[:MAX_DETAIL]
-            .encode("utf-8", "replace")
-            .decode(),  # it may quote what no JSON can spell
+            detail=_spelled(detail[:MAX_DETAIL]),
             source_topic=delivery.topic,
             position=delivery.position,
             deliveries=delivery.deliveries,
-            key=message.key,
-            headers=dict(message.headers),
+            key=_spelled(message.key[:MAX_ID]),
+            headers=headers,
             raw=message.value[:MAX_RAW_BYTES],
             raw_size=len(message.value),
             raw_sha256=digest,
-            envelope_id=envelope_id,
-            trace_id=trace_id,
+            envelope_id=_spelled(envelope_id[:MAX_ID]),
+            trace_id=_spelled(trace_id[:MAX_ID]),
             time=time,
+            is_cut=len(headers) != len(message.headers)
+            or max(map(len, (message.key, envelope_id, trace_id))) > MAX_ID,
         )
+
+    def small(self) -> Self:
+        """Return the letter without its headers and with little of its bytes, for a bus that takes no larger one."""
+        fields = {**self.model_dump(), "headers": {}, "raw": self.raw[:SMALL_RAW_BYTES], "is_cut": True}
+        return type(self).model_validate(fields)
 
     @property
     def is_replayable(self) -> bool:
         """Whether the letter holds the whole message, unharmed."""
-        return len(self.raw) == self.raw_size and sha256_hex(self.raw) == self.raw_sha256
+        return not self.is_cut and len(self.raw) == self.raw_size and sha256_hex(self.raw) == self.raw_sha256
 
     def message(self) -> Message:
         """Return the message as it was, to be published to `source_topic` again.
@@ -109,7 +122,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         """
         if not self.is_replayable:
             raise ValueError(
-                f"dead letter {self.id} holds {len(self.raw)} of {self.raw_size} bytes; "
+                f"dead letter {self.id} holds {len(self.raw)} of {self.raw_size} bytes, or not the whole head; "
                 f"take the message from {self.source_topic} at position {self.position}"
             )
         return Message(self.key, self.raw, self.headers)
@@ -126,3 +139,8 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
 
 
 _LETTER = TypeAdapter(DeadLetter)
+
+
+def _spelled(text: str) -> str:
+    """Return `text` as any JSON can spell it: a letter may quote what none can."""
+    return text.encode("utf-8", "replace").decode()

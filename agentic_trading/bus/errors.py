@@ -29,13 +29,16 @@ class BusClosedError(BusError):
 
 
 class MessageTooLargeError(BusError, ValueError):
-    """A message for `topic` has `size` bytes, more than the `allowed` ones."""
+    """The `part` of a message for `topic` has `size` bytes, more than the `allowed` ones."""
 
-    def __init__(self, topic: str, size: int, allowed: int) -> None:
+    def __init__(self, topic: str, size: int, allowed: int, part: str = "value") -> None:
         self.topic = topic
         self.size = size
         self.allowed = allowed
-        super().__init__(f"a message of {size} bytes is too large for {topic}; allowed are {allowed} bytes")
+        self.part = part
+        super().__init__(
+            f"a message whose {part} has {size} bytes is too large for {topic}; allowed are {allowed} bytes"
+        )
 
 
 class UnreadableMessageError(BusError, ValueError):

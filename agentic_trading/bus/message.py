@@ -12,6 +12,12 @@ class Message:
     value: bytes
     headers: Mapping[str, str]
 
+    @property
+    def head_size(self) -> int:
+        """How many bytes key and headers have together."""
+        key = len(self.key) if self.key.isascii() else len(self.key.encode("utf-8", "surrogatepass"))
+        return key + sum(map(len, self.headers)) + sum(map(len, self.headers.values()))
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:

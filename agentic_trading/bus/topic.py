@@ -43,6 +43,6 @@ ENVELOPES: Final = {
 }
 """One lane a workflow: an execution envelope never waits behind an analysis."""
 
-INTERACTIONS: Final = Topic("llm.interactions", LLMInteraction)
+INTERACTIONS: Final = Topic("llm.interactions", LLMInteraction, room=4)  # envelope and answer
 EVENTS: Final = Topic("llm.events", Event)
 DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds another message, in base64

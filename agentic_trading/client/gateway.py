@@ -1,8 +1,10 @@
 """Ask for LLM calls over the bus and get the interactions back."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, Self
 
@@ -15,6 +17,7 @@ from agentic_trading.bus.codec import (
     read_dead_letter,
     read_interaction,
 )
+from agentic_trading.bus.deadletter import DeadLetter
 from agentic_trading.bus.errors import UnreadableMessageError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
@@ -24,6 +27,9 @@ from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 
 Answer = LLMInteraction | NoDecision
+
+_REMEMBERED = 10_000
+"""Envelopes that a client knows again; one whose occurrence was set counts twice."""
 
 
 class Gateway(Protocol):
@@ -43,15 +49,16 @@ class GatewayClient:
 
     Use it as an async context manager. Several `ask` may be under way at once. A request that an agent asks again
     for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay can tell
-    the first from the second. `reply_timeout_s` bounds the wait for a worker; then the answer is a `NoDecision`.
+    the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds the wait for a worker; then the answer is a `NoDecision`.
     """
 
     def __init__(self, broker: Broker, *, name: str = "client", reply_timeout_s: float = 900.0) -> None:
         self._broker = broker
         self._group = f"replies-{name}"
         self._reply_timeout_s = reply_timeout_s
-        self._waiting: dict[str, asyncio.Future[Answer]] = {}
+        self._waiting: dict[str, list[_Waiter]] = {}
         self._asked: dict[tuple[str, str], tuple[datetime | None, Counter[str]]] = {}
+        self._occurrences: OrderedDict[str, int] = OrderedDict()  # by envelope hash
         self._exit = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -65,14 +72,14 @@ class GatewayClient:
 
     async def __aexit__(self, *exc: object) -> None:
         """Stop listening; whoever still waits is told that there is no answer."""
-        for envelope_id in list(self._waiting):
-            self._resolve(envelope_id, _no_answer(envelope_id, "the client was closed"))
+        for envelope_id, waiters in self._waiting.items():
+            _resolve(waiters, _no_answer(envelope_id, "the client was closed"))
         await self._exit.aclose()
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Publish an envelope without waiting; returns it as published (its occurrence may have been set)."""
         envelope = self._with_occurrence(envelope)
-        await self._broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
+        await self._publish(envelope)
         return envelope
 
     async def ask(self, envelope: LLMEnvelope) -> Answer:
@@ -81,22 +88,45 @@ class GatewayClient:
         A dead letter, a closed client and a missing reply give a `NoDecision`. Raises `BusError` if the envelope
         cannot be published.
         """
+        envelope = self._with_occurrence(envelope)
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[envelope.envelope_id] = reply
+        waiter = _Waiter(envelope.envelope_hash, reply)
+        waiters = self._waiting.setdefault(envelope.envelope_id, [])
+        waiters.append(waiter)
         try:
-            await self.submit(envelope)
+            await self._publish(envelope)
             async with asyncio.timeout(self._reply_timeout_s):
                 return await reply
         except TimeoutError:
             return _no_answer(envelope.envelope_id, f"no worker answered within {self._reply_timeout_s:g} s")
         finally:
-            self._waiting.pop(envelope.envelope_id, None)
+            waiters.remove(waiter)
+            if not waiters:
+                self._waiting.pop(envelope.envelope_id, None)
 
     async def record(self, event: Event) -> None:
         """Publish an event; a worker keeps it in the log."""
         await self._broker.publish(EVENTS, event_message(event))
 
+    async def _publish(self, envelope: LLMEnvelope) -> None:
+        await self._broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
+
     def _with_occurrence(self, envelope: LLMEnvelope) -> LLMEnvelope:
+        """Count a request; an envelope that was published before is the same call, and is published as it was."""
+        occurrence = self._occurrences.get(envelope.envelope_hash)
+        if occurrence is None:
+            occurrence = self._next_occurrence(envelope)
+        published = envelope
+        if occurrence != envelope.occurrence:
+            published = envelope.model_copy(update={"occurrence": occurrence})
+        for known in (envelope, published):
+            self._occurrences[known.envelope_hash] = occurrence
+            self._occurrences.move_to_end(known.envelope_hash)
+        while len(self._occurrences) > _REMEMBERED:
+            self._occurrences.popitem(last=False)
+        return published
+
+    def _next_occurrence(self, envelope: LLMEnvelope) -> int:
         who = (envelope.agent_id, envelope.step)
         as_of, counts = self._asked.get(who, (envelope.as_of, Counter[str]()))
         if as_of != envelope.as_of:
@@ -104,9 +134,7 @@ class GatewayClient:
         occurrence = envelope.occurrence + counts[envelope.request_hash]
         counts[envelope.request_hash] += 1
         self._asked[who] = (envelope.as_of, counts)
-        if occurrence == envelope.occurrence:
-            return envelope
-        return envelope.model_copy(update={"occurrence": occurrence})
+        return occurrence
 
     async def _read(self, replies: Subscription) -> None:
         while True:
@@ -116,28 +144,41 @@ class GatewayClient:
 
     def _hear(self, topic: str, message: Message) -> None:
         envelope_id = answered_envelope(message)
-        if envelope_id not in self._waiting:
+        waiters = self._waiting.get(envelope_id)
+        if not waiters:
             return
-        if topic == DEAD_LETTERS.name:
-            letter = read_dead_letter(message)
-            self._resolve(
-                envelope_id, _no_answer(envelope_id, f"dead letter: {letter.reason}: {letter.detail}")
-            )
-        elif is_final(message):
-            self._resolve(envelope_id, _read(envelope_id, message))
+        try:
+            if topic == DEAD_LETTERS.name:
+                letter = read_dead_letter(message)
+                why = f"dead letter: {letter.reason}: {letter.detail}"
+                _resolve(_meant(waiters, letter), _no_answer(envelope_id, why))
+            elif is_final(message):
+                answer = read_interaction(message)
+                told = [waiter for waiter in waiters if waiter.envelope_hash == answer.envelope.envelope_hash]
+                _resolve(told, answer)
+        except UnreadableMessageError as e:  # no answer to this one, and nothing to those who wait for others
+            _resolve(waiters, _no_answer(envelope_id, f"the answer cannot be read: {e.detail}"))
 
-    def _resolve(self, envelope_id: str, answer: Answer) -> None:
-        reply = self._waiting.get(envelope_id)
-        if reply is not None and not reply.done():
-            reply.set_result(answer)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    """Who waits for the answer to one envelope."""
+
+    envelope_hash: str
+    reply: "asyncio.Future[Answer]"
 
 
-def _read(envelope_id: str, message: Message) -> Answer:
-    """Return the interaction in a message; one that cannot be read is no answer, and nobody else's error."""
-    try:
-        return read_interaction(message)
-    except UnreadableMessageError as e:
-        return _no_answer(envelope_id, f"the answer cannot be read: {e.detail}")
+def _meant(waiters: Sequence[_Waiter], letter: DeadLetter) -> Sequence[_Waiter]:
+    """Return whom a dead letter answers: where two envelopes have one id, only who sent the one in the letter."""
+    if letter.reason != "id_conflict":
+        return waiters
+    return [waiter for waiter in waiters if waiter.envelope_hash.encode() in letter.raw]
+
+
+def _resolve(waiters: Iterable[_Waiter], answer: Answer) -> None:
+    for waiter in waiters:
+        if not waiter.reply.done():
+            waiter.reply.set_result(answer)
 
 
 def _no_answer(envelope_id: str, why: str) -> NoDecision:

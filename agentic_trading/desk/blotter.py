@@ -15,15 +15,13 @@ NOT_A_DECISION = frozenset({"skip"})
 
 
 def verdict_of(answer: Answer) -> str:
-    """Return in one word what a call came to: `accepted`, `degraded`, or the category of its failure."""
+    """Return in one word what a call came to: `accepted`, the category of its failure, or `degraded` without one."""
     if isinstance(answer, NoDecision):
         return answer.reason.category
     result = answer.result
     if result.actionable:
         return "accepted"
-    if result.failure is None or result.success:
-        return "degraded"
-    return result.failure.category
+    return "degraded" if result.failure is None else result.failure.category
 
 
 class Blotter:

@@ -28,9 +28,12 @@ class Order(BaseModel, frozen=True):
     bar it was made on. A limit or post-only order has either `limit_price` or `peg_bps`; a pegged one gets
     its price once, when it becomes active, that many basis points to the passive side of the last close.
     At `expires_at` what is left is cancelled, or from then on taken at the market (`on_expiry="cross"`).
-    `ioc` ends with the first bar that could fill it; `day` says why `expires_at` may be a midnight.
+    From `void_from` on nothing of it is filled, crossing or not: there the intent of an entry ends. None is for
+    an exit, which goes on. `ioc` ends with the first bar that could fill it; `day` says why `expires_at` may be a
+    midnight.
     `max_participation` is the share of a bar's volume that the order may take. `reduce_only` never opens
-    or turns a position. `stop_loss` and `take_profit` guard what was filled, from its fill on.
+    or turns a position. `stop_loss` and `take_profit` guard what was filled, from its fill on; what could only be
+    filled at or beyond one of them is cancelled.
     """
 
     order_id: str
@@ -45,6 +48,7 @@ class Order(BaseModel, frozen=True):
     active_from: AwareDatetime
     expires_at: AwareDatetime
     on_expiry: Literal["cancel", "cross"] = "cancel"
+    void_from: AwareDatetime | None = None
     max_participation: Share = Decimal("0.25")
     reduce_only: bool = False
     stop_loss: Price | None = None
@@ -103,6 +107,8 @@ class CancelReason(StrEnum):
 
     REQUESTED = "requested"
     DEADLINE = "deadline"
+    INTENT_EXPIRED = "intent_expired"
+    PLAN_PASSED = "plan_passed"
     IMMEDIATE_OR_CANCEL = "immediate_or_cancel"
     WOULD_TAKE = "would_take"
     NO_FUNDS = "no_funds"

@@ -1,16 +1,22 @@
 """What is traded: a symbol, and the steps in which its prices and quantities move."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, Field
+from typing_extensions import override
 
 EXACT = Context(prec=80, rounding=ROUND_HALF_EVEN)
 """Wide enough that a product of a price and a quantity loses no digit, whatever the thread's own context is."""
 
 ZERO = Decimal(0)
 BPS = Decimal(10_000)
+
+FINEST_EXPONENT = -12
+LARGEST_LOT_WORTH = Decimal(10)
+"""What a lot is worth at most, in the quote currency, however coarse the volumes are that a source tells."""
 
 Price = Annotated[Decimal, Field(gt=0, max_digits=30, decimal_places=12)]
 """In the quote currency for one unit of the base currency; at most 1e18, in steps of 1e-12."""
@@ -54,6 +60,60 @@ class Instrument(BaseModel, frozen=True):
     def adverse_price(self, price: Decimal, side: Side) -> Decimal:
         """Return `price` on the grid, rounded against the trader: up to buy, down to sell."""
         return _on_grid(price, self.tick_size, upwards=side is Side.BUY)
+
+
+class Instruments(Mapping[str, Instrument]):
+    """The instruments of a session, each on the finest grid that its bars have shown so far.
+
+    A grid begins at whole numbers and only ever becomes finer, a power of ten each, so that what was on it stays on
+    it. It follows from the prices and volumes seen and from nothing else: the same bars give the same grid, be they
+    from a file, a stream or a recording.
+    """
+
+    def __init__(self, symbols: Iterable[str]) -> None:
+        one = Decimal(1)
+        self._known = {
+            symbol: Instrument(symbol=symbol, tick_size=one, lot_size=one, min_quantity=one)
+            for symbol in symbols
+        }
+
+    def see(self, symbol: str, prices: Iterable[Decimal], volume: Decimal) -> None:
+        """Learn from a closed bar: a tick from its prices, a lot from its volume; raises `KeyError` for another symbol.
+
+        The least entry is one lot.
+        """
+        known, seen = self._known[symbol], tuple(prices)
+        tick = min(known.tick_size, *map(step_of, seen))
+        lot = min(known.lot_size, step_of(volume), _largest_lot(max(seen)))
+        if (tick, lot) != (known.tick_size, known.lot_size):
+            finer = {"tick_size": tick, "lot_size": lot, "min_quantity": lot}
+            self._known[symbol] = known.model_copy(update=finer)
+
+    @override
+    def __getitem__(self, symbol: str) -> Instrument:
+        return self._known[symbol]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def step_of(value: Decimal) -> Decimal:
+    """Return the power of ten that the last digit of `value` stands for, zeros at its end left out: 1e-12 to 1."""
+    exponent = value.normalize(EXACT).as_tuple().exponent
+    return _power_of_ten(exponent if isinstance(exponent, int) else 0)
+
+
+def _largest_lot(price: Decimal) -> Decimal:
+    return _power_of_ten(EXACT.divide(LARGEST_LOT_WORTH, price).adjusted())
+
+
+def _power_of_ten(exponent: int) -> Decimal:
+    return Decimal(1).scaleb(min(0, max(FINEST_EXPONENT, exponent)), EXACT)
 
 
 def round_down(value: Decimal, step: Decimal) -> Decimal:

@@ -14,13 +14,12 @@ from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.plan import TradePlan
 from agentic_trading.desk.exchange import Exchange
-from agentic_trading.desk.execution.agent import ExecutionAgent
+from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.proposal import Proposal, propose_entry, propose_exit
 from agentic_trading.desk.execution.risk import Approved, Rejection, RiskFacts, RiskLimits
-from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.execution.trader import Trader
-from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.snapshot import MarketView
@@ -47,7 +46,6 @@ class SymbolDesk:
     `is_due` says that a bar of the decision timeframe has closed with the last bar, so that the analyst shall look.
     """
 
-    instrument: Instrument
     view: MarketView
     analyst: CmtAnalyst
     bars: list[Bar] = field(default_factory=list)
@@ -67,16 +65,17 @@ class TradingRules:
 
     risk_pct: Decimal = Decimal(1)
     intent_lives: timedelta = timedelta(hours=1)
-    spread_bps: Decimal = Decimal(2)
 
 
 class TradingSession:
     """Carry bars to the exchange and the analysts, assessments to intents, strategies to orders.
 
     Everything at one moment is done before time moves on. Calls of several symbols run at once; what changes the
-    book is done one symbol after the other, in order of symbol, so that the answers' order decides nothing.
+    book is done one symbol after the other, in order of symbol, so that the answers' order decides nothing, and what
+    was approved for one symbol counts when the next one is sized. `instruments` learn from every bar. `spread_bps`
+    is the whole spread that the exchange charges.
     A decision taken at a bar's close can be filled by the next bar at the earliest. `before_moment` is awaited before
-    anything is done at a moment, `after_moment` when all is. `intents` are those that passed the limits, in order.
+    anything is done at a moment, `after_moment` when all is. `intents` are those whose orders were placed, in order.
     """
 
     def __init__(
@@ -86,6 +85,8 @@ class TradingSession:
         execution: ExecutionAgent,
         trader: Trader,
         exchange: Exchange,
+        instruments: Instruments,
+        spread_bps: Decimal,
         gateway: Gateway,
         clock: MovableClock,
         limits: RiskLimits,
@@ -97,6 +98,8 @@ class TradingSession:
         self._execution = execution
         self._trader = trader
         self._exchange = exchange
+        self._instruments = instruments
+        self._spread_bps = spread_bps
         self._gateway = gateway
         self._clock = clock
         self._limits = limits
@@ -140,28 +143,31 @@ class TradingSession:
         self._clock.advance_to(moment.at)
         for bar in moment.bars:
             self._desks[bar.symbol].push(bar)
+            self._instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
             await self._trader.on_bar(bar)
-        assessments = await self._assess(moment)
-        intents = [intent for each in assessments for intent in await self._intents(each)]
-        self.intents.extend(intents)
-        for intent, strategy in await self._strategies(intents):
-            await self._trader.place(intent, strategy)
+        approved: list[OrderIntent] = []
+        for assessment in await self._assess(moment):
+            approved.extend(await self._intents(assessment, approved))
+        for intent, chosen in await self._strategies(approved):
+            placed = await self._trader.place(intent, chosen.strategy, known_at=chosen.known_at)
+            if not isinstance(placed, Rejection):
+                self.intents.append(intent)
 
     async def _assess(self, moment: Moment) -> list[Assessment]:
         """Let every analyst who is due look at the moment, all at once; return what they decided, in order of symbol."""
-        due = [desk for bar in moment.bars if (desk := self._desks[bar.symbol]).is_due]
+        due = [bar.symbol for bar in moment.bars if self._desks[bar.symbol].is_due]
         asked = []
         account = await self._exchange.account()
         held = {position.symbol: position for position in account.positions}
         async with asyncio.TaskGroup() as group:
-            for desk in due:
-                symbol = desk.instrument.symbol
+            for symbol in due:
+                desk = self._desks[symbol]
                 looking = desk.analyst.consider(desk.view.snapshot(), position=held.get(symbol))
                 asked.append(group.create_task(looking, name=f"analyst-{symbol}"))
         return [each for task in asked if isinstance(each := task.result(), Assessment)]
 
-    async def _intents(self, assessment: Assessment) -> list[OrderIntent]:
-        """Turn an assessment into at most one intent; what stands in its way is on record."""
+    async def _intents(self, assessment: Assessment, approved: Sequence[OrderIntent]) -> list[OrderIntent]:
+        """Turn an assessment into at most one intent, beside those approved at this moment; what hinders is on record."""
         plan = assessment.plan
         if plan is None:
             return []
@@ -173,13 +179,13 @@ class TradingSession:
             )
             return []
         await self._trader.withdraw(assessment.symbol)
-        facts = await self._trader.facts(assessment.symbol, assessment.as_of)
+        facts = (await self._trader.facts(assessment.symbol, assessment.as_of)).with_approved(approved)
         proposed = self._exit(assessment, facts) if held else self._entry(assessment, plan, facts)
         match proposed:
             case Approved(intent=intent):
                 return [intent]
             case Rejection():
-                await self._note(assessment, "intent.rejected", proposed.model_dump())
+                await self._note(assessment, "intent.rejected", proposed.model_dump(mode="json"))
                 return []
 
     def _entry(self, assessment: Assessment, plan: TradePlan, facts: RiskFacts) -> Approved | Rejection:
@@ -195,13 +201,13 @@ class TradingSession:
             trace_id=assessment.trace_id,
             causation_id=assessment.assessment_id,
         )
-        return propose_entry(proposal, self._limits, self._desks[assessment.symbol].instrument, facts)
+        return propose_entry(proposal, self._limits, self._instruments[assessment.symbol], facts)
 
     def _exit(self, assessment: Assessment, facts: RiskFacts) -> Approved | Rejection:
         return propose_exit(
             f"{assessment.verdict} against the open position",
             self._limits,
-            self._desks[assessment.symbol].instrument,
+            self._instruments[assessment.symbol],
             facts,
             as_of=assessment.as_of,
             expires_at=assessment.as_of + self._rules.intent_lives,
@@ -209,16 +215,16 @@ class TradingSession:
             causation_id=assessment.assessment_id,
         )
 
-    async def _strategies(self, intents: Sequence[OrderIntent]) -> list[tuple[OrderIntent, FillStrategy]]:
+    async def _strategies(self, intents: Sequence[OrderIntent]) -> list[tuple[OrderIntent, Chosen]]:
         """Ask how each intent shall be filled, all at once; an intent without a decision gets no order."""
         asked = []
         async with asyncio.TaskGroup() as group:
             for intent in intents:
-                desk = self._desks[intent.symbol]
-                deciding = self._execution.decide(intent, desk.instrument, desk.bars, self._rules.spread_bps)
+                instrument, bars = self._instruments[intent.symbol], self._desks[intent.symbol].bars
+                deciding = self._execution.decide(intent, instrument, bars, self._spread_bps)
                 asked.append((intent, group.create_task(deciding, name=f"execution-{intent.symbol}")))
         decided = [(intent, task.result()) for intent, task in asked]
-        return [(intent, strategy) for intent, strategy in decided if isinstance(strategy, FillStrategy)]
+        return [(intent, chosen) for intent, chosen in decided if isinstance(chosen, Chosen)]
 
     async def _note(self, assessment: Assessment, kind: str, body: Mapping[str, object]) -> None:
         event = Event(

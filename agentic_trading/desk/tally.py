@@ -18,7 +18,8 @@ STEP_OF_WORKFLOW = {"cmt": "analysis"}
 class Tally:
     """Counts of a session; pass it everything that is asked and recorded with `Counted`.
 
-    `decisions` and `no_decisions` count by workflow, then by verdict or reason.
+    `decisions` and `no_decisions` count by workflow, then by verdict or reason; `cancelled` counts orders by why the
+    rest of them was not filled.
     """
 
     calls: int = 0
@@ -28,6 +29,7 @@ class Tally:
     intents: int = 0
     intents_rejected: Counter[str] = field(default_factory=Counter)
     orders: int = 0
+    cancelled: Counter[str] = field(default_factory=Counter)
     fills: int = 0
     first_fill_id: str = ""
     fees: Decimal = ZERO
@@ -68,6 +70,10 @@ def _order(tally: Tally, _event: Event, _body: dict[str, Any]) -> None:
     tally.orders += 1
 
 
+def _cancelled(tally: Tally, _event: Event, body: dict[str, Any]) -> None:
+    tally.cancelled[body["reason"]] += 1
+
+
 def _fill(tally: Tally, event: Event, body: dict[str, Any]) -> None:
     tally.fills += 1
     tally.first_fill_id = tally.first_fill_id or event.id
@@ -84,6 +90,7 @@ _COUNTING: dict[str, Callable[[Tally, Event, dict[str, Any]], None]] = {
     "intent.rejected": _rejected,
     "order.rejected": _rejected,
     "order.submitted": _order,
+    "order.cancelled": _cancelled,
     "fill": _fill,
 }
 

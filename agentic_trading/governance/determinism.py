@@ -30,26 +30,21 @@ def determinism_problem(
     return _retired_problem(capability, today)
 
 
-def level_of(
-    envelope: LLMEnvelope,
-    capability: Capability,
-    *,
-    sampling_applied: bool,
-    served_from: Literal["live", "recorded"],
-) -> DeterminismLevel:
-    """Return the level that a result really has, which may be lower than the one its envelope asks for.
+def level_of(envelope: LLMEnvelope, capability: Capability, *, sampling_applied: bool) -> DeterminismLevel:
+    """Return the level that a live answer really has, which may be lower than the one its envelope asks for.
 
-    A live answer under `recorded` is the one that gets frozen, but only at a moment of the market: without `as_of`
-    the level is what is left, `greedy` if temperature 0 was really sent, else `pinned`.
+    `greedy` if temperature 0 was really sent, else `pinned`. Never `recorded`: this release freezes no live answer,
+    so another live call for the same request may answer otherwise.
     """
-    if served_from == "recorded":
-        is_demanded = envelope.determinism is DeterminismLevel.REPLAY_ONLY
-        return DeterminismLevel.REPLAY_ONLY if is_demanded else DeterminismLevel.RECORDED
-    if envelope.determinism is DeterminismLevel.RECORDED and envelope.as_of is not None:
-        return DeterminismLevel.RECORDED
     if sampling_applied and capability.sampling and envelope.temperature == 0.0:
         return DeterminismLevel.GREEDY
     return DeterminismLevel.PINNED
+
+
+def level_served_again(envelope: LLMEnvelope) -> DeterminismLevel:
+    """Return the level of an answer that comes from a recording: the same each time it is asked for."""
+    is_demanded = envelope.determinism is DeterminismLevel.REPLAY_ONLY
+    return DeterminismLevel.REPLAY_ONLY if is_demanded else DeterminismLevel.RECORDED
 
 
 def _greedy_problem(envelope: LLMEnvelope, capability: Capability) -> FailureReason | None:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from agentic_trading.canonical import canonical_bytes
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.plain import json_of
 from agentic_trading.llm.provider import ModelRequest
 
 
@@ -61,7 +61,7 @@ def input_bound(request: ModelRequest, capability: Capability) -> int:
     """
     size = _utf8_length(request.system) + _utf8_length(request.user)
     if request.response_schema is not None:
-        size += 2 * len(canonical_bytes(request.response_schema))
+        size += 2 * len(json_of(request.response_schema))
     return -(-size // capability.min_bytes_per_token) + capability.overhead_tokens
 
 

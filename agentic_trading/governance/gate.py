@@ -9,7 +9,12 @@ from typing import assert_never
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.determinism import SIMULATED, Mode
-from agentic_trading.governance.errors import AskError, ReservationStateError, UnknownPriceError
+from agentic_trading.governance.errors import (
+    AskError,
+    ReservationStateError,
+    UnknownPriceError,
+    UnknownReservationError,
+)
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
     ANY,
@@ -26,12 +31,21 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.quote import Quote, quote
+from agentic_trading.governance.refusals import (
+    deadline_problem,
+    exhausted,
+    foreign_problem,
+    future_problem,
+)
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.capability import Capabilities, Capability
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
+
+_SENT = (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +77,19 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """Another run has sent this attempt, or is about to; what it costs and gave is that run's to settle and to tell."""
+
+    reservation_id: str
+    state: CallState
+
+
+@dataclass(frozen=True, slots=True)
 class Charge:
     """What the attempt was charged, in nano-dollars; `overrun_nusd` of it is above the reservation.
 
-    `late` corrects an earlier charge in doubt. `in_doubt` may still be corrected. Without `priced` the usage had no
-    price in the book, and the whole reservation was charged.
+    `late` corrects an earlier charge in doubt. `in_doubt` may still be corrected. Without `priced` the usage, or the
+    model that served, had no price in the book, and the whole reservation was charged at least.
     """
 
     cost_nusd: int
@@ -85,13 +107,15 @@ class GateStatistics:
     parked: int
     refused: Mapping[FailureKind, int]
     waited_s: float
+    taken: int = 0
 
 
 class Gate:
     """Let attempts through that the platform allows; in the end each is settled, released or in doubt.
 
     `clock` is the time of the mode, simulated or not, that deadlines go by. `wall` is the time of day, by which
-    providers raise prices and retire models (default: `clock`).
+    providers raise prices and retire models (default: `clock`). `tenants` are those that may ask (default: all): a
+    limit on tenants counts each by itself, so only with one tenant here is it a limit on the gate.
     """
 
     def __init__(
@@ -103,6 +127,7 @@ class Gate:
         clock: Clock,
         mode: Mode,
         wall: Clock | None = None,
+        tenants: frozenset[str] | None = None,
     ) -> None:
         self._ledger = ledger
         self._prices = prices
@@ -110,18 +135,19 @@ class Gate:
         self._clock = clock
         self._wall = wall or clock
         self._mode: Mode = mode
-        self._in_turn: dict[str, Admission | Refused] = {}
-        self._admitted = self._parked = 0
+        self._tenants = tenants
+        self._in_turn: dict[str, Admission | Refused | Taken] = {}
+        self._admitted = self._parked = self._taken = 0
         self._refused: Counter[FailureKind] = Counter()
         self._waited_s = 0.0
 
     async def admit(
         self, request: ModelRequest, *, input_tokens: int | None = None
-    ) -> Admission | Refused | Parked:
+    ) -> Admission | Refused | Parked | Taken:
         """Set the most that `request` can cost aside, or say why it must not run, or must wait.
 
         `input_tokens` is the provider's own count where there is one; else bytes bound the tokens. The same attempt
-        again gets the same reservation, until it is dispatched.
+        again gets the same reservation until it is dispatched, as nothing was sent; from then on it is `Taken`.
         """
         answer = await self._answer(request, input_tokens)
         match answer:
@@ -131,6 +157,8 @@ class Gate:
                 self._parked += 1
             case Refused():
                 self._refused[answer.reason.category] += 1
+            case Taken():
+                self._taken += 1
             case _:
                 assert_never(answer)
         return answer
@@ -152,33 +180,39 @@ class Gate:
         self._in_turn[parked.ask.reservation_id] = self._final(answer, parked.quote)
 
     async def dispatch(self, admission: Admission) -> None:
-        """Note that the request is about to be sent; raises `ReservationStateError` the second time."""
+        """Note that the request is about to be sent.
+
+        Raises `ReservationStateError` the second time: the attempt is then taken by who was first.
+        """
         await self._ledger.dispatch(admission.reservation_id)
 
-    async def settle(self, admission: Admission, usage: Usage) -> Charge:
-        """Charge what the provider reports; harmless twice. A usage without a price costs the whole reservation."""
-        capability = admission.capability
-        priced = True
-        try:
-            cost = self._prices.cost_nusd(
-                capability.provider, capability.model, usage, at=admission.priced_at
-            )
-        except UnknownPriceError:
-            cost, priced = admission.amount.nusd, False
+    async def settle(self, admission: Admission, usage: Usage, *, served_model: str = "") -> Charge:
+        """Charge what the provider reports; harmless twice.
+
+        Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
+        A usage or a model without a price costs the whole reservation at least.
+        """
+        cost, priced = self._cost(admission, usage, served_model)
         settlement = await self._ledger.settle(admission.reservation_id, Amount(cost, usage.total_tokens))
         return _charge(settlement, priced=priced)
 
-    async def release(self, admission: Admission) -> None:
-        """Give back the reservation of a request that surely was not sent; harmless twice.
+    async def settle_unsent(self, admission: Admission) -> Charge:
+        """Charge nothing for a dispatched request that surely was not sent, as by a refused connection.
 
-        Also after `dispatch`, when a refused connection shows that nothing left: the call is then settled at nothing.
+        Harmless twice. Only for who has dispatched it; raises `ReservationStateError` if nobody has.
+        """
+        settlement = await self._ledger.settle(admission.reservation_id, Amount(0, 0, 0))
+        return _charge(settlement, priced=True)
+
+    async def release(self, admission: Admission) -> None:
+        """Give back a reservation that was never dispatched; whatever else became of it is left alone.
+
+        Harmless twice, and from a run whose attempt was taken by another one.
         """
         try:
             await self._ledger.release(admission.reservation_id)
-        except ReservationStateError as e:
-            if e.state not in {CallState.DISPATCHED, CallState.SETTLED}:
-                raise
-            await self._ledger.settle(admission.reservation_id, Amount(0, 0, 0))
+        except (ReservationStateError, UnknownReservationError):
+            return  # sent by another run, or over: not ours to settle
 
     async def in_doubt(self, admission: Admission) -> Charge:
         """Charge the whole reservation, as nobody knows whether the call was billed; a late `settle` corrects it."""
@@ -186,16 +220,20 @@ class Gate:
 
     def statistics(self) -> GateStatistics:
         """Return the counts since the start."""
-        return GateStatistics(self._admitted, self._parked, dict(self._refused), self._waited_s)
+        return GateStatistics(self._admitted, self._parked, dict(self._refused), self._waited_s, self._taken)
 
-    async def _answer(self, request: ModelRequest, input_tokens: int | None) -> Admission | Refused | Parked:
+    async def _answer(
+        self, request: ModelRequest, input_tokens: int | None
+    ) -> Admission | Refused | Parked | Taken:
         envelope = request.envelope
-        waited_for = self._in_turn.pop(reservation_id(envelope.idempotency_key, request.attempt), None)
+        id_ = reservation_id(_key(envelope), request.attempt)
+        waited_for = self._in_turn.pop(id_, None)
         now = self._clock.now()
-        if envelope.deadline is not None and now > envelope.deadline:
+        problem = self._standing_problem(envelope, now)
+        if problem is not None:
             if isinstance(waited_for, Admission):
-                await self._ledger.release(waited_for.reservation_id)
-            return Refused(_expired(envelope.deadline, now))
+                await self.release(waited_for)
+            return await self._unless_sent(id_, problem)
         if waited_for is not None:
             return waited_for
         quoted = quote(
@@ -203,12 +241,25 @@ class Gate:
             mode=self._mode, now=self._wall.now(), input_tokens=input_tokens,
         )  # fmt: skip
         if isinstance(quoted, FailureReason):
-            return Refused(quoted)
+            return await self._unless_sent(id_, quoted)
         return await self._reserve(request, quoted, now)
+
+    async def _unless_sent(self, id_: str, problem: FailureReason) -> Refused | Taken:
+        """Refuse; but what another run has sent was allowed then, and only that run knows what came of it."""
+        state = await self._ledger.state_of(id_)
+        return Taken(id_, state) if state in _SENT else Refused(problem)
+
+    def _standing_problem(self, envelope: LLMEnvelope, now: datetime) -> FailureReason | None:
+        """Return why nothing of this envelope may run now, whatever it asks for."""
+        return (
+            foreign_problem(envelope.tenant_id, self._tenants)
+            or deadline_problem(envelope.deadline, now)
+            or future_problem(envelope.as_of, now, mode=self._mode)
+        )
 
     async def _reserve(
         self, request: ModelRequest, quoted: Quote, now: datetime
-    ) -> Admission | Refused | Parked:
+    ) -> Admission | Refused | Parked | Taken:
         envelope = request.envelope
         at = envelope.as_of if self._mode in SIMULATED and envelope.as_of is not None else now
         try:
@@ -220,18 +271,35 @@ class Gate:
             return Parked(ask, quoted, answer, envelope.deadline)
         return self._final(answer, quoted)
 
-    def _final(self, answer: Reservation | Refusal, quoted: Quote) -> Admission | Refused:
+    def _final(self, answer: Reservation | Refusal, quoted: Quote) -> Admission | Refused | Taken:
         match answer:
             case Refusal():
-                return Refused(_exhausted(answer))
+                return Refused(exhausted(answer))
             case Reservation(state=CallState.RESERVED):
                 return Admission(
                     answer.id, answer.amount, quoted.capability, self._prices.id, quoted.priced_at
                 )
             case Reservation():
-                return Refused(_already(answer))
+                return Taken(answer.id, answer.state)
             case _:
                 assert_never(answer)
+
+    def _cost(self, admission: Admission, usage: Usage, served_model: str) -> tuple[int, bool]:
+        """Return what the usage costs in nano-dollars, and whether the book has a price for all of it."""
+        capability = admission.capability
+        models = {capability.model}
+        if served_model and served_model not in capability.served_as:
+            models.add(served_model)
+        costs, priced = [], True
+        for model in models:
+            try:
+                costs.append(
+                    self._prices.cost_nusd(capability.provider, model, usage, at=admission.priced_at)
+                )
+            except (UnknownModelError, UnknownPriceError):
+                costs.append(admission.amount.nusd)
+                priced = False
+        return max(costs), priced
 
     def _seconds_to(self, deadline: datetime | None) -> float | None:
         return None if deadline is None else max(0.0, (deadline - self._clock.now()).total_seconds())
@@ -245,9 +313,12 @@ def _ask(envelope: LLMEnvelope, attempt: int, amount: Amount, at: datetime) -> A
         ScopeKind.WORKFLOW: str(envelope.workflow),
         ScopeKind.TENANT: envelope.tenant_id,
     }
-    return Ask(
-        envelope.idempotency_key, attempt, scopes, amount, at, _own_limits(envelope), envelope.priority
-    )
+    return Ask(_key(envelope), attempt, scopes, amount, at, _own_limits(envelope), envelope.priority)
+
+
+def _key(envelope: LLMEnvelope) -> str:
+    """Return the idempotency key among all tenants: what one calls its own, another may too."""
+    return f"{envelope.tenant_id.replace('%', '%25').replace(':', '%3A')}:{envelope.idempotency_key}"
 
 
 def _own_limits(envelope: LLMEnvelope) -> tuple[Limit, ...]:
@@ -269,24 +340,3 @@ def _charge(settlement: Settlement, *, priced: bool) -> Charge:
         in_doubt=settlement.in_doubt,
         priced=priced,
     )
-
-
-def _expired(deadline: datetime, now: datetime) -> FailureReason:
-    description = f"the deadline {deadline.isoformat()} has passed, it is {now.isoformat()}"
-    return FailureReason(category=FailureKind.EXPIRED, description=description)
-
-
-def _exhausted(refusal: Refusal) -> FailureReason:
-    window = "" if refusal.window is Window.NONE else f" this {refusal.window}"
-    return FailureReason(
-        category=FailureKind.BUDGET_EXHAUSTED,
-        description=f"{refusal.scope} {refusal.id} has {refusal.left} {refusal.unit} left{window}, the call may need "
-        f"{refusal.asked}; raise the limit or ask for less",
-        technical_details=f"scope={refusal.scope} id={refusal.id} window={refusal.window} unit={refusal.unit} "
-        f"asked={refusal.asked} left={refusal.left}",
-    )
-
-
-def _already(reservation: Reservation) -> FailureReason:
-    description = f"attempt {reservation.id} is {reservation.state} already; allowed is another attempt"
-    return FailureReason(category=FailureKind.NOT_ALLOWED, description=description)

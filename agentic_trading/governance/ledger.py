@@ -274,6 +274,10 @@ class Ledger(Protocol):
         """
         ...
 
+    async def state_of(self, reservation_id: str) -> CallState | None:
+        """Return how far a call has come; None for one never reserved, or released or finished, and forgotten."""
+        ...
+
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         """Charge what a dispatched call used and give back the rest.
 

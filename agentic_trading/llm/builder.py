@@ -13,7 +13,6 @@ from agentic_trading.llm.envelope import (
     DeterminismLevel,
     Effort,
     EnvelopeWorkflow,
-    EvidenceItem,
     LLMEnvelope,
     LLMProvider,
     ResponseFormat,
@@ -83,7 +82,10 @@ class EnvelopeBuilder:
         evidence_id: str = "",
         available_at: datetime | None = None,
     ) -> Self:
-        """Add one piece of evidence; without an id it is named by its place (`E1`, `E2`, …)."""
+        """Add one piece of evidence; without an id it is named by its place (`E1`, `E2`, …).
+
+        An id of your own is 1 to 128 of `A-Z a-z 0-9 . _ : -`; the prompt names the item by its place all the same.
+        """
         self._evidence.append({
             "evidence_id": evidence_id or f"E{len(self._evidence) + 1}",
             "source": source,
@@ -135,7 +137,7 @@ class EnvelopeBuilder:
         return self
 
     def with_provider(self, provider: LLMProvider, model: str = "") -> Self:
-        """Choose who answers; without a model the preset's is taken."""
+        """Choose who answers. Without a model the preset's is taken, which is Anthropic's; others need one."""
         return self._set(provider=provider, model=model)
 
     def with_temperature(self, temperature: float) -> Self:
@@ -206,6 +208,8 @@ class EnvelopeBuilder:
             raise EnvelopeValidationError([_problem(error) for error in e.errors()]) from e
         except CanonicalError as e:
             raise EnvelopeValidationError([str(e)]) from e
+        except (TypeError, ValueError, OverflowError) as e:
+            raise EnvelopeValidationError([f"a value has no JSON spelling: {e}"]) from e
         check_envelope(envelope)
         return envelope
 
@@ -225,12 +229,12 @@ class EnvelopeBuilder:
             "output_policy": preset.output,
             "determinism": preset.determinism,
             "priority": preset.priority,
-            "retrieved_evidence": [EvidenceItem(retrieved_at=now, **item) for item in self._evidence],
+            "retrieved_evidence": [{"retrieved_at": now, **item} for item in self._evidence],
             **self._fields,
         }
-        fields["model"] = fields.get("model") or preset.model
-        fields.setdefault("trace_id", "")
-        fields["trace_id"] = fields["trace_id"] or self._ids()
+        if not fields.get("model") and fields.get("provider", LLMProvider.ANTHROPIC) == LLMProvider.ANTHROPIC:
+            fields["model"] = preset.model
+        fields["trace_id"] = fields.get("trace_id") or self._ids()
         return fields
 
     def _for(self, workflow: EnvelopeWorkflow) -> Self:
@@ -243,5 +247,5 @@ class EnvelopeBuilder:
 
 
 def _problem(error: Any) -> str:
-    where = ".".join(map(str, error["loc"])) or "envelope"
-    return f"{where}: {error['msg']} (was {error.get('input')!r:.80})"
+    where, what = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
+    return f"{where}: {what} (was {error.get('input')!r:.80})" if where else what

@@ -1,18 +1,22 @@
 """The mandatory contract of every LLM call: what goes in."""
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import orjson
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, ValidationInfo
+from pydantic import BaseModel, Field
 from typing_extensions import override
 
-from agentic_trading.canonical import Fragment, canonical_bytes, plain, sha256_hex, utc_text
+from agentic_trading.canonical import Fragment, canonical_bytes, sha256_hex, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
+from agentic_trading.llm.plain import JsonData, JsonObject, json_of
+from agentic_trading.llm.rebuilt import Rebuilt
+from agentic_trading.llm.spelling import Count, Moment
 
 SCHEMA_VERSION = "1.0"
 PROMPT_FRAME = "1"
@@ -65,14 +69,6 @@ class DeterminismLevel(StrEnum):
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
-def _plain_json(value: Any, info: ValidationInfo) -> Any:
-    return value if info.mode == "json" else plain(value)
-
-
-JsonData = Annotated[Any, BeforeValidator(_plain_json)]
-JsonObject = Annotated[dict[str, Any], BeforeValidator(_plain_json)]
-
-
 class EvidenceItem(BaseModel, frozen=True, extra="allow"):
     """One piece of evidence. `available_at` is when the platform could have known it, `retrieved_at` when it was read.
 
@@ -82,16 +78,18 @@ class EvidenceItem(BaseModel, frozen=True, extra="allow"):
     evidence_id: str
     source: str
     content: JsonData
-    retrieved_at: AwareDatetime = Field(default_factory=_system_clock.now)
-    available_at: AwareDatetime | None = None
+    retrieved_at: Moment = Field(default_factory=_system_clock.now)
+    available_at: Moment | None = None
 
 
-class LLMEnvelope(BaseModel, frozen=True, extra="allow"):
+class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
     """One LLM call, as it is asked for. Build it with `EnvelopeBuilder`; unknown fields of newer producers are kept.
 
     `context`, evidence and schema hold plain JSON: Decimals become strings, times UTC text.
     `request_hash` covers what can change the answer and nothing else; `envelope_hash` covers every field.
-    Both are stored: a loaded envelope keeps the hashes it was written with.
+    Both are stored: a loaded envelope keeps the hashes it was written with, and its wire bytes and checksum stay
+    those of the fields that it was given, without the defaults of fields that its writer did not know. A copy has
+    hashes of its own.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -101,14 +99,14 @@ class LLMEnvelope(BaseModel, frozen=True, extra="allow"):
     parent_envelope_id: str = ""
     idempotency_key: str = ""
     tenant_id: str = "default"
-    created_at: AwareDatetime = Field(default_factory=_system_clock.now)
-    deadline: AwareDatetime | None = None
-    as_of: AwareDatetime | None = None
-    context_as_of: AwareDatetime | None = None
-    priority: int = 0
+    created_at: Moment = Field(default_factory=_system_clock.now)
+    deadline: Moment | None = None
+    as_of: Moment | None = None
+    context_as_of: Moment | None = None
+    priority: int = Field(default=0, ge=-(2**31), le=2**31)
     subject: str = ""
     step: str = ""
-    occurrence: int = Field(default=0, ge=0)
+    occurrence: Count = 0
     workflow: EnvelopeWorkflow = EnvelopeWorkflow.GENERAL
     agent_id: str = ""
     agent_type: str = ""
@@ -135,6 +133,8 @@ class LLMEnvelope(BaseModel, frozen=True, extra="allow"):
     @override
     def model_post_init(self, _context: Any, /) -> None:
         """Fill what follows from the other fields: idempotency key and both hashes."""
+        if not self.envelope_hash:
+            self.model_fields_set.discard("envelope_hash")
         if not self.idempotency_key:
             self.__dict__["idempotency_key"] = self.envelope_id
         if not self.request_hash:
@@ -142,20 +142,40 @@ class LLMEnvelope(BaseModel, frozen=True, extra="allow"):
         if not self.envelope_hash:
             self.__dict__["envelope_hash"] = self.compute_envelope_hash()
 
+    @property
+    def _is_read(self) -> bool:
+        """Whether the checksum is another writer's, over the fields that it gave."""
+        return "envelope_hash" in self.model_fields_set
+
     @cached_property
     def context_json(self) -> bytes:
         """The context in canonical JSON, spelled once for hash, prompt and wire."""
-        return canonical_bytes(self.context)
+        return json_of(self.context)
 
     @cached_property
     def evidence_json(self) -> list[bytes]:
         """The content of each evidence item in canonical JSON."""
-        return [canonical_bytes(item.content) for item in self.retrieved_evidence]
+        return [json_of(item.content) for item in self.retrieved_evidence]
+
+    @cached_property
+    def evidence_ends(self) -> list[tuple[bytes, bytes]]:
+        """Of each evidence item in canonical JSON: up to its content, and from its source on.
+
+        What stands between them differs: nothing in the request's hash, the id and a time on the wire, the place in
+        the prompt.
+        """
+        return [
+            (
+                b'{"available_at":%b,"content":%b' % (_quoted(item.available_at), content),
+                b"," + _sorted({"source": item.source})[1:],
+            )
+            for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
+        ]
 
     @cached_property
     def output_schema_json(self) -> bytes:
         """The expected output schema in canonical JSON."""
-        return canonical_bytes(self.expected_output_schema)
+        return json_of(self.expected_output_schema)
 
     def compute_request_hash(self) -> str:
         """Return `rk1:` and the SHA-256 over all that can change the answer.
@@ -163,16 +183,12 @@ class LLMEnvelope(BaseModel, frozen=True, extra="allow"):
         Not in it: ids, times other than `as_of` and `available_at`, tenant, agent, subject, step, occurrence,
         retry policy, cost ceilings.
         """
-        evidence = [
-            {"source": item.source, "available_at": _moment(item.available_at), "content": Fragment(content)}
-            for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
-        ]
+        policy = self.output_policy.given_wire if self._is_read else self.output_policy.wire
         request = {
             "prompt_frame": PROMPT_FRAME,
             "instructions": self.instructions,
             "context": Fragment(self.context_json),
-            "context_as_of": _moment(self.context_as_of),
-            "evidence": evidence,
+            "evidence": [Fragment(head + tail) for head, tail in self.evidence_ends],
             "tools": self.tools_allowed,
             "schema": Fragment(self.output_schema_json),
             "response_format": self.response_format,
@@ -182,7 +198,7 @@ class LLMEnvelope(BaseModel, frozen=True, extra="allow"):
             "effort": self.effort,
             "thinking_budget": self.budget.thinking_budget,
             "max_output_tokens": self.budget.max_output_tokens,
-            "output_policy": Fragment(_spelled(self.output_policy)),
+            "output_policy": Fragment(policy),
             "prompt_version": self.prompt_version,
             "as_of": _moment(self.as_of),
         }
@@ -194,19 +210,22 @@ class LLMEnvelope(BaseModel, frozen=True, extra="allow"):
 
     @cached_property
     def _sealed_json(self) -> bytes:
-        fields = {name: value for name, value in self.__dict__.items() if name in _WIRE_FIELDS}
-        fields.update(self.model_extra or {})
+        is_read = self._is_read
+        values = self.__dict__
+        fields: dict[str, Any] = {name: values[name] for name in _WIRE_FIELDS}
         fields["context"] = Fragment(self.context_json)
         fields["expected_output_schema"] = Fragment(self.output_schema_json)
         fields["retrieved_evidence"] = [
-            Fragment(_evidence_json(item, content))
-            for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
+            Fragment(_given_json(item) if is_read else _evidence_json(item, head, tail))
+            for item, (head, tail) in zip(self.retrieved_evidence, self.evidence_ends, strict=True)
         ]
-        for name in ("budget", "safety_constraints", "output_policy", "retry_policy"):
-            fields[name] = Fragment(_spelled(fields[name]))
+        for name in _PARTS:
+            fields[name] = Fragment(fields[name].given_wire if is_read else fields[name].wire)
         fields["temperature"] = _number(self.temperature)
+        if is_read:
+            fields = {name: value for name, value in fields.items() if name in self.model_fields_set}
         if self.model_extra:
-            return canonical_bytes(fields)
+            return canonical_bytes({**fields, **self.model_extra})
         return _sorted(fields)
 
     @cached_property
@@ -236,21 +255,22 @@ class LLMEnvelope(BaseModel, frozen=True, extra="allow"):
         return self.envelope_hash == self.compute_envelope_hash()
 
     @override
-    def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
-        """Build a new, validated envelope with `update` applied and new hashes: a copy with stale hashes must not be."""
-        fields: dict[str, Any] = {
-            name: getattr(self, name) for name in _WIRE_FIELDS if name != "request_hash"
-        }
-        return type(self).model_validate({**fields, **(self.model_extra or {}), **(update or {})})
+    def _stale(self, update: Mapping[str, Any]) -> set[str]:
+        has_default_key = self.idempotency_key == self.envelope_id
+        return {"request_hash", "envelope_hash", *(["idempotency_key"] if has_default_key else [])}
 
 
 _WIRE_FIELDS = frozenset(LLMEnvelope.model_fields) - {"envelope_hash"}
+_PARTS = ("budget", "safety_constraints", "output_policy", "retry_policy")
 
 
 def _sorted(fields: dict[str, Any]) -> bytes:
-    return orjson.dumps(
-        fields, default=_wire_scalar, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
-    )
+    try:
+        return orjson.dumps(
+            fields, default=_wire_scalar, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
+        )
+    except TypeError:
+        return canonical_bytes(fields)  # which says where it cannot be spelled
 
 
 def _wire_scalar(value: Any) -> Any:
@@ -267,22 +287,23 @@ def _number(value: float) -> float | int:
     return int(value) if value.is_integer() else value
 
 
-def _spelled(part: BaseModel) -> bytes:
-    """Spell a frozen part of an envelope once in its life: presets are shared by all envelopes."""
-    spelled: bytes | None = part.__dict__.get("_spelled")
-    if spelled is None:
-        spelled = canonical_bytes(part.model_dump(mode="json"))
-        part.__dict__["_spelled"] = spelled
-    return spelled
+def _quoted(moment: datetime | None) -> bytes:
+    return b"null" if moment is None else b'"%b"' % utc_text(moment).encode()
 
 
-def _evidence_json(item: EvidenceItem, content: bytes) -> bytes:
-    fields = {
-        **(item.model_extra or {}),
-        "evidence_id": item.evidence_id,
-        "source": item.source,
-        "content": Fragment(content),
-        "retrieved_at": item.retrieved_at,
-        "available_at": item.available_at,
-    }
-    return canonical_bytes(fields) if item.model_extra else _sorted(fields)
+def _evidence_json(item: EvidenceItem, head: bytes, tail: bytes) -> bytes:
+    if item.model_extra:
+        return _evidence_of(item, EvidenceItem.model_fields)
+    between = _sorted({"evidence_id": item.evidence_id, "retrieved_at": item.retrieved_at})
+    return b"%b,%b%b" % (head, between[1:-1], tail)
+
+
+def _given_json(item: EvidenceItem) -> bytes:
+    """Spell the fields that another writer gave, without the defaults of those that it did not know."""
+    return _evidence_of(item, item.model_fields_set)
+
+
+def _evidence_of(item: EvidenceItem, names: Iterable[str]) -> bytes:
+    fields = {name: getattr(item, name) for name in names}
+    fields["content"] = Fragment(json_of(item.content))
+    return canonical_bytes(fields | (item.model_extra or {}))

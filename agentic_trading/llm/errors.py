@@ -9,6 +9,8 @@ TradingError
     ├── LLMCallError                 any other failed call, with its reason
     ├── ProviderError                one attempt failed at the provider; never leaves the worker
     ├── UnknownModelError            no row in the capability table or the price book
+    ├── RecordError                  one record cannot be kept; the log goes on
+    │   └── RecordConflictError      its id is taken by another record
     └── StoreError                   the log cannot be read or written
         └── StoreLockedError         another process writes to it
 """
@@ -105,6 +107,23 @@ class UnknownModelError(LLMError, LookupError):
         self.table = table
         self.known = tuple(known)
         super().__init__(f"unknown model {model!r} in the {table}; known are {', '.join(sorted(known))}")
+
+
+class RecordError(LLMError, ValueError):
+    """The record `record_id` cannot be kept, and the log is none the worse: whoever gave it goes on with the next."""
+
+    def __init__(self, record_id: str, reason: str) -> None:
+        self.record_id = record_id
+        self.reason = reason
+        super().__init__(f"record {record_id}: {reason}")
+
+
+class RecordConflictError(RecordError):
+    """Another record was kept under this id before, and stays; `differs` names what is not the same in the two."""
+
+    def __init__(self, record_id: str, differs: str, hint: str) -> None:
+        self.differs = differs
+        super().__init__(record_id, f"another one is kept under this id, which differs in {differs}; {hint}")
 
 
 class StoreError(LLMError):

@@ -3,13 +3,15 @@
 from functools import cached_property
 from typing import Self
 
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import Field
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.envelope import JsonObject
+from agentic_trading.llm.plain import JsonObject
+from agentic_trading.llm.rebuilt import Rebuilt
+from agentic_trading.llm.spelling import Moment
 
 
-class Event(BaseModel, frozen=True, extra="allow"):
+class Event(Rebuilt, frozen=True, extra="allow"):
     """One fact of a trace, in the same log as the interactions.
 
     `causation_id` is the id of the direct cause (an event, an envelope or an interaction). `as_of` is the market's
@@ -21,8 +23,8 @@ class Event(BaseModel, frozen=True, extra="allow"):
     trace_id: str
     causation_id: str = ""
     tenant_id: str = "default"
-    as_of: AwareDatetime | None = None
-    time: AwareDatetime
+    as_of: Moment | None = None
+    time: Moment
     body: JsonObject = Field(default_factory=dict)
 
     @cached_property

@@ -5,6 +5,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
+from agentic_trading.llm.spelling import Text
+
 
 class FailureKind(StrEnum):
     """The closed set of reasons; the seed's six retry words are among them."""
@@ -39,8 +41,8 @@ class FailureReason(BaseModel, frozen=True, extra="allow"):
     """
 
     category: FailureKind
-    description: str
-    technical_details: str = ""
+    description: Text
+    technical_details: Text = ""
     recoverable: bool = False
 
 

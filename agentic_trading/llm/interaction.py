@@ -1,16 +1,19 @@
 """One attempt on record: the envelope and its result."""
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import orjson
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import Field
 
 from agentic_trading.canonical import exact_value, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.rebuilt import Rebuilt
 from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.spelling import Moment
 
 _system_clock = SystemClock()
 
@@ -24,13 +27,15 @@ def _own_id(fields: dict[str, Any]) -> str:
     return interaction_id(fields["envelope"].envelope_id, fields["result"].attempt_number)
 
 
-class LLMInteraction(BaseModel, frozen=True, extra="allow"):
+class LLMInteraction(Rebuilt, frozen=True, extra="allow"):
     """An envelope and what one attempt at it gave. Every attempt is an interaction of its own."""
+
+    follows: ClassVar[Mapping[str, frozenset[str]]] = {"interaction_id": frozenset({"envelope", "result"})}
 
     envelope: LLMEnvelope
     result: LLMResult
     interaction_id: str = Field(default_factory=_own_id)
-    stored_at: AwareDatetime = Field(default_factory=_system_clock.now)
+    stored_at: Moment = Field(default_factory=_system_clock.now)
 
     @property
     def trace_id(self) -> str:

@@ -1,14 +1,22 @@
 """What one envelope may spend, must guarantee, may retry, and how its answer is read."""
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
+from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm.failure import RETRYABLE, FailureKind
+from agentic_trading.llm.rebuilt import Rebuilt
+from agentic_trading.llm.spelling import LARGEST_COUNT, Count, PositiveCount
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: money is a whole number of them."""
 
+
+_LARGEST_USD = Decimal(LARGEST_COUNT) / NANO
 
 SENTINEL_NAME = "end"
 """The last property of an answer whose policy says `require_sentinel`: a cut answer does not have it."""
@@ -16,23 +24,47 @@ SENTINEL_VALUE = "ok"
 """The one value of the sentinel."""
 
 
-def nusd_from_usd(usd: float) -> int:
-    """Return dollars as whole nano-dollars, rounded to the nearest."""
+def nusd_from_usd(usd: float | Decimal) -> int:
+    """Return dollars as whole nano-dollars, rounded to the nearest.
+
+    Raises `ValueError` for what is not a number of dollars from 0 to 2^53 nano-dollars.
+    """
+    if isinstance(usd, bool) or not isinstance(usd, int | float | Decimal):
+        what = f"a {type(usd).__name__} is no amount of dollars; allowed are int, float and Decimal"
+        raise ValueError(what)  # noqa: TRY004 - inside a validator a TypeError is not a ValidationError
+    if (isinstance(usd, Decimal) and usd.is_nan()) or not 0 <= usd <= _LARGEST_USD:
+        raise ValueError(f"{usd!r:.40} is no amount of dollars; allowed are 0 to {_LARGEST_USD}")
     return round(usd * NANO)
 
 
-class LLMBudget(BaseModel, frozen=True, extra="forbid"):
+class PolicyPart(Rebuilt, frozen=True):
+    """A part of an envelope, spelled once in its life: presets are shared by all envelopes."""
+
+    @cached_property
+    def wire(self) -> bytes:
+        """All fields in canonical JSON."""
+        return canonical_bytes(self.model_dump(mode="json"))
+
+    @property
+    def given_wire(self) -> bytes:
+        """The fields that were given in canonical JSON, without defaults: what a writer who knew fewer fields wrote."""
+        return canonical_bytes(self.model_dump(mode="json", exclude_unset=True))
+
+
+class LLMBudget(PolicyPart, frozen=True, extra="forbid"):
     """What one call may use. Token counts are per attempt; `max_cost_nusd` is over all attempts of the envelope.
 
     `thinking_budget` comes on top of `max_output_tokens`. `max_cost_usd` is accepted in place of
     `max_cost_nusd`; giving both is an error unless they agree.
     """
 
-    max_output_tokens: int = Field(default=4096, gt=0)
-    thinking_budget: int = Field(default=0, ge=0)
-    max_input_tokens: int | None = Field(default=None, gt=0)
-    max_cost_nusd: int | None = Field(default=None, ge=0)
-    max_calls_per_day: int | None = Field(default=None, ge=0)
+    follows: ClassVar[Mapping[str, frozenset[str]]] = {"max_cost_nusd": frozenset({"max_cost_usd"})}
+
+    max_output_tokens: PositiveCount = 4096
+    thinking_budget: Count = 0
+    max_input_tokens: PositiveCount | None = None
+    max_cost_nusd: Count | None = None
+    max_calls_per_day: Count | None = None
 
     @property
     def max_cost_usd(self) -> float | None:
@@ -47,19 +79,19 @@ class LLMBudget(BaseModel, frozen=True, extra="forbid"):
         rest = {name: value for name, value in fields.items() if name != "max_cost_usd"}
         usd = fields["max_cost_usd"]
         nusd = None if usd is None else nusd_from_usd(usd)
-        if rest.get("max_cost_nusd") not in {None, nusd}:
+        if rest.get("max_cost_nusd") not in (None, nusd):
             raise ValueError("max_cost_usd and max_cost_nusd disagree; give one of them")
         return {**rest, "max_cost_nusd": nusd}
 
 
-class SafetyConstraints(BaseModel, frozen=True, extra="forbid"):
+class SafetyConstraints(PolicyPart, frozen=True, extra="forbid"):
     """What the answer must guarantee."""
 
     require_deterministic: bool = False
     require_json: bool = False
 
 
-class RetryPolicy(BaseModel, frozen=True, extra="allow"):
+class RetryPolicy(PolicyPart, frozen=True, extra="allow"):
     """How failed attempts are tried again: waits double from `base_s` up to `max_s`, all in seconds."""
 
     max_retries: int = Field(default=3, ge=0, le=20)
@@ -69,12 +101,16 @@ class RetryPolicy(BaseModel, frozen=True, extra="allow"):
     retryable: tuple[FailureKind, ...] = RETRYABLE
 
 
-class OutputPolicy(BaseModel, frozen=True, extra="forbid"):
+class OutputPolicy(PolicyPart, frozen=True, extra="forbid"):
     """How an answer is asked for and read; part of the request's hash.
 
     `answers_read` counts answers that may be read (the first one included) before the call gives up.
     `decode` and `candidates` say how much of a text may be taken for JSON. A cut answer is never read:
     `on_truncated="raise_cap_once"` asks once more with `raised_max_output_tokens` (default: twice the cap).
+
+    `decode`, `candidates`, `coerce` and `drop_extra` are permissions: this release reads every answer strictly (the
+    whole text, JSON as it stands, nothing coerced and no key dropped), whatever they allow. The result's `reading`
+    says what was done.
     """
 
     mode: Literal["native", "lossless", "reask", "salvage"] = "salvage"
@@ -85,7 +121,7 @@ class OutputPolicy(BaseModel, frozen=True, extra="forbid"):
     protected_keys: tuple[str, ...] = ("veto", "reduce_only", "stop_loss", "kill_switch")
     answers_read: int = Field(default=2, ge=1, le=10)
     on_truncated: Literal["fail", "raise_cap_once"] = "fail"
-    raised_max_output_tokens: int | None = Field(default=None, gt=0)
+    raised_max_output_tokens: PositiveCount | None = None
     require_sentinel: bool = False
     on_exhausted: Literal["fail", "degraded"] = "degraded"
 

@@ -8,7 +8,11 @@ from agentic_trading.llm.limits import LLMBudget, OutputPolicy, SafetyConstraint
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The starting point of a workflow. `model` is used where none is named."""
+    """The starting point of a workflow. `model` is used where none is named for Anthropic.
+
+    `fixed_output` names the fields of `output` that an envelope may not change. How `output` may be read loosely is a
+    permission that this release does not use: see `OutputPolicy`.
+    """
 
     model: str
     budget: LLMBudget
@@ -17,6 +21,7 @@ class Preset:
     determinism: DeterminismLevel
     temperature_may_change: bool
     priority: int
+    fixed_output: tuple[str, ...] = ()
 
 
 PRESETS: dict[EnvelopeWorkflow, Preset] = {
@@ -74,6 +79,17 @@ PRESETS: dict[EnvelopeWorkflow, Preset] = {
         determinism=DeterminismLevel.PINNED,
         temperature_may_change=False,
         priority=3,
+        fixed_output=(
+            "mode",
+            "decode",
+            "candidates",
+            "coerce",
+            "drop_extra",
+            "answers_read",
+            "on_truncated",
+            "on_exhausted",
+            "require_sentinel",
+        ),
     ),
     EnvelopeWorkflow.GENERAL: Preset(
         model="claude-sonnet-5-5",

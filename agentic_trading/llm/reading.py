@@ -1,9 +1,11 @@
 """How one answer was read: what was seen, what was wrong, what was changed."""
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
+
+from agentic_trading.llm.spelling import Legible, Text
 
 
 class Stage(StrEnum):
@@ -28,22 +30,22 @@ class Violation(BaseModel, frozen=True, extra="allow"):
     `suggestion` the nearest of them: shown to the model, never put into the data.
     """
 
-    path: str
+    path: Text
     keyword: str
-    message: str
-    expected: Any = None
-    actual: Any = None
-    allowed: Any = None
-    suggestion: Any = None
+    message: Text
+    expected: Legible = None
+    actual: Legible = None
+    allowed: Legible = None
+    suggestion: Legible = None
 
 
 class Fix(BaseModel, frozen=True, extra="allow"):
     """One change made while reading; `where` is a path or an offset in the text."""
 
     kind: str
-    where: str
-    before: str = ""
-    after: str = ""
+    where: Text
+    before: Text = ""
+    after: Text = ""
 
 
 class AttemptTrace(BaseModel, frozen=True, extra="allow"):

@@ -38,15 +38,15 @@ class Records(Protocol):
     """Answer questions about a log. Everything can be rebuilt from the log; order is the log's order."""
 
     async def find(self, record_id: str) -> Record | None:
-        """Return the record with this id: an interaction by its own id, an event by its id."""
+        """Return the record with this id, or None; an interaction before an event that has the same id."""
         ...
 
     async def trace(self, trace_id: str) -> list[Record]:
         """Return all records of a decision chain, in the log's order."""
         ...
 
-    async def traces(self, limit: int = 20) -> list[TraceSummary]:
-        """Return the newest decision chains, newest first."""
+    async def traces(self, limit: int = 20, *, with_calls: bool = False) -> list[TraceSummary]:
+        """Return the newest decision chains, newest first; `with_calls`, only those in which somebody was asked."""
         ...
 
     async def by_envelope(self, envelope_id: str) -> list[LLMInteraction]:

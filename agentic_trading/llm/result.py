@@ -1,10 +1,11 @@
 """The outcome of one attempt: what came out, what it cost, how it was read."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
 
 from agentic_trading.canonical import exact_bytes, sha256_hex
 from agentic_trading.clock import SystemClock
@@ -14,6 +15,8 @@ from agentic_trading.llm.errors import LLMBudgetExhaustedError, LLMCallError, LL
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.limits import NANO, nusd_from_usd
 from agentic_trading.llm.reading import AttemptTrace
+from agentic_trading.llm.rebuilt import Rebuilt
+from agentic_trading.llm.spelling import AnswerText, Count, Moment, PositiveCount, Text
 
 _system_clock = SystemClock()
 
@@ -21,15 +24,15 @@ _system_clock = SystemClock()
 class Usage(BaseModel, frozen=True, extra="allow"):
     """Tokens of one attempt as billed. `input_tokens` is the uncached part; `output_tokens` includes thinking."""
 
-    input_tokens: int = Field(default=0, ge=0)
-    output_tokens: int = Field(default=0, ge=0)
-    thinking_tokens: int = Field(default=0, ge=0)
-    cache_read_tokens: int = Field(default=0, ge=0)
-    cache_write_5m_tokens: int = Field(default=0, ge=0)
-    cache_write_1h_tokens: int = Field(default=0, ge=0)
-    service_tier: str = ""
-    speed: str = ""
-    inference_geo: str = ""
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    thinking_tokens: Count = 0
+    cache_read_tokens: Count = 0
+    cache_write_5m_tokens: Count = 0
+    cache_write_1h_tokens: Count = 0
+    service_tier: Text = ""
+    speed: Text = ""
+    inference_geo: Text = ""
 
     @property
     def total_input_tokens(self) -> int:
@@ -47,8 +50,14 @@ class Usage(BaseModel, frozen=True, extra="allow"):
         return self.total_input_tokens + self.output_tokens
 
 
+class ExactObject(dict[str, Any]):
+    """A decoded JSON object all of whose numbers are int and Decimal: a result takes it as it is."""
+
+
 def _exact_numbers(value: Any) -> Any:
     """Turn floats into the Decimals that their shortest spelling says, so that both stores give the same back."""
+    if type(value) is ExactObject:
+        return value
     if isinstance(value, float):
         return Decimal(repr(value))
     if isinstance(value, dict):
@@ -63,49 +72,63 @@ def _is_actionable(fields: dict[str, Any]) -> bool:
 
 
 def _hash_of_output(fields: dict[str, Any]) -> str:
-    return sha256_hex(fields["raw_output"].encode("utf-8", "surrogatepass"))[:16]
+    return sha256_hex(fields["raw_output"].encode())[:16]
 
 
-ExactObject = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
+NextStep = Literal["", "final", "retry", "ask_again", "raise_cap"]
+"""What followed from an attempt; empty where nobody said. A replay takes the same step."""
+
+ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 
 
-class LLMResult(BaseModel, frozen=True, extra="allow"):
+class LLMResult(Rebuilt, frozen=True, extra="allow"):
     """What one attempt gave. Numbers in `parsed_output` are int and Decimal, digit for digit as the model wrote them.
 
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone).
     `reserved_nusd` was set aside beforehand. `in_doubt` marks a call that may have been billed unseen and is
     charged in full. `actionable` is False for anything that must not become a decision.
+
+    No log can spell a lone surrogate (half of a character that UTF-16 cuts in two). In `raw_output` it is kept as
+    U+0000: raw control characters are never valid JSON, so a replay that reads the text again refuses it again. In
+    every other text it is kept as U+FFFD.
     """
+
+    follows: ClassVar[Mapping[str, frozenset[str]]] = {
+        "cost_nusd": frozenset({"cost_usd"}),
+        "cost_usd": frozenset({"cost_nusd"}),
+        "actionable": frozenset({"success", "validation_passed", "in_doubt"}),
+        "output_hash": frozenset({"raw_output"}),
+    }
 
     result_id: str = Field(default_factory=random_id)
     envelope_id: str
-    timestamp: AwareDatetime = Field(default_factory=_system_clock.now)
-    raw_output: str = ""
-    parsed_output: ExactObject = Field(default_factory=dict)
+    timestamp: Moment = Field(default_factory=_system_clock.now)
+    raw_output: AnswerText = ""
+    parsed_output: ExactNumbers = Field(default_factory=dict)
     validation_passed: bool = False
-    validation_errors: list[str] = Field(default_factory=list)
+    validation_errors: list[Text] = Field(default_factory=list)
     latency_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    input_tokens: int = Field(default=0, ge=0)
-    output_tokens: int = Field(default=0, ge=0)
-    thinking_tokens: int = Field(default=0, ge=0)
-    cache_read_tokens: int = Field(default=0, ge=0)
-    cache_write_5m_tokens: int = Field(default=0, ge=0)
-    cache_write_1h_tokens: int = Field(default=0, ge=0)
-    service_tier: str = ""
-    speed: str = ""
-    inference_geo: str = ""
-    cost_nusd: int = Field(default=0, ge=0)
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    thinking_tokens: Count = 0
+    cache_read_tokens: Count = 0
+    cache_write_5m_tokens: Count = 0
+    cache_write_1h_tokens: Count = 0
+    service_tier: Text = ""
+    speed: Text = ""
+    inference_geo: Text = ""
+    cost_nusd: Count = 0
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    reserved_nusd: int = Field(default=0, ge=0)
-    price_book: str = ""
+    reserved_nusd: Count = 0
+    price_book: Text = ""
     provider: LLMProvider = LLMProvider.ANTHROPIC
-    model: str = ""
-    model_requested: str = ""
-    stop_reason: str = ""
-    provider_request_id: str = ""
-    provider_response_id: str = ""
-    attempt_number: int = Field(default=1, ge=1)
-    error: str | None = None
+    model: Text = ""
+    model_requested: Text = ""
+    stop_reason: Text = ""
+    provider_request_id: Text = ""
+    provider_response_id: Text = ""
+    attempt_number: PositiveCount = 1
+    error: Text | None = None
     success: bool = True
     failure: FailureReason | None = None
     reading: AttemptTrace | None = None
@@ -114,8 +137,9 @@ class LLMResult(BaseModel, frozen=True, extra="allow"):
     sampling_applied: bool = False
     in_doubt: bool = False
     actionable: bool = Field(default_factory=_is_actionable)
-    dispatched_at: AwareDatetime | None = None
-    finished_at: AwareDatetime | None = None
+    dispatched_at: Moment | None = None
+    finished_at: Moment | None = None
+    next_step: NextStep = ""
     output_hash: str = Field(default_factory=_hash_of_output)
 
     @model_validator(mode="before")
@@ -125,10 +149,10 @@ class LLMResult(BaseModel, frozen=True, extra="allow"):
             return fields
         nusd, usd = fields.get("cost_nusd"), fields.get("cost_usd")
         if nusd is None and usd is not None:
-            return {**fields, "cost_nusd": nusd_from_usd(float(usd))}
-        if nusd is not None and usd is None:
+            return {**fields, "cost_nusd": nusd_from_usd(usd)}
+        if isinstance(nusd, int) and usd is None:
             return {**fields, "cost_usd": nusd / NANO}
-        if nusd is not None and usd is not None and nusd != nusd_from_usd(float(usd)):
+        if isinstance(nusd, int) and usd is not None and usd != nusd / NANO and nusd != nusd_from_usd(usd):
             raise ValueError(f"cost_nusd={nusd} and cost_usd={usd} disagree; give one of them")
         return fields
 

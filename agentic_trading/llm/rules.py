@@ -1,10 +1,21 @@
 """The rules that an envelope must keep, checked by `build()` for the caller and by the worker for the platform."""
 
-from datetime import datetime
+import re
+from collections.abc import Iterator
+from functools import cache
 
-from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.envelope import (
+    DeterminismLevel,
+    EnvelopeWorkflow,
+    LLMEnvelope,
+    LLMProvider,
+    ResponseFormat,
+)
 from agentic_trading.llm.errors import EnvelopeValidationError, LookAheadError
 from agentic_trading.llm.presets import PRESETS
+
+_EVIDENCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def check_envelope(envelope: LLMEnvelope) -> None:
@@ -12,7 +23,12 @@ def check_envelope(envelope: LLMEnvelope) -> None:
 
     Raises `EnvelopeValidationError` with all problems, `LookAheadError` if it holds something younger than `as_of`.
     """
-    problems = [*_text_problems(envelope), *_determinism_problems(envelope), *_identity_problems(envelope)]
+    problems = [
+        *_text_problems(envelope),
+        *_answer_problems(envelope),
+        *_determinism_problems(envelope),
+        *_identity_problems(envelope),
+    ]
     if problems:
         raise EnvelopeValidationError(problems)
     check_look_ahead(envelope)
@@ -25,22 +41,36 @@ def check_look_ahead(envelope: LLMEnvelope) -> None:
     """
     if envelope.as_of is None:
         return
-    if envelope.context_as_of is not None:
-        _not_after("the context", envelope.context_as_of, envelope.as_of)
+    if envelope.context_as_of is not None and envelope.context_as_of > envelope.as_of:
+        raise LookAheadError("the context", envelope.context_as_of, envelope.as_of)
     for item in envelope.retrieved_evidence:
-        if item.available_at is not None:
-            _not_after(f"evidence {item.evidence_id} ({item.source})", item.available_at, envelope.as_of)
-
-
-def _not_after(what: str, known_at: datetime, as_of: datetime) -> None:
-    if known_at > as_of:
-        raise LookAheadError(what, known_at, as_of)
+        if item.available_at is not None and item.available_at > envelope.as_of:
+            what = f"evidence {item.evidence_id} ({item.source})"
+            raise LookAheadError(what, item.available_at, envelope.as_of)
 
 
 def _text_problems(envelope: LLMEnvelope) -> list[str]:
     if envelope.instructions.strip():
         return []
     return ["instructions are missing; say what the model shall do"]
+
+
+def _answer_problems(envelope: LLMEnvelope) -> Iterator[str]:
+    """Say what of the way of answering contradicts itself, or is looser than the workflow allows."""
+    if envelope.response_format is ResponseFormat.TEXT:
+        contradicts = {
+            f"workflow {EnvelopeWorkflow.EXECUTION}": envelope.workflow is EnvelopeWorkflow.EXECUTION,
+            "require_json": envelope.safety_constraints.require_json,
+            "an expected_output_schema": bool(envelope.expected_output_schema),
+        }
+        for what, is_there in contradicts.items():
+            if is_there:
+                yield f"response_format is 'text'; {what} allows 'json' only"
+    preset = PRESETS[envelope.workflow]
+    for name in preset.fixed_output:
+        asked, allowed = getattr(envelope.output_policy, name), getattr(preset.output, name)
+        if asked != allowed:
+            yield f"output_policy.{name} is {asked!r}; workflow {envelope.workflow} allows {allowed!r} only"
 
 
 def _determinism_problems(envelope: LLMEnvelope) -> list[str]:
@@ -62,12 +92,27 @@ def _determinism_problems(envelope: LLMEnvelope) -> list[str]:
 
 def _identity_problems(envelope: LLMEnvelope) -> list[str]:
     problems = []
+    if not envelope.model:
+        problems.append(
+            f"model is missing; name a model for provider {envelope.provider}{_example(envelope.provider)}"
+        )
     if envelope.causation_id and envelope.causation_id == envelope.envelope_id:
         problems.append("causation_id is the envelope itself; allowed is the id of another event")
     ids = [item.evidence_id for item in envelope.retrieved_evidence]
+    problems.extend(
+        f"evidence id {name!r:.140} is not allowed; allowed are 1 to 128 of A-Z a-z 0-9 . _ : -"
+        for name in ids
+        if not _EVIDENCE_ID.fullmatch(name)
+    )
     if len(ids) != len(set(ids)):
         repeated = sorted({i for i in ids if ids.count(i) > 1})
         problems.append(f"evidence ids {', '.join(repeated)} stand twice; allowed are distinct ids")
     if envelope.deadline is not None and envelope.as_of is not None and envelope.deadline < envelope.as_of:
         problems.append("deadline is before as_of; allowed is a deadline at or after it")
     return problems
+
+
+@cache
+def _example(provider: LLMProvider) -> str:
+    models = (row.model for row in Capabilities.load() if row.provider is provider)
+    return next((f"; e.g. {model}" for model in models), "")

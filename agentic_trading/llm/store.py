@@ -37,9 +37,14 @@ class Verification:
 class InteractionStore(Protocol):
     """Keep interactions and events in one log, in the order in which they were given.
 
-    `store` and `record` return when the record is as durable as the store promises; a record whose id is already
-    there is kept once (the second call changes nothing and returns). Raises `StoreError` when the log cannot be
-    written: nothing is then acknowledged.
+    `store` and `record` return when the record is as durable as the store promises. A record is kept once and as it
+    was first given: the second call changes nothing, and returns if it says the same. For an event that is its kind,
+    trace, cause, tenant, `as_of` and body; for an interaction its envelope, attempt and output, or after a restart
+    only its tenant, envelope id, request and attempt, because an attempt that is recorded again after a crash may have
+    another answer and the first is the one that was acted on. Interactions and events do not share their ids.
+
+    Raises `RecordConflictError` if a known id says something else, `RecordError` for a record without a JSON spelling:
+    the log goes on. Raises `StoreError` when the log cannot be written: nothing is then acknowledged.
     """
 
     async def store(self, interaction: LLMInteraction) -> None:

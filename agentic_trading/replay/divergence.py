@@ -12,8 +12,8 @@ from agentic_trading.canonical import canonical_bytes, exact_bytes, exact_value
 from agentic_trading.llm.envelope import LLMEnvelope
 
 COMPARED = (
-    "instructions", "prompt_version", "context", "context_as_of", "tools_allowed", "expected_output_schema",
-    "response_format", "provider", "model", "temperature", "effort", "output_policy", "as_of",
+    "instructions", "prompt_version", "context", "tools_allowed", "expected_output_schema", "response_format",
+    "provider", "model", "temperature", "effort", "output_policy", "as_of",
 )  # fmt: skip
 """What a request hash covers, but for the parts of the budget and of evidence that it covers."""
 

@@ -18,6 +18,7 @@ from agentic_trading.structured.reading import MAX_BYTES, MAX_DEPTH, Decoded, de
 from agentic_trading.structured.semantic import SemanticCheck, violations_of
 from agentic_trading.structured.sentinel import check_sentinel_is_free, without_sentinel
 
+_UNSPEAKABLE = "an object that JSON cannot spell"
 _REFUSED = frozenset({"refusal", "content_filter"})
 
 
@@ -70,7 +71,9 @@ def parse(answer: Answer) -> Accepted:
     try:
         return _parsed(answer)
     except UnreadableError as e:
-        raise ParserException(answer.parser, answer.model, e.stage, content(answer), e) from e
+        raise ParserException(
+            answer.parser, answer.model, e.stage, text_that_was_read(answer.response), e
+        ) from e
 
 
 def usable_schema(schema: Mapping[str, Any], schema_json: bytes | None, policy: OutputPolicy) -> Compiled:
@@ -84,12 +87,16 @@ def usable_schema(schema: Mapping[str, Any], schema_json: bytes | None, policy: 
     return usable
 
 
-def content(answer: Answer) -> str:
-    """Return the answer as text: what the provider parsed already, if that can be spelled, else what was written."""
+def text_that_was_read(response: ModelResponse) -> str:
+    """Return the text that an answer was read as: reading it again, without `structured`, ends in the same way.
+
+    An object that the provider parsed already goes before what stands beside it; one that JSON cannot spell is said
+    to be one, which is no JSON either.
+    """
     try:
-        return _text(answer.response)
+        return _text(response)
     except UnreadableError:
-        return answer.response.text
+        return _UNSPEAKABLE
 
 
 def _parsed(answer: Answer) -> Accepted:

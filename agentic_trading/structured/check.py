@@ -13,6 +13,7 @@ import orjson
 
 from agentic_trading.canonical import CanonicalError, canonical_bytes
 from agentic_trading.llm.reading import Stage, Violation
+from agentic_trading.structured.burden import TooCostlyError, deepest_answer, is_deeper
 from agentic_trading.structured.errors import ParserException, UnreadableError
 from agentic_trading.structured.reading import MAX_DEPTH, member_path
 from agentic_trading.structured.violation import described
@@ -25,10 +26,11 @@ _VALUES_SEARCHED_IN_FULL = (
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A schema that is fit for use, and its validator."""
+    """A schema that is fit for use, its validator, and how deep an answer to it may be nested."""
 
     schema: Any
     validator: jsonschema_rs.Validator
+    deepest: int
 
 
 def validate(value: Any, schema: Mapping[str, Any]) -> list[Violation]:
@@ -49,6 +51,11 @@ def validate(value: Any, schema: Mapping[str, Any]) -> list[Violation]:
 
 def violations(value: Any, schema: Compiled) -> list[Violation]:
     """Return what decoded JSON breaks; valid values cost a few microseconds."""
+    if schema.deepest < MAX_DEPTH and is_deeper(value, schema.deepest):
+        message = (
+            f"is nested deeper than {schema.deepest} levels, the most for a schema that refers to itself so"
+        )
+        return [Violation(path="$", keyword="depth", message=message)]
     try:
         schema.validator.validate(value)
     except jsonschema_rs.ValidationError as first:
@@ -77,10 +84,14 @@ def spelled(schema: Mapping[str, Any]) -> bytes:
 def compiled(schema_json: bytes) -> Compiled:
     """Return the validator of a schema in canonical JSON.
 
-    Raises `UnreadableError` with stage `schema_invalid` if the schema is broken, refers outside itself or
-    allows no object at its top.
+    Raises `UnreadableError` with stage `schema_invalid` if the schema is broken, refers outside itself, costs too
+    much to check against or allows no object at its top.
     """
     schema = orjson.loads(schema_json)
+    try:
+        deepest = deepest_answer(schema, len(schema_json))
+    except TooCostlyError as e:
+        raise _broken("$", e.reason) from e
     kinds = schema.get("type", "object")
     if isinstance(kinds, str | list) and "object" not in kinds:
         raise _broken("$.type", f"{json.dumps(kinds)} allows no object; an answer is one object")
@@ -88,7 +99,7 @@ def compiled(schema_json: bytes) -> Compiled:
         validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True, mask="the value")
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
         raise _broken("$", str(e).partition("\n")[0]) from e
-    return Compiled(schema, validator)
+    return Compiled(schema, validator, deepest)
 
 
 def _broken(path: str, reason: str) -> UnreadableError:

@@ -1,5 +1,6 @@
 """Read one answer at the border of the package, and decide what follows from one that was not accepted."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from agentic_trading.llm.failure import FailureReason
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
 from agentic_trading.llm.reading import Stage
-from agentic_trading.structured.answer import Answer, content, parse, usable_schema
+from agentic_trading.structured.answer import Answer, parse, text_that_was_read, usable_schema
 from agentic_trading.structured.errors import (
     ParserException,
     UnreadableError,
@@ -158,13 +159,13 @@ def _same_errors(outcome: Rejected, previous: Rejected) -> bool:
 
 
 def _rejected(answer: Answer, e: ParserException) -> Rejected:
-    candidate = content(answer)
+    candidate = text_that_was_read(answer.response)
     log.info(
         "answer_rejected",
         parser_type=e.parser,
         stage=e.stage,
         model=e.model,
-        error=str(e.error),
+        rules=dict(Counter(violation.keyword for violation in e.errors)),
         content_chars=len(candidate),
         content_sha256=sha256_hex(candidate.encode("utf-8", "surrogatepass")),
     )

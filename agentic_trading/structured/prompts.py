@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 
-from agentic_trading.canonical import utc_text
 from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import LLMEnvelope, ResponseFormat
 from agentic_trading.llm.provider import ModelRequest, Transport
@@ -110,16 +109,8 @@ def data_block(envelope: LLMEnvelope) -> str:
     It is one line, so that nothing in it can close the fence. Evidence is named by its place: E1, E2, …
     """
     evidence = b",".join(
-        b'{"available_at":%b,"content":%b,"id":"E%d","source":%b}'
-        % (
-            b"null" if item.available_at is None else b'"%b"' % utc_text(item.available_at).encode(),
-            content,
-            place,
-            orjson.dumps(item.source),
-        )
-        for place, (item, content) in enumerate(
-            zip(envelope.retrieved_evidence, envelope.evidence_json, strict=True), start=1
-        )
+        b'%b,"id":"E%d"%b' % (head, place, tail)
+        for place, (head, tail) in enumerate(envelope.evidence_ends, start=1)
     )
     return _fenced(b'{"context":%b,"evidence":[%b]}' % (envelope.context_json, evidence))
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.llm.plain import SpelledObject
 from agentic_trading.structured.check import compiled
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.sentinel import with_sentinel
@@ -52,7 +54,7 @@ def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
 
 
 @lru_cache(maxsize=256)
-def strict_schema(schema_json: bytes, *, sentinel: bool) -> Schema | None:
+def strict_schema(schema_json: bytes, *, sentinel: bool) -> SpelledObject | None:
     """Return the form that providers enforce, or None where the schema has no such form.
 
     Objects are closed, `oneOf` is `anyOf`, and what is not enforced (bounds, patterns, formats) stands in the
@@ -64,7 +66,8 @@ def strict_schema(schema_json: bytes, *, sentinel: bool) -> Schema | None:
         return None
     if not all(map(_is_closed, _nested(schema))) or _is_recursive(schema):
         return None
-    return _strict(schema)
+    strict = _strict(schema)
+    return SpelledObject(strict, canonical_bytes(strict))
 
 
 def _asked(schema_json: bytes, *, sentinel: bool) -> Schema | None:

@@ -3,14 +3,16 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from agentic_trading.governance.determinism import level_of
+from agentic_trading.governance.determinism import level_of, level_served_again
 from agentic_trading.governance.gate import Admission, Charge
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.capability import Capability
-from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.result import ExactObject, LLMResult, NextStep
+from agentic_trading.structured.answer import text_that_was_read
 from agentic_trading.structured.outcome import Accepted, Rejected
 
 
@@ -23,6 +25,27 @@ class Timing:
     latency_ms: float
 
 
+def dispatched(request: ModelRequest, admission: Admission, *, now: datetime) -> Event:
+    """Return the record that a request is about to be sent, with what is set aside for it."""
+    envelope = request.envelope
+    return Event(
+        kind="attempt.dispatched",
+        id=derived_id("dispatched", envelope.envelope_id, request.attempt),
+        trace_id=envelope.trace_id,
+        causation_id=envelope.envelope_id,
+        tenant_id=envelope.tenant_id,
+        as_of=envelope.as_of,
+        time=now,
+        body={
+            "attempt": request.attempt,
+            "request_hash": envelope.request_hash,
+            "provider": envelope.provider,
+            "model": envelope.model,
+            "reserved_nusd": admission.amount.nusd,
+        },
+    )
+
+
 def answered(
     request: ModelRequest,
     response: ModelResponse,
@@ -30,6 +53,7 @@ def answered(
     admission: Admission,
     charge: Charge,
     timing: Timing,
+    next_step: NextStep,
 ) -> LLMResult:
     """Return the result of a call that was answered, accepted or not."""
     accepted = isinstance(outcome, Accepted)
@@ -38,14 +62,14 @@ def answered(
         result_id=derived_id("result", request.envelope.envelope_id, request.attempt),
         envelope_id=request.envelope.envelope_id,
         timestamp=timing.finished_at,
-        raw_output=_text_of(response, outcome),
-        parsed_output=outcome.value if isinstance(outcome, Accepted) else {},
+        raw_output=text_that_was_read(response),
+        parsed_output=ExactObject(outcome.value) if isinstance(outcome, Accepted) else {},
         validation_passed=accepted,
         validation_errors=[]
         if isinstance(outcome, Accepted)
         else [f"{v.path}: {v.message}" for v in outcome.errors],
         latency_ms=timing.latency_ms,
-        **response.usage.model_dump(),
+        **vars(response.usage) | (response.usage.model_extra or {}),
         cost_nusd=charge.cost_nusd,
         reserved_nusd=admission.amount.nusd,
         price_book=admission.price_book,
@@ -64,11 +88,11 @@ def answered(
             request.envelope,
             admission.capability,
             sampling_applied=sampling,
-            served_from="live",
         ),
         sampling_applied=sampling,
         dispatched_at=timing.dispatched_at,
         finished_at=timing.finished_at,
+        next_step=next_step,
     )
 
 
@@ -76,6 +100,7 @@ def failed(
     envelope: LLMEnvelope,
     attempt: int,
     reason: FailureReason,
+    next_step: NextStep,
     *,
     now: datetime,
     admission: Admission | None = None,
@@ -104,6 +129,7 @@ def failed(
         provider_request_id=provider_request_id,
         dispatched_at=timing.dispatched_at if timing else None,
         finished_at=timing.finished_at if timing else None,
+        next_step=next_step,
     )
 
 
@@ -115,7 +141,10 @@ def degraded(result: LLMResult) -> LLMResult:
 
 
 def served_again(
-    recorded: LLMResult, envelope: LLMEnvelope, outcome: Accepted | Rejected | None
+    recorded: LLMResult,
+    envelope: LLMEnvelope,
+    outcome: Accepted | Rejected | None,
+    next_step: NextStep,
 ) -> LLMResult:
     """Return a recorded result as the answer to `envelope`: read again, not paid for, marked as recorded."""
     fields = {
@@ -126,6 +155,8 @@ def served_again(
         "cost_usd": 0.0,
         "reserved_nusd": 0,
         "served_from": "recorded",
+        "next_step": next_step,
+        "determinism_level": level_served_again(envelope),
     }
     match outcome:
         case Accepted():
@@ -155,22 +186,23 @@ def served_again(
     return LLMResult.model_validate(fields)
 
 
-def is_wrong_model(request: ModelRequest, response: ModelResponse, capability: Capability) -> bool:
-    """Whether another model served than was asked for."""
-    return response.model != request.envelope.model and response.model not in capability.served_as
-
-
-def wrong_model(request: ModelRequest, response: ModelResponse) -> FailureReason:
-    """Return why an answer of another model is not used."""
-    return FailureReason(
-        category=FailureKind.WRONG_MODEL,
-        description=f"asked for {request.envelope.model}, served by {response.model}",
-        recoverable=False,
+def is_of_wrong_model(request: ModelRequest, response: ModelResponse, capability: Capability) -> bool:
+    """Whether another model served than was asked for, where that must not be: orders, and what must repeat itself."""
+    envelope = request.envelope
+    if response.model == envelope.model or response.model in capability.served_as:
+        return False
+    return (
+        envelope.workflow is EnvelopeWorkflow.EXECUTION or envelope.safety_constraints.require_deterministic
     )
 
 
-def _text_of(response: ModelResponse, outcome: Accepted | Rejected) -> str:
-    """Return what can be read again: an object that came already parsed is kept as the text it was accepted as."""
-    if response.text or isinstance(outcome, Rejected):
-        return response.text
-    return outcome.text
+def not_used(result: LLMResult) -> LLMResult:
+    """Return the result of an answer that is not used, because another model gave it."""
+    reason = FailureReason(
+        category=FailureKind.WRONG_MODEL,
+        description=f"asked for {result.model_requested}, served by {result.model}",
+        recoverable=False,
+    )
+    fields = {**result.model_dump(), "parsed_output": {}, "validation_passed": False, "actionable": False}
+    fields |= {"success": False, "failure": reason, "error": f"{reason.category}: {reason.description}"}
+    return LLMResult.model_validate(fields)

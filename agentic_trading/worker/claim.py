@@ -11,25 +11,36 @@ class Claim:
     key: str
     owner: str
     token: int
+    content: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else runs it."""
+    """Somebody else runs it; `content` is what they claimed it with."""
 
     owner: str
+    content: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """It has been run; it must not be run again."""
+    """It has been run, with `content`; it must not be run again."""
+
+    content: str = ""
 
 
 class ClaimStore(Protocol):
     """Give each envelope to one owner at a time; a finished envelope stays finished."""
 
-    async def claim(self, key: str, owner: str) -> Claim | Busy | Finished:
-        """Take `key` for `owner`, unless somebody holds it or it is finished. Claims are counted when taken."""
+    async def claim(self, key: str, owner: str, content: str = "") -> Claim | Busy | Finished:
+        """Take `key` for `owner`, unless somebody holds it or it is finished. Claims are counted when taken.
+
+        `content` names what is run under the key, so that who asks for other content under it can see that.
+        """
+        ...
+
+    async def until_free(self, key: str) -> None:
+        """Wait until nobody holds `key`; who claims it next may still be another. A cancelled wait changes nothing."""
         ...
 
     async def finish(self, claim: Claim) -> None:

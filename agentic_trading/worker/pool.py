@@ -1,21 +1,24 @@
 """Workers that take envelopes from the bus, each delivery within a boundary of its own."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, assert_never
 
 import structlog
 
 from agentic_trading.bus.broker import Broker, Subscription
-from agentic_trading.bus.codec import dead_letter_message, read_envelope, read_event
-from agentic_trading.bus.deadletter import DeadLetter
+from agentic_trading.bus.codec import read_envelope, read_event
 from agentic_trading.bus.errors import UnreadableMessageError
-from agentic_trading.bus.headers import header
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS
+from agentic_trading.bus.topic import ENVELOPES, EVENTS
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import StoreError
-from agentic_trading.worker.claim import Busy, Claim, ClaimStore, Finished
+from agentic_trading.llm.errors import RecordError, StoreError
+from agentic_trading.worker.burial import Burial
+from agentic_trading.worker.claim import Claim, ClaimStore, Finished
+from agentic_trading.worker.errors import AttemptTakenError, UndeliverableError
 from agentic_trading.worker.record import Recorder
 from agentic_trading.worker.runner import CallRunner
 from agentic_trading.worker.telling import told
@@ -32,6 +35,8 @@ LANES = (
 
 EVENTS_GROUP = "workers-events"
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
@@ -47,7 +52,8 @@ class WorkerPool:
     """Run envelopes with `workers` of them at once, until stopped.
 
     One delivery is one boundary: whatever it raises, its neighbours go on. A delivery that raises comes again, and
-    after `max_deliveries` becomes a dead letter. A log that cannot be written stops the pool: nothing more is
+    after `max_deliveries` becomes a dead letter. An envelope that was run already is not run again: the last attempt
+    on record is told once more. A log that cannot be written stops the pool: nothing more is
     taken, nothing unkept is acknowledged, and `run` raises the `StoreError`.
     """
 
@@ -69,10 +75,10 @@ class WorkerPool:
         self._runner = runner
         self._recorder = recorder
         self._claims = claims
-        self._clock = clock
         self._workers = workers
         self._max_deliveries = max_deliveries
         self._name = name
+        self._burial = Burial(broker, clock)
         self._idle: set[asyncio.Timeout] = set()
         self._stopping = False
         self._fatal: StoreError | None = None
@@ -83,8 +89,12 @@ class WorkerPool:
         return PoolStatistics(**self._counts)
 
     def stop(self) -> None:
-        """Take no more envelopes; calls under way are finished and waiting events kept, then `run` returns. Harmless twice."""
+        """Take no more envelopes; then `run` returns. Harmless twice.
+
+        Calls under way are finished, but no retry is waited for; events that wait are kept.
+        """
         self._stopping = True
+        self._runner.stop()
         for waiting in self._idle:
             waiting.reschedule(0)
 
@@ -107,13 +117,15 @@ class WorkerPool:
 
     async def _take(self, subscription: Subscription) -> Delivery | None:
         """Return the next delivery, or None once the pool is stopping."""
-        if self._stopping:
-            return None
-        waiting = asyncio.timeout(None)
+        return None if self._stopping else await self._unless_stopped(subscription.take())
+
+    async def _unless_stopped(self, wait: Coroutine[Any, Any, T]) -> T | None:
+        """Return what is waited for, or None once the pool is stopping."""
+        waiting = asyncio.timeout(0 if self._stopping else None)
         try:
             async with waiting:
                 self._idle.add(waiting)
-                return await subscription.take()
+                return await wait
         except TimeoutError:
             return None
         finally:
@@ -121,98 +133,126 @@ class WorkerPool:
 
     async def _work(self, envelopes: Subscription, owner: str) -> None:
         while (delivery := await self._take(envelopes)) is not None:
-            await self._within_boundary(delivery, envelopes, owner)
-
-    async def _within_boundary(self, delivery: Delivery, envelopes: Subscription, owner: str) -> None:
-        try:
-            await self._handle(delivery, envelopes, owner)
-        except StoreError as e:
-            self._give_up(e)
-            await envelopes.give_back(delivery)
-        except Exception as e:  # noqa: BLE001 - the boundary: one delivery's error is not its neighbours'
-            log.error(  # noqa: TRY400 - a traceback is told in one line
-                "delivery_failed", topic=delivery.topic, position=delivery.position, error=told(e)
-            )
-            await self._after_error(delivery, envelopes, e)
-
-    async def _handle(self, delivery: Delivery, envelopes: Subscription, owner: str) -> None:
-        try:
-            envelope = read_envelope(delivery)
-        except UnreadableMessageError as e:
-            await self._bury(delivery, e.reason, e.detail, e.envelope_id, e.trace_id)
-            await envelopes.ack(delivery)
-            return
-        claim = await self._claims.claim(envelope.envelope_id, owner)
-        match claim:
-            case Finished():
-                await envelopes.ack(delivery)
-            case Busy():
-                await envelopes.give_back(delivery)
-            case Claim():
-                await self._run(envelope, claim)
-                await envelopes.ack(delivery)
-                self._counts["finished"] += 1
-
-    async def _run(self, envelope: LLMEnvelope, claim: Claim) -> None:
-        try:
-            await self._runner.run(envelope)
-        except BaseException:
-            await self._claims.give_up(claim)
-            raise
-        await self._claims.finish(claim)
-
-    async def _after_error(self, delivery: Delivery, envelopes: Subscription, e: Exception) -> None:
-        if delivery.deliveries < self._max_deliveries:
-            self._counts["given_back"] += 1
-            await envelopes.give_back(delivery)
-            return
-        detail = f"failed {delivery.deliveries} times, last with {told(e)}"
-        envelope_id = header(delivery.message, "ce_id")
-        trace_id = header(delivery.message, "ce_correlationid")
-        await self._bury(delivery, "crash_loop", detail, envelope_id, trace_id)
-        await envelopes.ack(delivery)
-
-    async def _bury(
-        self, delivery: Delivery, reason: str, detail: str, envelope_id: str, trace_id: str
-    ) -> None:
-        letter = DeadLetter.of(
-            delivery,
-            reason=reason,
-            detail=detail,
-            envelope_id=envelope_id,
-            trace_id=trace_id,
-            time=self._clock.now(),
-        )
-        log.warning(
-            "dead_letter", reason=reason, detail=detail, topic=delivery.topic, position=delivery.position
-        )
-        await self._broker.publish(DEAD_LETTERS, dead_letter_message(letter))
-        self._counts["dead_letters"] += 1
+            await self._within_boundary(delivery, envelopes, partial(self._serve, owner=owner))
 
     async def _keep_events(self, events: Subscription) -> None:
         while (delivery := await self._take(events)) is not None:
-            await self._keep_event(delivery, events)
+            await self._within_boundary(delivery, events, self._keep_event)
         while self._fatal is None and self._events_wait():
-            await self._keep_event(await events.take(), events)
+            await self._within_boundary(await events.take(), events, self._keep_event)
 
     def _events_wait(self) -> bool:
         backlogs = self._broker.statistics().backlogs
         return any(b.waiting for b in backlogs if (b.group, b.topic) == (EVENTS_GROUP, EVENTS.name))
 
-    async def _keep_event(self, delivery: Delivery, events: Subscription) -> None:
+    async def _within_boundary(
+        self, delivery: Delivery, subscription: Subscription, handle: Callable[[Delivery], Awaitable[bool]]
+    ) -> None:
+        """Handle a delivery and acknowledge it; whatever it raises is its own affair, but for a log that gave up."""
         try:
-            await self._recorder.keep_event(read_event(delivery.message))
-        except UnreadableMessageError as e:
-            await self._bury(delivery, e.reason, e.detail, "", e.trace_id)
+            is_done = await handle(delivery)
         except StoreError as e:
             self._give_up(e)
-            await events.give_back(delivery)
-            return
+            is_done = False
+        except Exception as e:  # noqa: BLE001 - the boundary: one delivery's error is not its neighbours'
+            is_done = await self._after_error(delivery, e)
+        if is_done:
+            await subscription.ack(delivery)
+        else:
+            await subscription.give_back(delivery)
+
+    async def _serve(self, delivery: Delivery, *, owner: str) -> bool:
+        """Run an envelope, or tell again what came of it; returns False if it is to come again."""
+        envelope = read_envelope(delivery)
+        key = f"{envelope.tenant_id}\x1f{envelope.envelope_id}"
+        claim = await self._claimed(key, owner, envelope)
+        match claim:
+            case None:
+                return False
+            case Finished():
+                await self._tell_again(envelope)
+            case Claim():
+                await self._run(envelope, claim)
+                self._counts["finished"] += 1
+            case _:
+                assert_never(claim)
+        return True
+
+    async def _claimed(self, key: str, owner: str, envelope: LLMEnvelope) -> Claim | Finished | None:
+        """Claim an envelope as soon as nobody holds it; returns None if the pool is stopped meanwhile."""
+        content = envelope.envelope_hash
+        while True:
+            claim = await self._claims.claim(key, owner, content)
+            if isinstance(claim, Claim):
+                return claim
+            if claim.content != content:
+                detail = "another envelope has the same id; allowed is an id for each"
+                raise _undeliverable("id_conflict", detail, envelope)
+            if isinstance(claim, Finished):
+                return claim
+            await self._unless_stopped(self._claims.until_free(key))
+            if self._stopping:
+                return None
+
+    async def _run(self, envelope: LLMEnvelope, claim: Claim) -> None:
+        try:
+            await self._runner.run(envelope)
+        except AttemptTakenError:
+            await self._claims.finish(claim)
+            await self._tell_again(envelope)
+        except RecordError:
+            await self._claims.finish(claim)
+            raise
+        except BaseException:
+            await self._claims.give_up(claim)
+            raise
+        else:
+            await self._claims.finish(claim)
+
+    async def _tell_again(self, envelope: LLMEnvelope) -> None:
+        if not await self._recorder.tell_again(envelope):
+            detail = "another run has sent it, and nothing is on record yet of what came of it"
+            raise _undeliverable("taken_elsewhere", detail, envelope)
+
+    async def _keep_event(self, delivery: Delivery) -> bool:
+        await self._recorder.keep_event(read_event(delivery.message))
         self._counts["events"] += 1
-        await events.ack(delivery)
+        return True
+
+    async def _after_error(self, delivery: Delivery, e: Exception) -> bool:
+        """Bury a delivery that cannot be served, or not after all its tries; returns False if it is to come again."""
+        match e:
+            case UnreadableMessageError() | UndeliverableError():
+                return await self._buried(delivery, e.reason, e.detail, e.envelope_id, e.trace_id)
+            case RecordError():
+                return await self._buried(delivery, "unrecordable", str(e))
+            case _:
+                return await self._tried(delivery, e)
+
+    async def _tried(self, delivery: Delivery, e: Exception) -> bool:
+        log.error("delivery_failed", topic=delivery.topic, position=delivery.position, error=told(e))
+        if delivery.deliveries < self._max_deliveries:
+            self._counts["given_back"] += 1
+            return False
+        detail = f"failed {delivery.deliveries} times, last with {told(e)}"
+        return await self._buried(delivery, "crash_loop", detail)
+
+    async def _buried(
+        self, delivery: Delivery, reason: str, detail: str, envelope_id: str = "", trace_id: str = ""
+    ) -> bool:
+        try:
+            await self._burial.bury(delivery, reason, detail, envelope_id=envelope_id, trace_id=trace_id)
+        except Exception as e:  # noqa: BLE001 - a letter that cannot be sent is no reason to serve nobody
+            log.error("dead_letter_lost", topic=delivery.topic, position=delivery.position, error=told(e))  # noqa: TRY400 - told in one line
+        self._counts["dead_letters"] += 1
+        return True
 
     def _give_up(self, e: StoreError) -> None:
         if self._fatal is None:
             log.error("log_unwritable", path=str(e.path), reason=e.reason)
             self._fatal = e
         self.stop()
+
+
+def _undeliverable(reason: str, detail: str, envelope: LLMEnvelope) -> UndeliverableError:
+    return UndeliverableError(reason, detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id)

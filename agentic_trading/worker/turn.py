@@ -1,5 +1,6 @@
 """What comes after an attempt: another request after a wait, or the end; plain functions, no waiting."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
@@ -8,33 +9,38 @@ from agentic_trading.governance.retry import Failed, wait_before_retry
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.structured.engine import AskAgain, RaiseCap, next_step
+from agentic_trading.llm.result import LLMResult, NextStep
+from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.prompts import raised_cap_request, reask_request
+
+ToResult = Callable[[NextStep], LLMResult]
+"""Put an attempt on record, together with what follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The attempt was answered, and the answer was read."""
+    """The attempt was answered, and the answer was read; `recorded` is what followed when it was first made."""
 
-    result: LLMResult
+    to_result: ToResult
     outcome: Accepted | Rejected
+    recorded: NextStep = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The attempt failed at the provider."""
+    """The attempt failed at the provider; `recorded` is what followed when it was first made."""
 
-    result: LLMResult
+    to_result: ToResult
     failed: Failed
+    recorded: NextStep = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
     """The attempt ends the call: it was refused before it left, or another model served it."""
 
-    result: LLMResult
+    to_result: ToResult
 
 
 Attempted = Read | Unanswered | Closed
@@ -50,6 +56,7 @@ class Turn:
     cap_raised: bool = False
     rejected: Rejected | None = None
     wait_s: float = 0.0
+    step: NextStep = ""
 
 
 def next_turn(
@@ -57,17 +64,21 @@ def next_turn(
 ) -> Turn | None:
     """Return the request to make next, or None when this attempt was the last.
 
-    `most_output_tokens` is what the model can write at most: a raised cap stays below it.
+    `most_output_tokens` is what the model can write at most: a cap that cannot be raised ends the call. An attempt
+    that was recorded with its next step is followed by that step, whatever time it is now, and without a wait.
     """
     match attempted:
         case Closed():
             return None
-        case Unanswered(failed=failed):
-            return _retry(turn, failed, now)
-        case Read(outcome=outcome):
+        case Unanswered(recorded=recorded):
+            if recorded:
+                return _tried_again(turn, 0.0) if recorded == "retry" else None
+            return _retry(turn, attempted.failed, now)
+        case Read(outcome=outcome, recorded=recorded):
             if isinstance(outcome, Accepted):
                 return None
-            return _again(turn, outcome, most_output_tokens)
+            step = recorded or _step_after(turn, outcome)
+            return _again(turn, outcome, step, most_output_tokens)
         case _:
             assert_never(attempted)
 
@@ -83,30 +94,47 @@ def _retry(turn: Turn, failed: Failed, now: datetime) -> Turn | None:
         deadline=envelope.deadline,
         jitter=fraction("jitter", envelope.envelope_id, turn.request.attempt),
     )
-    if wait_s is None:
-        return None
+    return None if wait_s is None else _tried_again(turn, wait_s)
+
+
+def _tried_again(turn: Turn, wait_s: float) -> Turn:
     request = replace(turn.request, attempt=turn.request.attempt + 1)
-    return replace(turn, request=request, retries=turn.retries + 1, wait_s=wait_s)
+    return replace(turn, request=request, retries=turn.retries + 1, wait_s=wait_s, step="retry")
 
 
-def _again(turn: Turn, rejected: Rejected, most_output_tokens: int | None) -> Turn | None:
+def _step_after(turn: Turn, rejected: Rejected) -> NextStep:
     policy = turn.request.envelope.output_policy
-    answers_read = turn.answers_read + 1
-    step = next_step(rejected, turn.rejected, policy, answers_read=answers_read, cap_raised=turn.cap_raised)
-    attempt = turn.request.attempt + 1
+    step = next_step(
+        rejected, turn.rejected, policy, answers_read=turn.answers_read + 1, cap_raised=turn.cap_raised
+    )
     match step:
         case AskAgain():
-            request = reask_request(turn.request, rejected, attempt=attempt)
+            return "ask_again"
         case RaiseCap():
-            request = raised_cap_request(turn.request, attempt=attempt, limit=most_output_tokens)
+            return "raise_cap"
+        case GiveUp():
+            return "final"
         case _:
+            assert_never(step)
+
+
+def _again(turn: Turn, rejected: Rejected, step: NextStep, most_output_tokens: int | None) -> Turn | None:
+    attempt = turn.request.attempt + 1
+    if step == "ask_again":
+        request = reask_request(turn.request, rejected, attempt=attempt)
+    elif step == "raise_cap":
+        request = raised_cap_request(turn.request, attempt=attempt, limit=most_output_tokens)
+        if request.max_tokens == turn.request.max_tokens:  # the same again would be cut at the same place
             return None
+    else:
+        return None
     return Turn(
         request,
         retries=turn.retries,
-        answers_read=answers_read,
-        cap_raised=turn.cap_raised or isinstance(step, RaiseCap),
+        answers_read=turn.answers_read + 1,
+        cap_raised=turn.cap_raised or step == "raise_cap",
         rejected=rejected,
+        step=step,
     )
 
 

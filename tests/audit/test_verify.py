@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.audit.verify import MissingCause, verify_log
-from agentic_trading.llm.interaction import interaction_id
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.interaction import LLMInteraction, interaction_id
+from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.records import JsonlRecords
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
@@ -97,3 +99,25 @@ async def test_a_cause_in_another_trace_is_missing_in_this_one() -> None:
 
 async def test_an_empty_log_is_whole() -> None:
     assert (await verify_log(MemoryInteractionStore())).is_whole
+
+
+@pytest.mark.parametrize("field", ["request_hash", "envelope_hash", "output_hash"])
+async def test_a_hash_that_is_not_that_of_its_record_is_named_with_its_line(field: str) -> None:
+    store = MemoryInteractionStore()
+    await keep_a_trace(store)
+    honest = interaction(trace_id="t")
+    asked, answered = honest.envelope.model_dump(), honest.result.model_dump()
+    forged = "rk1:" + "0" * 64 if field == "request_hash" else "0" * 16
+    if field == "output_hash":
+        answered[field] = forged
+    else:
+        asked = {name: value for name, value in asked.items() if name != "envelope_hash"} | {field: forged}
+    await store.store(LLMInteraction(envelope=LLMEnvelope(**asked), result=LLMResult(**answered)))
+
+    report = await verify_log(store)
+
+    (wrong,) = report.wrong_hashes
+    assert (wrong.line, wrong.field) == (5, field)
+    assert not report.is_whole
+    assert report.finding.startswith("line 5 (")
+    assert field in report.finding

@@ -189,6 +189,27 @@ def test_an_envelope_without_a_checksum_is_refused() -> None:
     assert refusal(orjson.dumps(fields)).reason == "checksum"
 
 
+def test_a_request_hash_that_is_not_that_of_the_request_is_refused() -> None:
+    other = envelope(instructions="Something else.")
+    forged = LLMEnvelope(**ASKED.model_dump(exclude={"envelope_hash"}) | {"request_hash": other.request_hash})
+    assert forged.is_intact
+
+    e = refusal(forged.wire)
+
+    assert (e.reason, e.envelope_id) == ("checksum", "e-1")
+    assert "request_hash" in e.detail
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"1e999", b"12345678901234567890123456"])
+def test_an_event_that_no_log_can_spell_is_refused(number: bytes) -> None:
+    raw = event(body={"close": 42}, trace_id=TRACE).wire.replace(b"42", number)
+
+    with pytest.raises(UnreadableMessageError) as caught:
+        read_event(Message(TRACE, raw, {"ce_correlationid": TRACE}))
+
+    assert (caught.value.reason, caught.value.trace_id) == ("decode", TRACE)
+
+
 @given(st.data())
 def test_any_changed_byte_is_noticed(data: st.DataObject) -> None:
     raw = bytearray(ASKED.wire)

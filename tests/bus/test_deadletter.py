@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_trading.bus.broker import MAX_HEAD_BYTES
 from agentic_trading.bus.codec import dead_letter_message, read_dead_letter
 from agentic_trading.bus.deadletter import MAX_DETAIL, MAX_RAW_BYTES, DeadLetter
 from agentic_trading.bus.message import Delivery, Message
@@ -76,6 +77,34 @@ def test_a_letter_with_the_largest_message_fits_into_its_topic() -> None:
     largest = letter(b"\xff" * MAX_RAW_BYTES)
 
     assert len(largest.wire) <= MAX_RAW_BYTES * DEAD_LETTERS.room
+
+
+def test_a_letter_fits_into_its_topic_however_long_the_head_of_the_message_is() -> None:
+    long = "é" * 150_000
+    head = Message(long, b"\xff" * MAX_RAW_BYTES, {"ce_id": "%C3" * 1_000_000})
+
+    made = DeadLetter.of(
+        Delivery("llm.envelopes.execution", 7, head, 1),
+        reason="decode", detail=long, time=NOW, envelope_id=long, trace_id=long,
+    )  # fmt: skip
+
+    message = dead_letter_message(made)
+    assert len(message.value) <= MAX_RAW_BYTES * DEAD_LETTERS.room
+    assert message.head_size <= MAX_HEAD_BYTES * DEAD_LETTERS.room
+    assert not made.is_replayable
+
+
+def test_a_small_letter_says_the_same_of_the_message_with_less_of_it() -> None:
+    large = letter(b"x" * 10_000, envelope_id="e")
+
+    assert len(large.wire) > 10_000
+
+    small = large.small()
+
+    assert len(small.wire) < 10_000
+    assert (small.id, small.reason, small.envelope_id) == (large.id, large.reason, "e")
+    assert (small.raw_size, small.raw_sha256) == (10_000, large.raw_sha256)
+    assert not small.is_replayable
 
 
 def test_a_field_of_a_newer_version_is_kept() -> None:

@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.codec import interaction_message
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import DEAD_LETTERS, INTERACTIONS, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import FailureKind, LLMInteraction, NoDecision
 from agentic_trading.llm.providers.scripted import ScriptedProvider
-from tests.build import event
+from tests.build import event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway
 
 
@@ -54,7 +58,7 @@ async def test_the_same_request_in_the_same_step_gets_the_next_occurrence() -> N
     desk = gateway(provider)
 
     async with client_of(desk) as client:
-        for moment in (START, START, START + timedelta(minutes=5)):
+        for moment in (START, START, START - timedelta(minutes=5)):
             await client.ask(asking().with_as_of(moment).with_subject("BTCUSDT", step="cmt").build())
         await client.ask(asking().with_as_of(START).with_subject("BTCUSDT", step="other").build())
 
@@ -123,3 +127,26 @@ async def test_a_closed_bus_is_an_error_to_who_asks() -> None:
         with pytest.raises(ValueError, match="too large"):
             await client.ask(asking(text="x" * (1 << 20)).build())
         assert envelope.is_intact
+
+
+@pytest.mark.parametrize("topic", [INTERACTIONS, DEAD_LETTERS], ids=["interaction", "dead letter"])
+async def test_an_answer_that_cannot_be_read_is_no_decision_and_disturbs_no_other_call(
+    topic: Topic[Any],
+) -> None:
+    broken, sound = asking(n=1).build(), asking(n=2).build()
+    headers = interaction_message(interaction(envelope=broken), final=True).headers
+    broker = MemoryBroker()
+
+    async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
+        first = group.create_task(client.ask(broken))
+        second = group.create_task(client.ask(sound))
+        await asyncio.sleep(0)
+        await broker.publish(topic, Message("k", b"no answer at all", headers))
+        good = interaction_message(interaction(envelope=sound), final=True)
+        await broker.publish(INTERACTIONS, good)
+
+    answer = first.result()
+    assert isinstance(answer, NoDecision)
+    assert answer.reason.category is FailureKind.UNDELIVERABLE
+    assert "cannot be read" in answer.reason.description
+    assert isinstance(second.result(), LLMInteraction)

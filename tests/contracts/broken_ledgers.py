@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from agentic_trading.governance.errors import (
+    ClosedWindowError,
     ReservationConflictError,
     ReservationStateError,
     UnknownReservationError,
@@ -33,6 +34,7 @@ from tests.contracts import ledger_limits as limits
 from tests.contracts import ledger_line as line
 from tests.contracts import ledger_steps as steps
 from tests.contracts.ledger_opening import Promise
+from tests.governance.asking import AT
 
 
 class Whole(MemoryLedger):
@@ -213,6 +215,12 @@ class LetsTwoDispatch(Whole):
             await super().dispatch(reservation_id)
 
 
+class KnowsOnlyWhatIsInFlight(Whole):
+    async def state_of(self, reservation_id: str) -> CallState | None:
+        state = await super().state_of(reservation_id)
+        return state if state in {CallState.RESERVED, CallState.DISPATCHED} else None
+
+
 class ChargesWhatWasNotSent(Whole):
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         with suppress(ReservationStateError):
@@ -327,6 +335,16 @@ class CountsNothing(Whole):
         return LedgerStatistics()
 
 
+class LetsTheRefusedMoveTime(Whole):
+    newest = AT
+
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        if ask.at < self.newest - timedelta(days=1):
+            raise ClosedWindowError(ask.key, ask.at, self.newest)
+        self.newest = max(self.newest, ask.at)
+        return await super().reserve(ask)
+
+
 BROKEN: Sequence[tuple[type[Whole], Promise]] = (
     (HidesWhatIsHeld, limits.what_fits_is_held_until_it_is_settled),
     (CutsTheLastOneDownToFit, limits.what_would_pass_a_ceiling_is_refused_with_the_facts),
@@ -350,12 +368,14 @@ BROKEN: Sequence[tuple[type[Whole], Promise]] = (
     (RemembersWhatWasReleased, steps.what_was_released_can_be_reserved_anew),
     (RefundsWhatWasSent, steps.what_was_dispatched_is_not_refunded),
     (LetsTwoDispatch, steps.only_one_may_dispatch),
+    (KnowsOnlyWhatIsInFlight, steps.its_state_can_be_asked),
     (ChargesWhatWasNotSent, steps.what_was_not_dispatched_is_not_charged),
     (ShrugsAtTheUnknown, steps.an_unknown_reservation_is_an_error),
     (RefundsWhatIsInDoubt, steps.a_call_in_doubt_is_charged_in_full_and_twice_is_harmless),
     (IgnoresLateAnswers, steps.a_late_answer_corrects_the_charge_in_its_window),
     (IgnoresOwnLimits, limits.an_asks_own_ceiling_holds_over_its_attempts),
     (CountsOnlyWhatIsLimited, limits.an_asks_own_ceiling_knows_what_its_agent_did_before),
+    (LetsTheRefusedMoveTime, limits.a_moment_of_the_future_that_is_refused_closes_nothing),
     (TakesNothingForNoLimit, limits.a_ceiling_of_nothing_lets_only_nothing_through),
     (NeverWakes, line.who_waits_gets_what_is_given_back),
     (AlwaysWaits, line.who_need_not_wait_does_not),

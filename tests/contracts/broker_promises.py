@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.bus.broker import Backlog, Broker, Subscription
+from agentic_trading.bus.broker import MAX_HEAD_BYTES, Backlog, Broker, Subscription
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Topic
@@ -249,6 +249,15 @@ async def a_message_that_is_too_large_is_refused(bus: Bus) -> None:
     assert await (await bus.reader()).says(1) == [b"y" * ALLOWED_BYTES]
 
 
+async def a_head_that_is_too_large_is_refused(bus: Bus) -> None:
+    for head in (("a" * MAX_HEAD_BYTES, {"n": "v"}), ("a", {"n": "v" * MAX_HEAD_BYTES})):
+        with pytest.raises(MessageTooLargeError, match="key and headers"):
+            await bus.broker.publish(bus.first, Message(head[0], b"", head[1]))
+    await bus.broker.publish(bus.first, Message("a", b"y", {"n": "v" * (MAX_HEAD_BYTES - 2)}))
+
+    assert await (await bus.reader()).says(1) == [b"y"]
+
+
 async def a_topic_with_room_takes_larger_messages(bus: Bus) -> None:
     roomy = Topic(f"roomy-{random_id()}", Event, room=2)
 
@@ -332,6 +341,7 @@ PROMISES: Sequence[Promise] = (
     who_waits_is_told_when_a_key_is_free,
     a_cancelled_wait_takes_nothing_with_it,
     a_message_that_is_too_large_is_refused,
+    a_head_that_is_too_large_is_refused,
     a_topic_with_room_takes_larger_messages,
     a_closed_subscription_gives_nothing_more,
     a_closed_broker_takes_and_gives_nothing_more,

@@ -187,6 +187,13 @@ async def an_asks_own_ceiling_knows_what_its_agent_did_before(opens: Opens) -> N
     await spend(ledger, ask(limits=own, at=AT + timedelta(days=1)))
 
 
+async def a_moment_of_the_future_that_is_refused_closes_nothing(opens: Opens) -> None:
+    ledger = await opens(tenant(10))
+    await refused(ledger, ask(11, at=AT + timedelta(days=400)))
+
+    assert isinstance(await ledger.reserve(ask(10)), Reservation)
+
+
 async def a_ceiling_of_nothing_lets_only_nothing_through(opens: Opens) -> None:
     ledger = await opens(tenant(0))
 
@@ -210,5 +217,6 @@ LIMITS: tuple[Promise, ...] = (
     a_charge_goes_to_the_window_of_its_reservation,
     an_asks_own_ceiling_holds_over_its_attempts,
     an_asks_own_ceiling_knows_what_its_agent_did_before,
+    a_moment_of_the_future_that_is_refused_closes_nothing,
     a_ceiling_of_nothing_lets_only_nothing_through,
 )

@@ -128,6 +128,28 @@ async def only_one_may_dispatch(opens: Opens) -> None:
     assert (e.value.state, e.value.allowed) == (CallState.DISPATCHED, (CallState.RESERVED,))
 
 
+async def its_state_can_be_asked(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    wanted = ask(10)
+    states = [await ledger.state_of(wanted.reservation_id)]
+
+    id_ = await reserved(ledger, wanted)
+    states.append(await ledger.state_of(id_))
+    await ledger.dispatch(id_)
+    states.append(await ledger.state_of(id_))
+    await ledger.in_doubt(id_)
+    states.append(await ledger.state_of(id_))
+    await ledger.settle(id_, Amount(5, 0))
+    states.append(await ledger.state_of(id_))
+
+    assert states == [
+        None, CallState.RESERVED, CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED
+    ]  # fmt: skip
+    given_back = await reserved(ledger, ask(10))
+    await ledger.release(given_back)
+    assert await ledger.state_of(given_back) in {None, CallState.RELEASED}
+
+
 async def what_was_not_dispatched_is_not_charged(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     id_ = await reserved(ledger, ask(60))
@@ -211,6 +233,7 @@ STEPS: tuple[Promise, ...] = (
     what_was_released_can_be_reserved_anew,
     what_was_dispatched_is_not_refunded,
     only_one_may_dispatch,
+    its_state_can_be_asked,
     what_was_not_dispatched_is_not_charged,
     an_unknown_reservation_is_an_error,
     a_call_in_doubt_is_charged_in_full_and_twice_is_harmless,

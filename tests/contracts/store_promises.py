@@ -4,13 +4,22 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
-from agentic_trading.llm import Event, InteractionStore, LLMInteraction, StoreError
+from agentic_trading.llm import (
+    Event,
+    InteractionStore,
+    LLMInteraction,
+    RecordConflictError,
+    RecordError,
+    StoreError,
+)
 from agentic_trading.llm.store import Entry, Record, Verification
-from tests.build import event, interaction
+from tests.build import NOW, event, interaction
 
 ALLOWED_S = 2.0
 
@@ -260,11 +269,81 @@ async def refuses_what_it_cannot_spell_and_goes_on(subject: Subject) -> None:
     before, after = event(), event()
     await subject.store.record(before)
 
-    with pytest.raises(StoreError, match="no JSON spelling"):
+    with pytest.raises(RecordError, match="no JSON spelling") as e:
         await subject.store.store(interaction(context={}, parsed_output={"text": "\ud800"}))
+    for raw in (b"NaN", b"1" * 26):
+        forged = event().wire.replace(b'"BTCUSDT"', raw)
+        with pytest.raises(RecordError, match="no JSON spelling"):
+            await subject.store.record(Event.from_wire(forged))
     await subject.store.record(after)
 
+    assert not isinstance(e.value, StoreError)
     assert await kept(subject.store) == [before, after]
+
+
+async def refuses_another_event_under_a_known_id_and_goes_on(subject: Subject) -> None:
+    first, after = event(as_of=NOW), event()
+    await subject.store.record(first)
+    others: dict[str, Any] = {
+        "kind": "fill",
+        "trace_id": "other",
+        "causation_id": "other",
+        "tenant_id": "other",
+        "as_of": None,
+        "body": {"symbol": "ETHUSDT"},
+    }
+
+    for name, value in others.items():
+        with pytest.raises(RecordConflictError, match=f"{first.id}: .*differs in {name};") as e:
+            await subject.store.record(first.model_copy(update={name: value}))
+        assert (e.value.record_id, e.value.differs) == (first.id, name)
+    await subject.store.record(first.model_copy(update={"time": NOW + timedelta(hours=1)}))
+    await subject.store.record(after)
+
+    assert await kept(subject.store) == [first, after]
+
+
+async def refuses_another_answer_under_a_known_attempt_and_goes_on(subject: Subject) -> None:
+    first = interaction(raw_output="first")
+    second = first.model_copy(update={"result": first.result.model_copy(update={"raw_output": "second"})})
+    await subject.store.store(first)
+
+    with pytest.raises(RecordConflictError, match=r"differs in output_hash; .* an attempt_number of its own"):
+        await subject.store.store(second)
+    numbered = second.result.model_copy(update={"attempt_number": 2})
+    await subject.store.store(second.model_copy(update={"result": numbered}))
+
+    found = await subject.store.get_by_trace_id(first.trace_id)
+    assert [each.result.raw_output for each in found] == ["first", "second"]
+
+
+async def refuses_another_record_under_an_id_that_is_given_at_once(subject: Subject) -> None:
+    first = event()
+    refused: list[RecordConflictError] = []
+
+    async def give(told: Event) -> None:
+        try:
+            await subject.store.record(told)
+        except RecordConflictError as e:
+            refused.append(e)
+
+    async with asyncio.TaskGroup() as group:
+        for told in (first, first, first.model_copy(update={"trace_id": "other"})):
+            group.create_task(give(told))
+
+    assert [e.record_id for e in refused] == [first.id]
+    assert await kept(subject.store) == [first]
+
+
+async def keeps_an_event_and_an_interaction_with_the_same_id(subject: Subject) -> None:
+    answered = interaction()
+    given: list[Record] = [event(id=answered.interaction_id), answered]
+
+    for record in given:
+        await put(subject.store, record)
+
+    assert await kept(subject.store) == given
+    assert await subject.store.get_by_envelope_id(answered.envelope.envelope_id) == answered
 
 
 async def takes_nothing_once_it_is_closed(subject: Subject) -> None:
@@ -295,6 +374,10 @@ PROMISES = [
     verifies_what_it_holds,
     names_the_first_broken_line,
     refuses_what_it_cannot_spell_and_goes_on,
+    refuses_another_event_under_a_known_id_and_goes_on,
+    refuses_another_answer_under_a_known_attempt_and_goes_on,
+    refuses_another_record_under_an_id_that_is_given_at_once,
+    keeps_an_event_and_an_interaction_with_the_same_id,
     takes_nothing_once_it_is_closed,
 ]
 Promise = Callable[[Subject], Awaitable[None]]

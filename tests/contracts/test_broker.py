@@ -191,6 +191,11 @@ class GivesNoRoom(Whole):
         await super().publish(replace(topic, room=1), message)
 
 
+class LooksAtValuesOnly(Whole):
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        await super().publish(topic, replace(message, key=message.key[:1], headers={}))
+
+
 class StaysOpen(Whole):
     async def aclose(self) -> None:
         """Do nothing."""
@@ -219,6 +224,7 @@ BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (lambda: Whole(TellsOfNewMessagesOnly), promises.who_waits_is_told_when_a_key_is_free),
     (lambda: Whole(LosesWhatACancelledWaitSaw), promises.a_cancelled_wait_takes_nothing_with_it),
     (lambda: Whole(max_message_bytes=1 << 20), promises.a_message_that_is_too_large_is_refused),
+    (LooksAtValuesOnly, promises.a_head_that_is_too_large_is_refused),
     (GivesNoRoom, promises.a_topic_with_room_takes_larger_messages),
     (lambda: Whole(NeverCloses), promises.a_closed_subscription_gives_nothing_more),
     (StaysOpen, promises.a_closed_broker_takes_and_gives_nothing_more),

@@ -9,7 +9,7 @@ import pytest
 from agentic_trading.desk.exchange import Account, CancelReason, Exchange, Order, OrderRefusedError, Report
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.market.bar import Bar
-from tests.desk.trade import BTC, CHEAP, FIVE_MINUTES, START, bar, fills_of, order
+from tests.desk.trade import BTC, CHEAP, FIVE_MINUTES, START, bar, fills_of, listed, order
 
 MakeExchange = Callable[[], Exchange]
 Promise = Callable[[Exchange], Awaitable[None]]
@@ -19,7 +19,7 @@ DECISION_BAR = bar(0, "100 101 99 100")
 
 def paper_exchange() -> Exchange:
     """Return a paper exchange with 10,000 in cash."""
-    return PaperExchange([BTC], cash=Decimal(10_000), costs=CHEAP)
+    return PaperExchange(listed(BTC), cash=Decimal(10_000), costs=CHEAP)
 
 
 ADAPTERS = {"paper": paper_exchange}
@@ -242,7 +242,7 @@ class HaltingExchange(PaperExchange):
     ],
 )
 async def test_the_suite_sees_a_broken_exchange(broken: type[PaperExchange], promise: Promise) -> None:
-    exchange = broken([BTC], cash=Decimal(10_000), costs=CHEAP)
+    exchange = broken(listed(BTC), cash=Decimal(10_000), costs=CHEAP)
 
     with pytest.raises((AssertionError, ValueError, pytest.fail.Exception)):
         await promise(exchange)

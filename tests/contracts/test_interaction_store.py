@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from agentic_trading.llm import (
     JsonFileInteractionStore,
     LLMInteraction,
     MemoryInteractionStore,
-    StoreError,
+    RecordConflictError,
+    RecordError,
 )
 from agentic_trading.llm.store import Entry, Record, Verification
 from agentic_trading.llm.stores.chain import read_line
 from agentic_trading.llm.stores.jsonl.reader import LogReader
-from agentic_trading.llm.stores.record import record_of
+from agentic_trading.llm.stores.record import id_of, record_of
 from tests.build import event
 from tests.contracts import store_promises as promises
 from tests.contracts.store_promises import PROMISES, Promise, Subject
@@ -96,7 +97,7 @@ class StoresTwice(MemoryInteractionStore):
     """Keep a record as often as it is given."""
 
     def _keep(self, record: Record) -> None:
-        self._ids.clear()
+        self._known.clear()
         super()._keep(record)
 
 
@@ -210,9 +211,26 @@ class KeepsWhatItRefused(MemoryInteractionStore):
     def _keep(self, record: Record) -> None:
         try:
             super()._keep(record)
-        except StoreError:
+        except RecordError:
             super()._keep(event())
             raise
+
+
+class SwallowsConflicts(MemoryInteractionStore):
+    """Drop another record under a known id without a word."""
+
+    def _keep(self, record: Record) -> None:
+        with suppress(RecordConflictError):
+            super()._keep(record)
+
+
+class HasOneSpaceOfIds(MemoryInteractionStore):
+    """Take an event for the interaction that has its id."""
+
+    def _keep(self, record: Record) -> None:
+        taken = {key.partition(":")[2] for key in self._known}
+        if id_of(record) not in taken:
+            super()._keep(record)
 
 
 class NeverCloses(MemoryInteractionStore):
@@ -241,6 +259,9 @@ class NeverCloses(MemoryInteractionStore):
         (DropsTheRest, promises.lets_a_follower_finish_when_it_is_closed),
         (BelievesItself, promises.names_the_first_broken_line),
         (KeepsWhatItRefused, promises.refuses_what_it_cannot_spell_and_goes_on),
+        (SwallowsConflicts, promises.refuses_another_event_under_a_known_id_and_goes_on),
+        (SwallowsConflicts, promises.refuses_another_answer_under_a_known_attempt_and_goes_on),
+        (HasOneSpaceOfIds, promises.keeps_an_event_and_an_interaction_with_the_same_id),
         (NeverCloses, promises.takes_nothing_once_it_is_closed),
     ],
 )

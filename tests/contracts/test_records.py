@@ -198,6 +198,8 @@ async def test_the_traces_that_went_on_last_come_first(source: Source) -> None:
         assert a == TraceSummary("a", "2026-01-02T01:00:00Z", "2026-01-02T04:00:00Z", 2, 1, 12, "BTCUSDT")
         assert await records.traces(limit=2) == [b, c]
         assert await records.traces(limit=0) == []
+        assert await records.traces(with_calls=True) == [b, a]
+        assert await records.traces(limit=1, with_calls=True) == [b]
 
 
 async def test_answers_grow_with_the_log(tmp_path: Path) -> None:

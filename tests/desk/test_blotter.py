@@ -157,7 +157,7 @@ FAILED = {"success": False, "failure": REFUSED, "actionable": False, "validation
         (NoDecision(reason=REFUSED), "refusal"),
         (interaction(), "accepted"),
         (interaction(**FAILED), "refusal"),
-        (interaction(result=degraded(result(**FAILED))), "degraded"),
+        (interaction(result=degraded(result(**FAILED))), "refusal"),
         (interaction(success=True, validation_passed=False), "degraded"),
     ],
 )

@@ -1,6 +1,5 @@
 """What goes through the port to an exchange: orders that say one thing, fills and accounts that add up."""
 
-from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 

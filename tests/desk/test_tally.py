@@ -78,6 +78,7 @@ def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
         ("intent.rejected", {"rule": "min_quantity"}, {"intents_rejected": {"min_quantity": 1}}),
         ("order.rejected", {"rule": "max_orders"}, {"intents_rejected": {"max_orders": 1}}),
         ("order.submitted", {}, {"orders": 1}),
+        ("order.cancelled", {"reason": "plan_passed"}, {"cancelled": {"plan_passed": 1}}),
         ("trigger", {"kind": "thesis_due"}, {}),
         ("of.somebody.else", {}, {}),
     ],
@@ -89,7 +90,8 @@ def test_each_kind_is_counted_under_its_name(
 
     nothing = Tally()
     figures = {
-        name: getattr(tally, name) for name in ("skips", "intents_rejected", "orders", "fills", "intents")
+        name: getattr(tally, name)
+        for name in ("skips", "intents_rejected", "orders", "cancelled", "fills", "intents")
     }
     empty = {name: getattr(nothing, name) for name in figures}
     assert figures == {**empty, **counted_as}

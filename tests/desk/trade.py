@@ -96,9 +96,14 @@ def strategy(**changes: Any) -> FillStrategy:
     return FillStrategy.model_validate({**fields, **changes})
 
 
+def listed(*instruments: Instrument) -> dict[str, Instrument]:
+    """Return instruments by their symbols."""
+    return {instrument.symbol: instrument for instrument in instruments}
+
+
 def paper(**changes: Any) -> PaperExchange:
     """Return an exchange with 10,000 in cash; `changes` are arguments of `PaperExchange`."""
-    arguments: dict[str, Any] = {"instruments": [BTC], "cash": Decimal(10_000), "costs": CHEAP}
+    arguments: dict[str, Any] = {"instruments": listed(BTC), "cash": Decimal(10_000), "costs": CHEAP}
     return PaperExchange(**{**arguments, **changes})
 
 

@@ -1,7 +1,9 @@
 """Whole sessions for tests: run into a folder, or played in memory with any provider."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
+import pytest
 
 from agentic_trading.app import wire
 from agentic_trading.app.folder import BAR_COLUMNS, bar_row
@@ -81,9 +84,33 @@ def events_in(records: Sequence[Record], *kinds: str) -> list[Event]:
     return [event for event in events if not kinds or event.kind in kinds]
 
 
-def csv_of(bars: Sequence[Bar]) -> str:
+def write(path: Path, rows: Sequence[str]) -> None:
+    """Write a file of text lines."""
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file of a folder, byte for byte."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def rows_in(path: Path) -> list[str]:
+    """Return the lines of a text file."""
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+@contextmanager
+def on_standard_input(path: Path, rows: Sequence[str]) -> Iterator[None]:
+    """Put rows on standard input, from a file at `path`."""
+    write(path, rows)
+    with path.open(encoding="utf-8") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", file)
+        yield
+
+
+def csv_of(bars: Sequence[Bar]) -> list[str]:
     """Return bars as rows of CSV with a header."""
-    return "\n".join([",".join(BAR_COLUMNS), *map(bar_row, bars)]) + "\n"
+    return [",".join(BAR_COLUMNS), *map(bar_row, bars)]
 
 
 class Shuffled:

@@ -20,6 +20,7 @@ from tests.flows.sessions import (
     ran,
     rules,
     with_faults,
+    write,
 )
 
 BTC = LOADED["btcusdt-5m"][:BARS]
@@ -68,7 +69,7 @@ async def test_all_bars_give_the_same_log_with_one_and_with_eight_workers_out_of
 
 
 async def test_the_same_bars_from_a_file_give_the_same_digest_as_the_sample(tmp_path: Path) -> None:
-    (tmp_path / "btcusdt.csv").write_text(csv_of(BTC))
+    write(tmp_path / "btcusdt.csv", csv_of(BTC))
 
     shipped = await ran(tmp_path / "sample", data=SAMPLES[:1])
     given = await ran(tmp_path / "file", data=(str(tmp_path / "btcusdt.csv"),))

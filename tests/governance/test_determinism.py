@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.determinism import Mode, determinism_problem, level_of
+from agentic_trading.governance.determinism import Mode, determinism_problem, level_of, level_served_again
 from agentic_trading.llm.capability import Capabilities, Capability
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
 from agentic_trading.llm.failure import FailureKind, FailureReason
@@ -86,27 +86,37 @@ def test_a_retired_model_is_not_called_in_a_backtest_of_better_days_either() -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "sampling", "served", "level"),
+    ("asked", "changes", "sampling", "level"),
     [
-        ("pinned", {}, False, "live", "pinned"),
-        ("pinned", {}, True, "live", "greedy"),
-        ("pinned", {"temperature": 0.5}, True, "live", "pinned"),
-        ("greedy", {}, True, "live", "greedy"),
-        ("recorded", {"as_of": NOW}, False, "live", "recorded"),
-        ("recorded", {}, False, "live", "pinned"),
-        ("recorded", {}, True, "live", "greedy"),
-        ("recorded", {"as_of": NOW}, False, "recorded", "recorded"),
-        ("pinned", {}, False, "recorded", "recorded"),
-        ("replay_only", {}, False, "recorded", "replay_only"),
+        ("pinned", {}, False, "pinned"),
+        ("pinned", {}, True, "greedy"),
+        ("pinned", {"temperature": 0.5}, True, "pinned"),
+        ("greedy", {}, True, "greedy"),
+        ("recorded", {}, False, "pinned"),
+        ("recorded", {}, True, "greedy"),
+        ("recorded", {"as_of": NOW}, False, "pinned"),
+        ("recorded", {"as_of": NOW}, True, "greedy"),
     ],
 )
-def test_the_level_is_what_was_kept(
-    asked: str, changes: dict[str, Any], served: Any, level: str, *, sampling: bool
+def test_a_live_answer_has_the_level_that_was_kept_and_is_never_recorded(
+    asked: str, changes: dict[str, Any], level: str, *, sampling: bool
 ) -> None:
     asked_for = envelope(determinism=asked, **changes)
 
-    assert level_of(asked_for, SEED, sampling_applied=sampling, served_from=served) == level
+    assert level_of(asked_for, SEED, sampling_applied=sampling) == level
+
+
+@pytest.mark.parametrize(
+    ("asked", "level"),
+    [("pinned", "recorded"), ("recorded", "recorded"), ("replay_only", "replay_only")],
+)
+def test_what_is_served_from_a_recording_is_recorded(asked: str, level: str) -> None:
+    assert level_served_again(envelope(determinism=asked)) == level
+
+
+def test_an_envelope_that_demands_recorded_may_be_answered_live() -> None:
+    assert problem(determinism=DeterminismLevel.RECORDED, as_of=NOW) is None
 
 
 def test_a_model_without_a_temperature_is_never_greedy() -> None:
-    assert level_of(envelope(), TODAYS, sampling_applied=True, served_from="live") is DeterminismLevel.PINNED
+    assert level_of(envelope(), TODAYS, sampling_applied=True) is DeterminismLevel.PINNED

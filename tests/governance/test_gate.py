@@ -1,4 +1,4 @@
-"""The gate: what may run, and what it is charged on every way out."""
+"""The gate: what may run, and what must not."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -7,10 +7,9 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.determinism import Mode
-from agentic_trading.governance.errors import ReservationStateError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.gate import Admission, Charge, Refused
-from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.gate import Admission, Charge, Refused, Taken
+from agentic_trading.governance.ledger import ANY, CallState, Limit, ScopeKind
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.failure import FailureKind
@@ -43,7 +42,7 @@ async def test_a_call_is_admitted_with_the_most_it_can_cost_and_charged_what_it_
     charge = await at.settle(admission, USAGE)
 
     assert admission == Admission(
-        "envelope-1:1", MOST, CAPABILITIES.of(asked.envelope.provider, "scripted-1"), PRICES.id, NOW
+        "default:envelope-1:1", MOST, CAPABILITIES.of(asked.envelope.provider, "scripted-1"), PRICES.id, NOW
     )
     assert before.held == MOST
     assert charge == Charge(USED_NUSD)
@@ -124,16 +123,73 @@ async def test_what_breaks_a_rule_reserves_nothing() -> None:
     assert at.statistics().refused == {FailureKind.INVALID_REQUEST: 1}
 
 
-async def test_an_envelope_is_expired_after_its_deadline_not_at_it() -> None:
+async def test_an_envelope_is_expired_at_its_deadline_as_no_time_is_left_for_a_call() -> None:
     clock = SimClock(NOW)
     at = gate(MemoryLedger(), clock=clock)
     asked = request(deadline=NOW + timedelta(seconds=5))
-    clock.advance_to(NOW + timedelta(seconds=5))
+    clock.advance_to(NOW + timedelta(seconds=5) - timedelta(microseconds=1))
     await at.release(await admitted(at, asked))
 
-    clock.advance_to(NOW + timedelta(seconds=6))
+    clock.advance_to(NOW + timedelta(seconds=5))
 
     assert await refused(at, asked) is FailureKind.EXPIRED
+
+
+async def test_a_gate_for_some_tenants_refuses_every_other_one() -> None:
+    ledger = MemoryLedger()
+    at = gate(ledger, tenants=frozenset({"acme", "zenith"}))
+
+    answer = await at.admit(request(tenant_id="other"))
+
+    assert isinstance(answer, Refused)
+    assert answer.reason.category is FailureKind.NOT_ALLOWED
+    assert answer.reason.description == "tenant 'other' may not use this gateway; allowed are acme, zenith"
+    assert ledger.statistics().reserved == 0
+    await admitted(at, request(tenant_id="zenith"))
+
+
+async def test_a_budget_holds_over_all_callers_of_a_gate_for_one_tenant() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger, tenants=frozenset({"t0"}))
+    charged = 0
+
+    for number in range(20):
+        answer = await at.admit(request(tenant_id=f"t{number % 10}"))
+        if isinstance(answer, Admission):
+            await at.dispatch(answer)
+            charged += (await at.in_doubt(answer)).cost_nusd
+
+    assert charged == MOST_NUSD
+
+
+@pytest.mark.parametrize(
+    ("mode", "slack"),
+    [
+        ("backtest", timedelta(0)),
+        ("replay", timedelta(0)),
+        ("paper", timedelta(seconds=60)),
+        ("shadow", timedelta(seconds=60)),
+        ("live", timedelta(seconds=60)),
+    ],
+)
+async def test_a_moment_that_has_not_come_yet_is_refused(mode: Mode, slack: timedelta) -> None:
+    at = gate(MemoryLedger(), mode=mode)
+    await admitted(at, request(as_of=NOW + slack))
+    ahead = NOW + slack + timedelta(microseconds=1)
+
+    answer = await at.admit(request(as_of=ahead))
+
+    assert isinstance(answer, Refused)
+    assert answer.reason.category is FailureKind.LOOK_AHEAD
+    assert ahead.isoformat() in answer.reason.description
+    assert NOW.isoformat() in answer.reason.description
+
+
+async def test_a_refused_moment_of_the_future_does_not_close_the_present() -> None:
+    at = gate(MemoryLedger([tenant(MOST_NUSD)]), mode="backtest")
+    await at.admit(request(as_of=NOW + timedelta(days=60)))
+
+    await admitted(at, request(as_of=NOW))
 
 
 async def test_money_over_all_attempts_is_limited_by_the_envelope() -> None:
@@ -188,17 +244,6 @@ async def test_prices_and_retirement_go_by_the_time_of_day() -> None:
     assert await refused(at, replace(retiring, attempt=2)) is FailureKind.NOT_ALLOWED
 
 
-async def test_the_price_is_that_of_the_reservation_however_late_the_answer_comes() -> None:
-    wall = SimClock(datetime(2026, 11, 20, 23, 59, tzinfo=UTC))
-    at = gate(MemoryLedger(), wall=wall)
-    admission = await admitted(at, request(provider="anthropic", model="claude-sonnet-5-5"))
-    await at.dispatch(admission)
-
-    wall.advance_to(datetime(2026, 11, 21, tzinfo=UTC))
-
-    assert (await at.settle(admission, Usage(cache_read_tokens=1000))).cost_nusd == 200_000
-
-
 async def test_the_providers_count_takes_the_place_of_the_bytes() -> None:
     at = gate(MemoryLedger())
 
@@ -217,20 +262,55 @@ async def test_a_redelivered_attempt_gets_the_same_reservation() -> None:
     assert ledger.statistics().reserved == 1
 
 
-async def test_an_attempt_that_was_sent_is_not_sent_again() -> None:
+@pytest.mark.parametrize("state", [CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED])
+async def test_an_attempt_that_another_run_has_sent_is_taken(state: CallState) -> None:
     ledger = MemoryLedger()
     at = gate(ledger)
     asked = request(idempotency_key="envelope-1")
     admission = await admitted(at, asked)
     await at.dispatch(admission)
+    if state is CallState.IN_DOUBT:
+        await at.in_doubt(admission)
+    if state is CallState.SETTLED:
+        await at.settle(admission, USAGE)
+
+    assert await at.admit(asked) == Taken(admission.reservation_id, state)
+
+    assert (ledger.statistics().reserved, at.statistics().taken) == (1, 1)
+    assert at.statistics().refused == {}
+
+
+async def test_an_attempt_that_another_run_has_sent_is_taken_and_not_expired() -> None:
+    clock = SimClock(NOW)
+    at = gate(MemoryLedger(), clock=clock)
+    asked = request(deadline=NOW + timedelta(seconds=5))
+    admission = await admitted(at, asked)
+    await at.dispatch(admission)
+
+    clock.advance_to(NOW + timedelta(seconds=6))
+
+    assert await at.admit(asked) == Taken(admission.reservation_id, CallState.DISPATCHED)
+
+
+async def test_an_attempt_that_another_run_has_sent_is_taken_though_its_model_has_retired_since() -> None:
+    wall = SimClock(datetime(2026, 11, 30, 23, 59, tzinfo=UTC))
+    at = gate(MemoryLedger(), wall=wall)
+    asked = request(provider="anthropic", model="claude-sonnet-4-5-20250929")
+    admission = await admitted(at, asked)
+    await at.dispatch(admission)
     await at.settle(admission, USAGE)
 
-    answer = await at.admit(asked)
+    wall.advance_to(datetime(2026, 12, 1, tzinfo=UTC))
 
-    assert isinstance(answer, Refused)
-    assert answer.reason.category is FailureKind.NOT_ALLOWED
-    assert answer.reason.description == "attempt envelope-1:1 is settled already; allowed is another attempt"
-    assert ledger.statistics().charged_nusd == USED_NUSD
+    assert await at.admit(asked) == Taken(admission.reservation_id, CallState.SETTLED)
+
+
+async def test_an_attempt_that_was_given_back_may_be_made_again() -> None:
+    at = gate(MemoryLedger())
+    asked = request()
+    await at.release(await admitted(at, asked))
+
+    await admitted(at, asked)
 
 
 async def test_the_same_key_for_another_request_is_refused() -> None:
@@ -238,6 +318,17 @@ async def test_the_same_key_for_another_request_is_refused() -> None:
     await admitted(at, request(idempotency_key="mine", trace_id="one"))
 
     assert await refused(at, request(idempotency_key="mine", trace_id="two")) is FailureKind.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(("acme", "mine"), ("zenith", "mine")), (("a", "b:c"), ("a:b", "c"))]
+)
+async def test_tenants_may_use_the_same_keys(one: tuple[str, str], other: tuple[str, str]) -> None:
+    at = gate(MemoryLedger())
+    first, second = (request(tenant_id=tenant_id, idempotency_key=key) for tenant_id, key in (one, other))
+    await at.dispatch(await admitted(at, first))
+
+    await at.dispatch(await admitted(at, second))
 
 
 async def test_an_envelope_that_names_no_tenant_is_refused() -> None:
@@ -249,74 +340,3 @@ async def test_a_moment_too_long_ago_is_refused() -> None:
     await admitted(at, request(as_of=NOW))
 
     assert await refused(at, request(as_of=NOW - timedelta(days=9))) is FailureKind.INVALID_REQUEST
-
-
-async def test_what_was_not_sent_costs_nothing() -> None:
-    ledger = MemoryLedger([tenant(MOST_NUSD)])
-    at = gate(ledger)
-    admission = await admitted(at, request())
-
-    await at.release(admission)
-    await at.release(admission)
-
-    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == Amount(0, 0, 0)
-    assert ledger.statistics().in_flight == 0
-    await admitted(at, request())
-
-
-async def test_a_refused_connection_costs_nothing_and_counts_no_call() -> None:
-    ledger = MemoryLedger([tenant(MOST_NUSD)])
-    at = gate(ledger)
-    admission = await admitted(at, request())
-    await at.dispatch(admission)
-
-    await at.release(admission)
-    await at.release(admission)
-
-    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == Amount(0, 0, 0)
-    await admitted(at, request())
-
-
-async def test_what_is_in_doubt_cannot_be_given_back() -> None:
-    at = gate(MemoryLedger())
-    admission = await admitted(at, request())
-    await at.dispatch(admission)
-    await at.in_doubt(admission)
-
-    with pytest.raises(ReservationStateError):
-        await at.release(admission)
-
-
-async def test_a_lost_answer_is_charged_in_full_and_corrected_when_it_comes() -> None:
-    at = gate(MemoryLedger())
-    admission = await admitted(at, request())
-    await at.dispatch(admission)
-
-    doubtful = await at.in_doubt(admission)
-    late = await at.settle(admission, USAGE)
-
-    assert doubtful == Charge(MOST_NUSD, in_doubt=True)
-    assert late == Charge(USED_NUSD, late=True)
-    assert await at.settle(admission, Usage(output_tokens=1)) == late
-
-
-async def test_more_than_was_reserved_is_charged_and_said() -> None:
-    ledger = MemoryLedger([tenant(MOST_NUSD)])
-    at = gate(ledger)
-    admission = await admitted(at, request())
-    await at.dispatch(admission)
-
-    charge = await at.settle(admission, Usage(output_tokens=5000))
-
-    assert charge == Charge(50_000_000, overrun_nusd=50_000_000 - MOST_NUSD)
-    assert ledger.statistics().overruns == 1
-
-
-async def test_a_usage_without_a_price_costs_the_whole_reservation() -> None:
-    at = gate(MemoryLedger())
-    admission = await admitted(at, request())
-    await at.dispatch(admission)
-
-    charge = await at.settle(admission, Usage(input_tokens=1, service_tier="priority"))
-
-    assert charge == Charge(MOST_NUSD, priced=False)

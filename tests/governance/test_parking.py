@@ -1,20 +1,22 @@
 """Who would fit but for calls in flight waits at the gate, in turn, and holds nothing meanwhile."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from agentic_trading.clock import SimClock
+from agentic_trading.governance.errors import ReservationStateError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.gate import Admission, Parked
-from agentic_trading.governance.ledger import ScopeKind
+from agentic_trading.governance.gate import Admission, Parked, Taken
+from agentic_trading.governance.ledger import CallState, ScopeKind
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.contracts.ledger_opening import in_line
-from tests.governance.asking import balance
+from tests.governance.asking import ask, balance, spend
 from tests.governance.gates import MOST, MOST_NUSD, USAGE, USED_NUSD, admitted, gate, parked, refused, tenant
 from tests.governance.requests import request
 
@@ -55,6 +57,39 @@ async def test_who_waited_and_then_was_refused_is_told_once() -> None:
 
     assert await refused(at, asked) is FailureKind.BUDGET_EXHAUSTED
     assert ledger.statistics().refused == 1
+
+
+async def test_who_waited_for_an_attempt_that_another_run_then_sent_is_told_so() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request())
+    asked = request()
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1)
+        await at.release(first)
+        sends = await admitted(gate(ledger), asked)
+        await at.dispatch(sends)
+
+    with pytest.raises(ReservationStateError):
+        await at.dispatch(await admitted(at, asked))
+    assert await at.admit(asked) == Taken(sends.reservation_id, CallState.DISPATCHED)
+
+
+async def test_who_starts_to_wait_after_another_run_has_sent_is_told_so() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request())
+    asked = request()
+    waiting = await parked(at, asked)
+    await at.release(first)
+    await at.dispatch(await admitted(at, asked))
+
+    await at.headroom(waiting)
+
+    assert await at.admit(asked) == Taken(waiting.ask.reservation_id, CallState.DISPATCHED)
 
 
 async def test_a_deadline_ends_the_wait() -> None:
@@ -128,7 +163,7 @@ async def test_a_wait_for_a_moment_too_long_ago_ends_at_once() -> None:
     await admitted(at, request(as_of=NOW))
     asked = request(as_of=NOW)
     waiting = await parked(at, asked)
-    await ledger.reserve(replace(waiting.ask, key="later", at=NOW + timedelta(days=2)))
+    await spend(ledger, ask(tenant="other", at=NOW + timedelta(days=2)))
 
     await at.headroom(waiting)
 

@@ -23,6 +23,13 @@ NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
 
 
+def itself() -> dict[str, Any]:
+    """Return an object that holds itself."""
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    return endless
+
+
 def builder() -> EnvelopeBuilder:
     return EnvelopeBuilder().with_instructions("Judge.")
 
@@ -183,6 +190,23 @@ def test_every_problem_is_told_at_once() -> None:
         (lambda b: b.with_context({1: 2}), "not a string"),
         (lambda b: b.with_budget(max_cost_usd=1.0, max_cost_nusd=5), "disagree"),
         (lambda b: b.with_as_of(NOON.replace(tzinfo=None)), "timezone"),
+        (lambda b: b.with_as_of(datetime.fromisoformat("0001-01-01T00:00:00+05:00")), "as_of: "),
+        (lambda b: b.with_as_of("yesterday"), "as_of: Input should be a valid datetime"),
+        (lambda b: b.with_budget(max_cost_usd=float("inf")), "no amount of dollars"),
+        (lambda b: b.with_budget(max_cost_usd="a" * 50), "a str is no amount of dollars"),
+        (lambda b: b.with_budget(max_output_tokens=2**70), "max_output_tokens: "),
+        (lambda b: b.with_priority(2**70), "priority: "),
+        (lambda b: b.with_subject("a", occurrence=-1), "occurrence: "),
+        (
+            lambda b: b.with_subject("\ud800"),
+            r"^\$\.subject: holds a lone surrogate; allowed is text that UTF-8 can spell$",
+        ),
+        (lambda b: b.with_instructions("\ud800"), r"\$\.instructions: holds a lone surrogate"),
+        (lambda b: b.with_context({"x": "\ud800"}), r"\$\.x: holds a lone surrogate"),
+        (lambda b: b.add_evidence("\ud800", 1), r"source: holds a lone surrogate"),
+        (lambda b: b.add_evidence("s", {1, 2}), "has no JSON spelling"),
+        (lambda b: b.with_output_schema({"x": 2**70}), "cannot be spelled exactly"),
+        (lambda b: b.with_context(itself()), "nested deeper"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_place(change: Any, message: str) -> None:

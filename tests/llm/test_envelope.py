@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentic_trading.canonical import CanonicalError, canonical_bytes
+from agentic_trading.canonical import CanonicalError, canonical_bytes, sha256_hex
 from agentic_trading.llm import (
     DeterminismLevel,
     EnvelopeWorkflow,
@@ -63,7 +63,6 @@ def evidence(**changes: Any) -> list[EvidenceItem]:
 SEMANTIC: dict[str, Any] = {
     "instructions": "Judge the range.",
     "context": {"symbol": "BTCUSDT", "close": 42500.6},
-    "context_as_of": NOON,
     "tools_allowed": ["quote"],
     "expected_output_schema": {"type": "object"},
     "response_format": ResponseFormat.TEXT,
@@ -85,6 +84,7 @@ INCIDENTAL: dict[str, Any] = {
     "tenant_id": "other",
     "created_at": LATER,
     "deadline": LATER,
+    "context_as_of": NOON,
     "priority": 9,
     "subject": "BTCUSDT",
     "step": "cmt",
@@ -223,6 +223,54 @@ def test_a_loaded_envelope_keeps_the_hashes_it_was_written_with() -> None:
     raw = asked().wire.replace(asked().request_hash.encode(), b"rk1:" + b"0" * 64)
 
     assert LLMEnvelope.from_wire(raw).request_hash == "rk1:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ((), "step"),
+        ((), "determinism"),
+        (("budget",), "max_calls_per_day"),
+        (("output_policy",), "require_sentinel"),
+        (("retry_policy",), "max_s"),
+        (("retrieved_evidence", 0), "available_at"),
+    ],
+)
+def test_a_field_that_its_writer_did_not_know_breaks_no_checksum(
+    path: tuple[str | int, ...], name: str
+) -> None:
+    fields = orjson.loads(asked().wire)
+    part = fields
+    for place in path:
+        part = part[place]
+    del part[name]
+    del fields["envelope_hash"]
+    checksum = sha256_hex(b"agentic/envelope/v1\0", canonical_bytes(fields))[:16]
+    turned = dict(reversed([*fields.items(), ("envelope_hash", checksum)]))
+
+    for read in (LLMEnvelope.from_wire(orjson.dumps(turned)), LLMEnvelope.model_validate(turned)):
+        assert read.is_intact
+        assert orjson.loads(read.wire) == turned
+        assert LLMEnvelope.from_wire(read.wire).is_intact
+        assert read.model_copy().is_intact
+        assert name in str(read.model_copy().wire)
+
+
+def test_an_empty_checksum_is_made() -> None:
+    built = asked(envelope_hash="")
+
+    assert built == asked()
+    assert built.wire == asked().wire
+
+
+def test_a_request_is_hashed_over_the_policy_that_its_writer_knew() -> None:
+    fields = orjson.loads(asked().wire)
+    del fields["output_policy"]["require_sentinel"]
+
+    read = LLMEnvelope.model_validate(fields)
+
+    assert orjson.loads(read.output_policy.given_wire) == fields["output_policy"]
+    assert read.compute_request_hash() != asked().request_hash
 
 
 @pytest.mark.parametrize("part", ["budget", "safety_constraints", "output_policy"])

@@ -157,16 +157,16 @@ def test_usage_adds_up_what_went_in_and_out() -> None:
 
 
 def test_an_event_survives_the_wire() -> None:
-    event = Event(
-        kind="fill",
-        id="f-1",
-        trace_id="t",
-        causation_id="i",
-        as_of=NOON,
-        time=NOON,
-        body={"price": Decimal("42500.10"), "quantity": "0.5"},
-        venue="paper",
-    )
+    event = Event.model_validate({
+        "kind": "fill",
+        "id": "f-1",
+        "trace_id": "t",
+        "causation_id": "i",
+        "as_of": NOON,
+        "time": NOON,
+        "body": {"price": Decimal("42500.10"), "quantity": "0.5"},
+        "venue": "paper",
+    })
 
     read = Event.from_wire(event.wire)
 

@@ -105,7 +105,6 @@ ASKED = {
             {"symbol": "ETHUSDT", "close": "42000.10"},
             "context.symbol: was 'BTCUSDT', is 'ETHUSDT'",
         ),
-        ("context_as_of", NOW - timedelta(hours=1), "context_as_of: "),
         ("as_of", NOW + timedelta(hours=1), "as_of: "),
         ("tools_allowed", ["search"], "tools_allowed: "),
         (

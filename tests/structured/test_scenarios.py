@@ -192,7 +192,7 @@ class TestErrorHandlingAndLogging:
         (entry,) = (entry for entry in logs if entry["event"] == "answer_rejected")
         assert (entry["parser_type"], entry["stage"]) == ("InstructorParser", Stage.JSON_PARSE)
         assert (entry["model"], entry["content_chars"]) == ("claude-sonnet-5-5", 7)
-        assert "line 1 column 1" in entry["error"]
+        assert entry["rules"] == {"json": 1}
         assert "no JSON" in outcome.failure.technical_details
 
     def test_the_answer_itself_is_not_logged(self) -> None:

@@ -1,5 +1,7 @@
 """Claims: one owner at a time, and finished for good."""
 
+import asyncio
+
 from agentic_trading.worker.claim import Busy, Claim, Finished
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 
@@ -59,3 +61,30 @@ async def test_only_the_newest_finished_keys_are_remembered() -> None:
 
     assert isinstance(await store.claim("a", "w"), Claim)
     assert await store.claim("c", "w") == Finished()
+
+
+async def test_who_finds_a_key_held_or_finished_learns_with_what_content() -> None:
+    store = MemoryClaimStore()
+    claim = await store.claim("e", "w-1", "one")
+    assert isinstance(claim, Claim)
+
+    assert await store.claim("e", "w-2", "two") == Busy("w-1", "one")
+    await store.finish(claim)
+    assert await store.claim("e", "w-2", "two") == Finished("one")
+
+
+async def test_all_who_wait_for_a_key_are_told_when_it_is_free() -> None:
+    store = MemoryClaimStore()
+    claim = await claimed(store, "e")
+
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(store.until_free("e"))
+        await asyncio.sleep(0)
+        await store.give_up(claim)
+
+    assert isinstance(await store.claim("e", "w-2"), Claim)
+
+
+async def test_nobody_waits_for_a_key_that_is_free() -> None:
+    await MemoryClaimStore().until_free("e")

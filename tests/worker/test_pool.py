@@ -1,8 +1,6 @@
 """The pool: one delivery is one boundary, nothing unkept is acknowledged, and stopping loses nothing."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,20 +12,13 @@ from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import Event, LLMEnvelope, LLMInteraction, NoDecision, StoreError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.recorded import RecordedAnswers
 from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import event
-from tests.gateway import GOOD, MemoryGateway, asking, gateway
-
-
-@asynccontextmanager
-async def running(desk: MemoryGateway) -> AsyncGenerator[GatewayClient]:
-    """Run the pool, give a client, and stop the pool when the block ends."""
-    async with asyncio.TaskGroup() as group:
-        group.create_task(desk.pool.run())
-        async with GatewayClient(desk.broker) as client:
-            yield client
-        desk.pool.stop()
+from tests.gateway import GOOD, MemoryGateway, asking, attempts, gateway
+from tests.worker.running import running
 
 
 async def publish(desk: MemoryGateway, envelope: LLMEnvelope, value: bytes | None = None) -> None:
@@ -58,11 +49,18 @@ async def test_a_handler_that_raises_does_not_disturb_its_fifteen_neighbours() -
     assert all(answer.result.actionable for answer in good)
     bad = answers[7]
     assert isinstance(bad, NoDecision)
-    assert "crash_loop" in bad.reason.description
+    assert "taken_elsewhere" in bad.reason.description
+
+
+class Broken(RecordedAnswers):
+    """Raises what nobody expects."""
+
+    async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
+        raise RuntimeError("a bug in an adapter")
 
 
 async def test_what_raises_comes_again_and_then_becomes_a_dead_letter_with_its_bytes() -> None:
-    desk = gateway(lambda _request: GOOD, store=Raising())
+    desk = gateway(lambda _request: GOOD, recorded=Broken())
     envelope = asking(n=7).build()
 
     async with running(desk) as client:
@@ -142,7 +140,7 @@ async def test_a_delivery_that_comes_twice_is_answered_and_paid_for_once() -> No
         await publish(desk, envelope)
 
     assert len(provider.requests) == 1
-    assert desk.broker.statistics().kept[INTERACTIONS.name] == 1
+    assert len(await attempts(desk, envelope)) == 1
 
 
 async def test_execution_goes_before_what_came_earlier() -> None:

@@ -1,7 +1,10 @@
 """The attempts of one envelope: each read, kept, and followed by the right next one."""
 
+import threading
 from collections.abc import Sequence
 from decimal import Decimal
+
+from structlog.testing import capture_logs
 
 from agentic_trading.llm import (
     FailureKind,
@@ -14,7 +17,8 @@ from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.rules import RulesProvider
 from agentic_trading.llm.providers.scripted import ScriptedProvider
 from agentic_trading.llm.result import Usage
-from tests.gateway import GOOD, asking, attempts, gateway
+from agentic_trading.worker.runner import READ_AT_ONCE_CHARS
+from tests.gateway import CAPABILITIES, GOOD, asking, attempts, gateway
 
 
 async def test_an_accepted_answer_is_one_interaction_with_its_cost_and_its_exact_numbers() -> None:
@@ -182,6 +186,68 @@ async def test_elsewhere_the_result_says_who_served_it() -> None:
 
     assert final.actionable
     assert (final.model, final.model_requested) == ("scripted-2", "scripted-1")
+
+
+async def test_what_must_repeat_itself_must_come_from_the_model_that_was_asked() -> None:
+    other = ModelResponse(text=GOOD, stop_reason="end_turn", usage=Usage(output_tokens=9), model="scripted-2")
+    envelope = asking().with_safety(require_deterministic=True).build()
+
+    final = (await gateway([other]).runner.run(envelope)).result
+
+    assert (final.success, final.actionable) == (False, False)
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.WRONG_MODEL
+
+
+async def test_a_cap_that_cannot_be_raised_is_not_asked_for_again() -> None:
+    cut = ModelResponse(
+        text='{"a', stop_reason="max_tokens", usage=Usage(output_tokens=9), model="scripted-1"
+    )
+    most = CAPABILITIES.of(LLMProvider.SCRIPTED, "scripted-1").max_output_tokens
+    provider = ScriptedProvider([cut, GOOD])
+    envelope = asking().with_budget(max_output_tokens=most).build()
+
+    final = (await gateway(provider).runner.run(envelope)).result
+
+    assert len(provider.requests) == 1
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.TRUNCATED
+
+
+async def test_a_long_answer_is_read_beside_the_loop() -> None:
+    threads: list[int] = []
+
+    def noting(_envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
+        threads.append(threading.get_ident())
+        return []
+
+    text = '{"action":"buy","size":1' + " " * READ_AT_ONCE_CHARS + "}"
+    long = ModelResponse(text=text, stop_reason="end_turn", usage=Usage(output_tokens=9), model="scripted-1")
+    desk = gateway([GOOD, long], checks={"advice.v1": noting})
+
+    for number in range(2):
+        assert (await desk.runner.run(asking(n=number).build())).result.actionable
+
+    assert threads[0] == threading.get_ident() != threads[1]
+
+
+async def test_no_word_of_an_answer_is_logged() -> None:
+    def refusing(_envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
+        raise ValueError(f"I do not like {text}")
+
+    odd = '{"action":"buy","size":1,"private words":"private"}'
+    desk = gateway([odd, '{"action":"private","size":1}'] * 2 + ["private"] * 2)
+
+    with capture_logs() as logs:
+        for number in range(3):
+            await desk.runner.run(asking(n=number).build())
+        await gateway(
+            [odd.replace(',"private words":"private"', ""), GOOD], checks={"advice.v1": refusing}
+        ).runner.run(asking(private="x").build())
+
+    assert any(entry["event"] == "answer_rejected" for entry in logs)
+    assert "private" not in str(logs)
+    assert "like" not in str(logs)
 
 
 async def test_the_rules_provider_goes_the_same_way() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.clock import SystemClock
+from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm import (
@@ -19,6 +19,7 @@ from agentic_trading.llm import (
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.gateway import (
     GOOD,
@@ -91,6 +92,19 @@ async def test_what_was_never_sent_costs_nothing_and_may_be_tried_again_even_in_
     first = (await attempts(desk, envelope))[0].result
     assert (first.cost_nusd, first.in_doubt) == (0, False)
     assert final.actionable
+
+
+async def test_an_answer_of_another_model_is_charged_at_the_dearer_price() -> None:
+    usage = Usage(input_tokens=100, output_tokens=100)
+    charged = {}
+    for model in ("scripted-1", "a-model-without-a-price"):
+        line = ModelResponse(text=GOOD, stop_reason="end_turn", usage=usage, model=model)
+        desk = gateway([line])
+        charged[model] = (await desk.runner.run(asking().build())).result
+
+    asked_for, other = charged.values()
+    assert 0 < asked_for.cost_nusd < asked_for.reserved_nusd
+    assert other.cost_nusd == other.reserved_nusd
 
 
 async def test_retries_end_with_the_policy() -> None:
@@ -199,6 +213,27 @@ async def test_a_cancelled_call_is_charged_kept_and_then_cancelled() -> None:
     assert kept.result.in_doubt
     assert kept.result.failure is not None
     assert kept.result.failure.category is FailureKind.SHUTDOWN
+    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+
+
+async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
+    deadline = START + timedelta(minutes=1)
+    clock = SimClock(START)
+
+    class Slow(MemoryInteractionStore):
+        async def record(self, event: Event) -> None:
+            clock.advance_to(deadline)
+            await super().record(event)
+
+    provider = ScriptedProvider([GOOD])
+    desk = gateway(provider, clock=clock, store=Slow(), strict=[EnvelopeWorkflow.EXECUTION])
+
+    final = (await desk.runner.run(asking("execution").with_deadline(deadline).build())).result
+
+    assert provider.requests == []
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.EXPIRED
+    assert (final.cost_nusd, final.dispatched_at) == (0, None)
     assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 

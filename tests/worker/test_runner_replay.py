@@ -1,18 +1,25 @@
 """A recorded call is served again, failures included, without gate or provider."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
+from agentic_trading.clock import SimClock
 from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm import (
     FailureKind,
+    LLMEnvelope,
+    LLMInteraction,
     RetryPolicy,
 )
+from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.recorded import RecordedAnswers
 from agentic_trading.llm.providers.scripted import ScriptedProvider
 from agentic_trading.llm.result import Usage
-from tests.gateway import GOOD, asking, attempts, gateway, timed_out
+from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway, timed_out
 
 NO_RETRIES = RetryPolicy(max_retries=0)
 
@@ -34,6 +41,7 @@ async def test_a_recorded_call_is_served_again_without_gate_or_provider() -> Non
     assert provider.requests == []
     assert replayed.result.parsed_output == first.result.parsed_output
     assert (replayed.result.served_from, replayed.result.cost_nusd) == ("recorded", 0)
+    assert (first.result.determinism_level, replayed.result.determinism_level) == ("pinned", "recorded")
     assert [one.result.success for one in await attempts(again, envelope)] == [False, False, True]
     assert again.ledger.statistics().reserved == 0
 
@@ -64,3 +72,106 @@ async def test_a_missing_recording_is_an_error_and_not_a_call() -> None:
     assert final.failure is not None
     assert final.failure.category is FailureKind.REPLAY_MISS
     assert (final.cost_nusd, final.attempt_number) == (0, 1)
+
+
+async def replayed_like(live: MemoryGateway, envelope: LLMEnvelope) -> LLMInteraction:
+    """Run an envelope and replay it from the log: the attempts must be the same ones, with the same ends."""
+    await live.runner.run(envelope)
+    log = await attempts(live, envelope)
+    nothing = ScriptedProvider([])
+    again = gateway(nothing, recorded=RecordedAnswers(log))
+
+    final = await again.runner.run(envelope)
+
+    assert nothing.requests == []
+    assert [_end(one) for one in await attempts(again, envelope)] == [_end(one) for one in log]
+    return final
+
+
+def _end(one: LLMInteraction) -> tuple[Any, ...]:
+    result = one.result
+    return (
+        result.attempt_number, result.success, result.actionable, result.failure and result.failure.category,
+        result.parsed_output, result.raw_output, result.next_step,
+    )  # fmt: skip
+
+
+def parsed(text: str, **structured: Any) -> ModelResponse:
+    """Return an answer that the provider parsed itself."""
+    return ModelResponse(
+        text=text,
+        stop_reason="end_turn",
+        usage=Usage(output_tokens=9),
+        model="scripted-1",
+        structured=structured,
+    )
+
+
+async def test_an_answer_that_came_parsed_only_is_replayed_with_its_sentinel() -> None:
+    live = gateway([parsed("", action="buy", size=1, end="ok")])
+
+    final = await replayed_like(live, asking("execution").build())
+
+    assert final.result.actionable
+    assert final.result.raw_output == '{"action":"buy","size":1,"end":"ok"}'
+
+
+async def test_an_answer_that_came_parsed_beside_prose_is_replayed_as_what_was_read() -> None:
+    final = await replayed_like(gateway([parsed("Let me think.", action="buy", size=1)]), asking().build())
+
+    assert final.result.actionable
+    assert "think" not in final.result.raw_output
+
+
+async def test_an_object_that_no_json_can_spell_is_refused_again() -> None:
+    odd = parsed(GOOD, action="buy", size=float("nan"))
+
+    final = await replayed_like(gateway([odd, odd]), asking().build())
+
+    assert not final.result.actionable
+
+
+async def test_a_failure_that_was_not_retried_is_not_retried_in_the_replay() -> None:
+    later = ProviderError(FailureKind.RATE_LIMIT, "in two hours", sent=False, retry_after_s=7200)
+
+    final = await replayed_like(gateway([later, GOOD]), asking().build())
+
+    assert (final.result.attempt_number, final.result.next_step) == (1, "final")
+
+
+async def test_a_retry_for_which_there_was_time_is_followed_though_it_is_late_now() -> None:
+    deadline = START + timedelta(minutes=5)
+    envelope = asking().with_deadline(deadline).build()
+    live = gateway([timed_out(), GOOD])
+    await live.runner.run(envelope)
+    late = gateway([], recorded=RecordedAnswers(await attempts(live, envelope)), clock=SimClock(deadline))
+
+    final = await late.runner.run(envelope)
+
+    assert (final.result.attempt_number, final.result.actionable) == (2, True)
+
+
+async def test_a_raised_cap_is_followed_too() -> None:
+    cut = ModelResponse(
+        text='{"a', stop_reason="max_tokens", usage=Usage(output_tokens=9), model="scripted-1"
+    )
+
+    final = await replayed_like(gateway([cut, "no json", GOOD]), asking("planning").build())
+
+    assert final.result.actionable
+    assert final.result.attempt_number == 3
+
+
+async def test_a_log_that_does_not_say_what_followed_is_decided_anew() -> None:
+    live = gateway([timed_out(), GOOD])
+    envelope = asking().build()
+    await live.runner.run(envelope)
+    old = [
+        one.model_copy(update={"result": one.result.model_copy(update={"next_step": ""})})
+        for one in await attempts(live, envelope)
+    ]
+    again = gateway([], recorded=RecordedAnswers(old))
+
+    final = await again.runner.run(envelope)
+
+    assert (final.result.attempt_number, final.result.actionable) == (2, True)

@@ -24,20 +24,24 @@ from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 
 BARS: Final = 600
+SEED: Final = "5"
+"""One with which an answer is broken, and an order is filled all the same."""
 OTHER_WORD: Final = "They"
 """What the second act puts in the place of the first word of the analyst's instructions."""
 
 
 def overture(session: Path) -> RunReport:
     """Make a short session and tell what it came to."""
-    options = RunOptions(data=("btcusdt-5m",), out=session, bars=BARS, inject="malformed=10%")
+    options = RunOptions(data=("btcusdt-5m",), out=session, bars=BARS, inject="malformed=10%", seed=SEED)
     with no_bar() as on_progress:
         report = asyncio.run(run(options, on_progress=on_progress))
+    broken = sum(report.injected["malformed"].values())
     show(
         Text("A session of its own", "bold"),
         Text(
             f"  {BARS} five-minute bars of BTCUSDT; rules answer, and one answer in ten is broken on purpose. "
-            f"Attempts: {report.attempts}, orders: {report.orders}, fills: {report.fills}; {report.elapsed_s:.1f} s."
+            f"Attempts: {report.attempts}, of them broken: {broken}, orders: {report.orders}, fills: {report.fills}; "
+            f"{report.elapsed_s:.1f} s."
         ),
     )
     return report

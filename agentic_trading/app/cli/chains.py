@@ -1,37 +1,53 @@
 """Decision chains as tables, trees and values."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from agentic_trading.app.cli.outcomes import outcome_of
 from agentic_trading.app.cli.output import heading, moment, rows, table, usd
 from agentic_trading.app.cli.telling import told
 from agentic_trading.audit.trace import CallNode, TraceNode, TraceTree
 from agentic_trading.audit.why import Why
 from agentic_trading.canonical import Fragment
-from agentic_trading.llm.records import TraceSummary
+from agentic_trading.llm.records import Records, TraceSummary
+
+Listed = tuple[TraceSummary, str]
+"""A chain, and what came of it."""
+
+ROOM_FOR_FIGURES: Final = 100
+"""Columns from which on a list of chains has room for the number of calls and their cost."""
 
 
-def chain_table(chains: Sequence[TraceSummary]) -> Table:
-    """Return a row a chain, narrow enough for 80 columns: an id that is wrapped cannot be copied."""
-    drawn = table("last record", "subject", "calls", "USD", "trace", right=("calls", "USD"))
+def chain_table(chains: Sequence[Listed], width: int) -> Table:
+    """Return a row a chain, in 80 columns without figures: an id that is wrapped cannot be copied."""
+    figures = ("calls", "USD") if width >= ROOM_FOR_FIGURES else ()
+    drawn = table("last record", "subject", *figures, "what came of it", "trace", right=figures)
+    drawn.columns[-1].no_wrap = True
     return rows(
         drawn,
         (
             (
                 chain.last[:16].replace("T", " "),
                 chain.subject or "-",
-                f"{chain.attempts:,}",
-                usd(chain.cost_nusd),
+                *((f"{chain.attempts:,}", usd(chain.cost_nusd)) if figures else ()),
+                outcome or "-",
                 chain.trace_id,
             )
-            for chain in chains
+            for chain, outcome in chains
         ),
     )
+
+
+async def listed(records: Records, limit: int, *, with_calls: bool) -> list[Listed]:
+    """Return the newest chains with what came of each."""
+    chains = await records.traces(limit, with_calls=with_calls)
+    return [(chain, outcome_of(await records.trace(chain.trace_id))) for chain in chains]
 
 
 def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
@@ -60,11 +76,9 @@ def path_of(answer: Why) -> RenderableType:
     return Group(*parts)
 
 
-def _label(node: TraceNode) -> Text:
-    label = Text.assemble((node.kind, "bold cyan"), "  ", (moment(node.as_of), "dim"), "  ", (node.id, "dim"))
-    for line in told(node):
-        label.append(f"\n  {line}")
-    return label
+def _label(node: TraceNode) -> RenderableType:
+    name = Text.assemble((node.kind, "bold cyan"), "  ", (moment(node.as_of), "dim"), "  ", (node.id, "dim"))
+    return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in told(node)))
 
 
 def values_of(chain: TraceTree) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from agentic_trading.app.cli.output import facts, printable
+from agentic_trading.app.cli.output import facts, printable, unbroken
 from agentic_trading.app.replaying import ReplayReport
 
 
@@ -14,14 +14,17 @@ def comparison(report: ReplayReport) -> RenderableType:
     verdict = (
         Text("identical, byte for byte", "bold green") if report.identical else Text("different", "bold red")
     )
-    return Group(verdict, facts(_grounds(report)))
+    return Group(
+        verdict,
+        unbroken("record", f"sha256:{report.recorded_digest}"),
+        unbroken("replay", f"sha256:{report.digest}"),
+        facts(_grounds(report)),
+    )
 
 
 def _grounds(report: ReplayReport) -> Iterator[tuple[str, str]]:
     yield "session", f"{report.session_id}, run {report.run_number}"
-    yield "replayed", f"{report.bars:,} bars with {report.workers} workers, network blocked"
-    yield "recorded digest", f"sha256:{report.recorded_digest}"
-    yield "digest of the replay", f"sha256:{report.digest}"
+    yield "fed", f"{report.bars:,} bars with {report.workers} workers, network blocked"
     yield (
         "answers",
         (

@@ -29,9 +29,9 @@ class ExitCode(IntEnum):
 
 _MEANINGS = {
     ExitCode.DONE: "done",
-    ExitCode.FOUND_WRONG: "checked and found wrong: a divergence, a broken log, an unknown id, a schema that differs",
+    ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift",
     ExitCode.BAD_INPUT: "bad usage or bad input: a flag, a name, a file, a setting",
-    ExitCode.LOG_UNUSABLE: "the log or the output folder cannot be used: not writable, locked, broken",
+    ExitCode.LOG_UNUSABLE: "the log or output folder cannot be used: not writable, locked, broken",
     ExitCode.INTERNAL: "an internal error; --debug shows where",
     ExitCode.INTERRUPTED: "interrupted; all that was answered is on disk",
 }

@@ -9,11 +9,13 @@ import typer
 from agentic_trading import __version__
 from agentic_trading.app.cli import demo, market_data, replay, run, schemas, spend, trace
 from agentic_trading.app.cli.exits import ExitCode, run_to_exit
+from agentic_trading.app.cli.plain import PlainGroup
 
 _EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
 
 app = typer.Typer(
     name="agentic-trading",
+    cls=PlainGroup,
     help="LLM calls for trading: under budget, on record, repeatable.",
     epilog=_EXIT_CODES,
     rich_markup_mode=None,  # rich help takes 0.23 s of CPU instead of 0.09

@@ -28,11 +28,11 @@ def list_samples(*, as_json: AsJson = False) -> None:
 @app.command()
 def describe(name: Name, *, as_json: AsJson = False) -> None:
     """Read a sample or a file as a run would, and tell its rows, span, gaps, licence and checksum."""
-    from agentic_trading.app.cli.output import facts, show, show_json
-    from agentic_trading.app.cli.samples import described, facts_of
+    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.samples import as_text, described
 
     contents = asyncio.run(described(name))
     if as_json:
         show_json(contents)
     else:
-        show(facts(facts_of(contents)))
+        show(as_text(contents))

@@ -60,6 +60,11 @@ def command_line(text: str) -> Text:
     return Text(f"  {text}", style="green", no_wrap=True, overflow="ignore")
 
 
+def unbroken(label: str, value: str) -> Text:
+    """Return a labelled value that may be copied, such as a digest: it is never wrapped."""
+    return Text(f"  {label} {value}", no_wrap=True, overflow="ignore")
+
+
 def printable(text: str) -> str:
     """Return `text` with everything that would steer a terminal spelled out: models and feeds are not trusted."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -87,6 +92,15 @@ def rows(target: Table, cells: Iterable[Sequence[str]]) -> Table:
     for row in cells:
         target.add_row(*(printable(cell) for cell in row))
     return target
+
+
+MOST_LINES = 5
+
+
+def capped(lines: Sequence[str]) -> list[str]:
+    """Return the first lines and, if there are more than `MOST_LINES`, how many are left out."""
+    more = len(lines) - MOST_LINES
+    return list(lines) if more <= 0 else [*lines[:MOST_LINES], f"and {more:,} more"]
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Table:

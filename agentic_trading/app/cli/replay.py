@@ -40,8 +40,8 @@ def run_again(
     from agentic_trading.app.cli.start import start
     from agentic_trading.app.replaying import replay
 
-    start()
-    report = asyncio.run(replay(session, run=run, workers=workers))
+    settings = start()
+    report = asyncio.run(replay(session, run=run, workers=workers, models_file=settings.models_file))
     if as_json:
         show_json(report)
     else:

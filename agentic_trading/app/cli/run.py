@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import ExitCode, stop
 
 
 def sample_names() -> list[str]:
@@ -113,8 +113,11 @@ def run(
         models_file=settings.models_file,
     )
     progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
-    with progress as on_progress:
-        report = asyncio.run(run_session(options, on_progress=on_progress))
+    try:
+        with progress as on_progress:
+            report = asyncio.run(run_session(options, on_progress=on_progress))
+    except KeyboardInterrupt:  # before the session began, or a second time
+        stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
     if as_json:
         show_json(report)
     else:

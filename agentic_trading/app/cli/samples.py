@@ -8,10 +8,12 @@ from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 
-from agentic_trading.app.cli.output import moment, rows, table
+from agentic_trading.app.cli.output import capped, facts, moment, rows, table, unbroken
 from agentic_trading.app.feeds import open_feed, sources
+from agentic_trading.app.intake import CheckedFeed
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap
 from agentic_trading.desk.market.samples import SAMPLES, Sample
@@ -62,10 +64,10 @@ def sample_table(samples: Iterable[Sample]) -> Table:
 async def described(name: str) -> Contents:
     """Read a source to its end and tell what it holds.
 
-    Raises `OptionError` for a name that is no source, and what a feed raises for a bar that is none.
+    Raises `OptionError` for a name that is no source and for one that could not feed a run, and what a feed raises for a bar that is none.
     """
     [found] = await asyncio.to_thread(sources, [name])
-    feed = await open_feed(found.data)
+    feed = CheckedFeed(await open_feed(found.data), name)
     items: list[FeedItem] = [item async for item in feed]
     bars = [item for item in items if isinstance(item, Bar)]
     sample = SAMPLES.get(name.rpartition("=")[2])
@@ -90,8 +92,13 @@ def _sha256(name: str) -> str:
     return "" if name == "-" else hashlib.sha256(Path(name).read_bytes()).hexdigest()
 
 
-def facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
-    """Tell the contents as labelled lines."""
+def as_text(contents: Contents) -> RenderableType:
+    """Tell the contents to a reader."""
+    checksum = [unbroken("sha256", contents.sha256)] if contents.sha256 else []
+    return Group(facts(_facts_of(contents)), *checksum)
+
+
+def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "name", contents.name
     yield "symbol", f"{contents.symbol}, {contents.timeframe} bars"
     yield "rows", f"{contents.rows:,}"
@@ -99,10 +106,10 @@ def facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
     if contents.rows:
         yield "prices", f"{contents.low} to {contents.high}"
     yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
-    for gap in contents.gaps:
-        yield "", f"{gap.missing} missing from {moment(gap.after)} to {moment(gap.before)}"
+    for line in capped([
+        f"{gap.missing:,} missing from {moment(gap.after)} to {moment(gap.before)}" for gap in contents.gaps
+    ]):
+        yield "", line
     yield "repeated bars", f"{contents.duplicates:,}"
     yield "licence", contents.licence or "not known"
     yield "source", contents.source or "not known"
-    if contents.sha256:
-        yield "sha256", contents.sha256

@@ -18,7 +18,7 @@ By = Annotated[
 
 def spend(*, by: By = "agent,model", store: Store = None, as_json: AsJson = False) -> None:
     """Sum attempts, tokens and cost by the given keys; days are UTC."""
-    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.output import console, show, show_json
     from agentic_trading.app.cli.reading import ask_log
     from agentic_trading.app.cli.sums import as_table, as_values, spend_keys
     from agentic_trading.audit.spend import spend_report
@@ -28,4 +28,4 @@ def spend(*, by: By = "agent,model", store: Store = None, as_json: AsJson = Fals
     if as_json:
         show_json(as_values(report))
     else:
-        show(as_table(report))
+        show(as_table(report, console().width))

@@ -2,13 +2,35 @@
 
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agentic_trading.app.cli.output import command_line, counts, facts, heading, moment, rows, table, usd
+from agentic_trading.app.cli.output import (
+    capped,
+    command_line,
+    counts,
+    facts,
+    heading,
+    moment,
+    rows,
+    table,
+    unbroken,
+    usd,
+)
 from agentic_trading.app.report import DataReport, RunReport
+from agentic_trading.app.words import counted
+
+RULES: Final = "rules"
+IN_SAMPLE: Final = "in sample: the rules were written with this sample in view"
+KNOWLEDGE: Final = {
+    "in_sample": "in sample",
+    "post_cutoff": "after the training cutoff",
+    "unknown": "training cutoff unknown",
+}
+"""What a model may have seen of the period while it was trained."""
 
 
 def summary(report: RunReport) -> RenderableType:
@@ -21,7 +43,8 @@ def summary(report: RunReport) -> RenderableType:
         facts(_market(report)),
         heading("Result, in the quote currency"),
         _result(report),
-        Text(_knowledge(report)),
+        Text(),
+        facts(_reading(report)),
         heading("Decisions"),
         facts(_decisions(report)),
         heading("Calls"),
@@ -30,6 +53,7 @@ def summary(report: RunReport) -> RenderableType:
         facts(_orders(report)),
         heading("On record"),
         facts(_record(report)),
+        unbroken("digest", f"sha256:{report.digest}"),
         heading("Next"),
         *(command_line(command) for command in next_steps(report)),
     )
@@ -60,13 +84,18 @@ def _who(report: RunReport) -> str:
 
 def _market(report: RunReport) -> Iterator[tuple[str, str]]:
     for fed in report.data:
-        yield fed.symbol, f"{fed.bars:,} bars, {moment(fed.first)} to {moment(fed.last)} UTC, from {fed.name}"
+        yield (
+            fed.symbol,
+            f"{counted(fed.bars, 'bar')}, {moment(fed.first)} to {moment(fed.last)} UTC, from {fed.name}",
+        )
         yield from _notes(fed)
 
 
 def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
-    for gap in fed.gaps:
-        yield "", f"gap: {gap}"
+    for line in capped([f"gap: {gap}" for gap in fed.gaps]):
+        yield "", line
+    for line in capped([f"quiet: {quiet}" for quiet in fed.quiet]):
+        yield "", line
     if fed.duplicates:
         yield "", f"repeated bars: {fed.duplicates}, left out"
 
@@ -90,20 +119,16 @@ def _share(pnl: Decimal, report: RunReport) -> str:
     return f"{pnl / report.equity_start * 100:+.2f} %" if report.equity_start else "-"
 
 
-def _knowledge(report: RunReport) -> str:
-    if report.provider == "rules":
-        return (
-            "  P&L with no training cutoff (rules). On the shipped samples it is in sample: "
-            "the rules were written with them in view."
-        )
-    said = {
-        "in_sample": "in sample",
-        "post_cutoff": "after the training cutoff",
-        "unknown": "training cutoff unknown",
-    }
-    return "  P&L by what the model may have seen in training, in calls: " + counts({
-        said.get(mark, mark): calls for mark, calls in report.knowledge.items()
-    })
+def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Say how the figures are to be read: what was assumed, and whether the period was known beforehand."""
+    if report.assumed:
+        yield "assumed", "; ".join(report.assumed)
+    if report.provider == RULES:
+        for fed in report.data:
+            yield f"P&L on {fed.symbol}", IN_SAMPLE if fed.is_sample else "unknown: your own data"
+    else:
+        calls = {KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
+        yield "P&L by training cutoff", f"in calls: {counts(calls)}"
 
 
 def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -119,12 +144,17 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
 def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "attempts", f"{report.attempts:,}: {counts(report.attempts_by_outcome)}"
     for kind, became in report.injected.items():
-        yield f"injected {kind}", f"{sum(became.values()):,}: {counts(became)}"
+        hits = sum(became.values())
+        yield f"injected {kind}", f"{hits:,}: {counts(became)}" if hits else "0"
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
-    yield "cost", f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %)"
+    free = "; rules cost nothing, --budget-usd binds with a priced model" if report.provider == RULES else ""
+    yield "cost", f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %){free}"
     if report.in_doubt:
-        yield "in doubt", f"{report.in_doubt:,} calls may have been billed unseen; they are charged in full"
+        yield (
+            "in doubt",
+            f"{counted(report.in_doubt, 'call')} that may have been billed unseen, charged in full",
+        )
 
 
 def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -132,10 +162,22 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
     why = f" ({counts(report.intents_rejected)})" if refused else ""
     yield "intents", f"{report.intents:,} · refused by pre-trade limits {refused:,}{why}"
     yield "sent", f"orders {report.orders:,} · fills {report.fills:,} · fees {report.fees:,.2f}"
+    if report.cancelled:
+        yield "cancelled", f"{sum(report.cancelled.values()):,}: {counts(report.cancelled)}"
+    for order in report.working:
+        left = f"{order.side} {order.left} {order.symbol} {order.order_type}"
+        yield "still working", f"{left}, until {moment(order.expires_at)}"
+    for held in report.open_positions:
+        yield (
+            "open at the end",
+            f"{held.quantity:+} {held.symbol} at {held.mark}, unrealised {_signed(held.unrealised)}",
+        )
     yield "equity", f"{report.equity_start:,.2f} to {report.equity_end:,.2f}"
 
 
 def _record(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "log", str(report.log)
     yield "decision log", str(report.decision_log)
-    yield "digest", f"sha256:{report.digest}"
+    if report.run_number > 1:
+        own = f"run {report.run_number} has ids of its own: its digest is not that of an earlier run"
+        yield "", f"{own}; `replay run` compares a run with itself"

@@ -9,6 +9,13 @@ from agentic_trading.audit.trace import CallNode, EventNode, TraceNode
 from agentic_trading.desk.blotter import verdict_of
 from agentic_trading.llm.interaction import LLMInteraction
 
+LAYERS: Final = "(layers)"
+"""Stands for a line for each layer of an assessment: its score, its first finding, and what that rests on."""
+
+SIZED: Final = (
+    "sized: sizing.sized_by sizing.equity sizing.risk_pct sizing.position sizing.pending sizing.gross"
+)
+
 SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "trigger": (
         "bar: bar.symbol bar.timeframe bar.close_time bar.open bar.high bar.low bar.close bar.volume",
@@ -17,14 +24,15 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "skip": ("reason detail",),
     "assessment": (
         "verdict stand_aside total threshold vetoed_by risk_reward judgement.confidence",
-        "plan: plan.side plan.entry_type plan.entry plan.stop plan.risk_reward",
+        LAYERS,
+        "plan: plan.side plan.entry_type plan.entry plan.stop plan.target plan.risk_reward",
         "judgement.rationale",
     ),
     "no_decision": ("reason.category reason.description",),
     "intent.skipped": ("reason position",),
-    "intent.rejected": ("rule was allowed",),
-    "order.intent": ("side quantity kind limit_price stop_loss take_profit", "reason"),
-    "order.rejected": ("rule was allowed",),
+    "intent.rejected": ("rule was allowed", "side quantity", SIZED),
+    "order.intent": ("side quantity kind limit_price stop_loss take_profit", SIZED, "reason"),
+    "order.rejected": ("rule was allowed", "side quantity", SIZED),
     "fill.strategy": (
         "algo order_type slices interval_seconds limit_offset_bps deadline_seconds on_deadline confidence",
         "rationale",
@@ -67,11 +75,28 @@ def _attempt(attempt: LLMInteraction) -> str:
 
 def _chosen(body: Mapping[str, Any], lines: tuple[str, ...]) -> Iterator[str]:
     for line in lines:
+        if line == LAYERS:
+            yield from _layers(_value_at(body, "judgement.layers"))
+            continue
         label, _, names = line.rpartition(": ")
         values = ((name.rpartition(".")[2], _value_at(body, name)) for name in names.split())
         facts = [f"{name} {_spelled(value)}" for name, value in values if _says_something(value)]
         if facts:
             yield printable((f"{label}: " if label else "") + " · ".join(facts))
+
+
+def _layers(layers: Any) -> Iterator[str]:
+    for name, judged in layers.items() if isinstance(layers, Mapping) else ():
+        findings = _value_at(judged, "findings")
+        first = findings[0] if isinstance(findings, list) and findings else None
+        score, text, cited = (
+            _value_at(judged, "score"),
+            _value_at(first, "text"),
+            _value_at(first, "evidence_ids"),
+        )
+        scored = f"{score:+d}" if isinstance(score, int) else "no score"
+        rests_on = f" ({_spelled(cited)})" if cited else ""
+        yield printable(f"{name} {scored}: {text or 'no finding'}{rests_on}")
 
 
 def _plain(body: Mapping[str, Any]) -> Iterator[str]:
@@ -80,7 +105,7 @@ def _plain(body: Mapping[str, Any]) -> Iterator[str]:
     yield printable(" · ".join(scalars))
 
 
-def _value_at(body: Mapping[str, Any], name: str) -> Any:
+def _value_at(body: Any, name: str) -> Any:
     value: Any = body
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

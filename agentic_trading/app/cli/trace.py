@@ -10,6 +10,7 @@ from agentic_trading.app.cli.sessions import AsJson, Store, log_of
 app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
 
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
+All = Annotated[bool, typer.Option("--all", help="Chains without a call too.")]
 TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID", help="A chain that `trace list` names.")]
 RecordId = Annotated[
     str, typer.Argument(metavar="FILL_ID", help="A fill, or any other event, envelope or interaction.")
@@ -17,17 +18,24 @@ RecordId = Annotated[
 
 
 @app.command("list")
-def list_traces(*, limit: Limit = 20, store: Store = None, as_json: AsJson = False) -> None:
-    """Name the decision chains that went on last, the last one first."""
-    from agentic_trading.app.cli.chains import chain_table
-    from agentic_trading.app.cli.output import show, show_json
+def list_traces(
+    *, limit: Limit = 20, every: All = False, store: Store = None, as_json: AsJson = False
+) -> None:
+    """Name the decision chains that went on last, the last one first, and what came of each.
+
+    Chains in which nobody was asked, such as a trigger that was skipped, are left out without --all.
+    """
+    from dataclasses import asdict
+
+    from agentic_trading.app.cli.chains import chain_table, listed
+    from agentic_trading.app.cli.output import console, show, show_json
     from agentic_trading.app.cli.reading import ask_log
 
-    chains = ask_log(log_of(store), lambda records: records.traces(limit))
+    chains = ask_log(log_of(store), lambda records: listed(records, limit, with_calls=not every))
     if as_json:
-        show_json(chains)
+        show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
     else:
-        show(chain_table(chains))
+        show(chain_table(chains, console().width))
 
 
 @app.command("show")

@@ -5,7 +5,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agentic_trading.bus.broker import MAX_MESSAGE_BYTES, Backlog, BrokerStatistics, Subscription
+from agentic_trading.bus.broker import (
+    MAX_HEAD_BYTES,
+    MAX_MESSAGE_BYTES,
+    Backlog,
+    BrokerStatistics,
+    Subscription,
+)
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
 from agentic_trading.bus.lanes import KeyLanes
 from agentic_trading.bus.message import Delivery, Message
@@ -38,6 +44,10 @@ class MemoryBroker:
         size, allowed = len(message.value), self._max_message_bytes * topic.room
         if size > allowed:
             raise MessageTooLargeError(topic.name, size, allowed)
+        if message.head_size > MAX_HEAD_BYTES * topic.room:
+            raise MessageTooLargeError(
+                topic.name, message.head_size, MAX_HEAD_BYTES * topic.room, "key and headers"
+            )
         self._log(topic.name).append(message)
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:

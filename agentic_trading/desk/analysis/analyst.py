@@ -183,11 +183,20 @@ class CmtAnalyst:
 
 
 def _trigger_body(trigger: Trigger, snapshot: MarketSnapshot) -> dict[str, Any]:
-    """Tell what happened, and on which bar: it is where the question `why this order` ends."""
-    bar = snapshot.frames[snapshot.decision].last.bar
+    """Tell what happened, and on which bar: it is where the question `why this order` ends.
+
+    `parts` of the bars that the bar is made of were there, and `expected` would have been without a hole.
+    """
+    closed = snapshot.frames[snapshot.decision].last
+    bar = closed.bar
     return {
         "kind": trigger.kind,
         "detail": trigger.detail,
-        "bar": {**bar.model_dump(mode="json"), "close_time": utc_text(bar.close_time)},
+        "bar": {
+            **bar.model_dump(mode="json"),
+            "close_time": utc_text(bar.close_time),
+            "parts": closed.parts,
+            "expected": closed.expected,
+        },
         "last_close": str(last_close(snapshot)),
     }

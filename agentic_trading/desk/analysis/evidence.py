@@ -62,6 +62,7 @@ def layer_evidence(snapshot: MarketSnapshot) -> dict[Layer, Content]:
             **_rows(Layer.TREND, trend),
             "swings": _swing_labels(trend),
             "conflicts": _conflicts(trend),
+            **_incomplete(snapshot),
         },
         Layer.LEVELS: {**_nearest(levels), "swings": _swings(levels, snapshot.decision), **_absent(levels)},
         Layer.INDICATORS: _rows(Layer.INDICATORS, inputs[Layer.INDICATORS]),
@@ -107,6 +108,17 @@ def _conflicts(trend: Mapping[str, Any]) -> list[str]:
         f"{pair['lower']} {pair['lower_direction']}, {pair['higher']} {pair['higher_direction']}"
         for pair in trend["conflicts"]
     ]
+
+
+def _incomplete(snapshot: MarketSnapshot) -> Content:
+    """Say which of the last bars have a hole in them; nothing where none has."""
+    lasts = {timeframe: frame.last for timeframe, frame in snapshot.frames.items()}
+    holed = [
+        f"{timeframe}: {last.parts} of {last.expected} bars"
+        for timeframe, last in lasts.items()
+        if not last.complete
+    ]
+    return {"incomplete": holed} if holed else {}
 
 
 def _nearest(levels: Mapping[str, Any]) -> Content:

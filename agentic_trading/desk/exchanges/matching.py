@@ -32,15 +32,16 @@ class Market:
 class Matching:
     """What one bar does, in the order in which it is assumed to have happened.
 
-    1. Before the open: deadlines that have passed end an order or make it a market order, new orders get
-       their price.
+    1. Before the open: an order whose intent has expired ends, deadlines that have passed end an order or make it
+       a market order, new orders get their price.
     2. At the open: stops that the open is beyond, then market orders and limit orders new to the market.
     3. Inside the bar: stops, then targets, then resting limit orders, each followed by its own stop.
     4. At the close: what must be filled at once or not at all is cancelled.
 
     Within a step orders go in order of submission. Nobody knows what came first inside a bar, so the worse is
     assumed: a stop before a target, and no target for what a resting order filled in the same bar. A resting
-    order is not filled by a bar that closes after its deadline.
+    order is not filled by a bar that closes after its deadline, and none opens a position at or beyond its own
+    stop or target: the plan has passed.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class Matching:
         return self._reports
 
     def _wake(self, w: Working) -> None:
+        if w.order.void_from is not None and w.order.void_from <= self._bar.open_time:
+            self._end(w, CancelReason.INTENT_EXPIRED)
         if w.left > 0 and w.order.expires_at <= self._bar.open_time:
             if w.order.on_expiry == "cancel":
                 self._end(w, CancelReason.DEADLINE)
@@ -137,6 +140,9 @@ class Matching:
     def _fill(self, w: Working, reach: Reach | None, cause: FillCause) -> bool:
         """Trade as much of the order as volume, position and money allow; tell whether anything was."""
         if reach is None or w.left == 0:
+            return False
+        if w.has_passed(reach.price):
+            self._end(w, CancelReason.PLAN_PASSED)
             return False
         wanted = self._wanted(w)
         if wanted == 0:

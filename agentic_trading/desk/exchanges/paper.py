@@ -1,6 +1,6 @@
 """An exchange on paper: deterministic fills from closed bars, assumed for the worse where a bar does not tell."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from decimal import Decimal
 
 from agentic_trading.desk.exchange import (
@@ -25,22 +25,25 @@ DEFAULT_COSTS = Costs()
 class PaperExchange:
     """Keep the promise of `Exchange` with bars alone; `Matching` says in which order things happen in a bar.
 
-    `cash` is the starting balance in the quote currency that all instruments share. `max_participation` is
+    `instruments` are looked at anew for each bar and order, so that their grids may become finer. `cash` is the
+    starting balance in the quote currency that all of them share. `max_participation` is
     the share of a bar's volume that all orders together may take, in 0 to 1. Shorts are allowed unless
     `allow_short` is False; no position is worth more than the equity when it is opened (see `Holdings`).
     """
 
     def __init__(
         self,
-        instruments: Iterable[Instrument],
+        instruments: Mapping[str, Instrument],
         *,
         cash: Decimal,
         costs: Costs = DEFAULT_COSTS,
         max_participation: Decimal = Decimal("0.25"),
         allow_short: bool = True,
     ) -> None:
-        self._markets = {i.symbol: Market(i, costs, max_participation) for i in instruments}
-        currencies = sorted({market.instrument.quote_currency for market in self._markets.values()})
+        self._instruments = instruments
+        self._costs = costs
+        self._max_participation = max_participation
+        currencies = sorted({instrument.quote_currency for instrument in instruments.values()})
         if len(currencies) != 1:
             raise OrderRefusedError("quote currencies", currencies, "one that all instruments share")
         self._holdings = Holdings(cash, currencies[0], costs, allow_short=allow_short)
@@ -96,9 +99,9 @@ class PaperExchange:
         self._working = {order_id: w for order_id, w in self._working.items() if w.is_open}
 
     def _market(self, symbol: str) -> Market:
-        if symbol not in self._markets:
-            raise OrderRefusedError("symbol", symbol, ", ".join(sorted(self._markets)))
-        return self._markets[symbol]
+        if symbol not in self._instruments:
+            raise OrderRefusedError("symbol", symbol, ", ".join(sorted(self._instruments)))
+        return Market(self._instruments[symbol], self._costs, self._max_participation)
 
     def _check_grid(self, order: Order, instrument: Instrument) -> None:
         prices: dict[str, Price | None] = {

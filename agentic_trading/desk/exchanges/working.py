@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from agentic_trading.desk.exchange import Cancellation, CancelReason, Order
-from agentic_trading.desk.instrument import ZERO
+from agentic_trading.desk.instrument import ZERO, Side
 
 
 @dataclass(slots=True)
@@ -37,6 +37,15 @@ class Working:
     @property
     def at_market(self) -> bool:
         return self.order.order_type == "market" or self.crossing
+
+    def has_passed(self, price: Decimal) -> bool:
+        """Tell whether to open at `price` would be at or beyond the order's own stop or target."""
+        if self.order.reduce_only:
+            return False
+        low, high = self.order.stop_loss, self.order.take_profit
+        if self.order.side is Side.SELL:
+            low, high = high, low
+        return (low is not None and price <= low) or (high is not None and price >= high)
 
     def end(self, reason: CancelReason, at: datetime) -> Cancellation:
         """Give up what is left, which must be something; what was filled stays guarded."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -41,6 +41,14 @@ class ExecutionSettings:
     answer_within: timedelta = timedelta(seconds=60)
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A fill strategy, and the market's time at which it was there: that of the intent, or of a later answer."""
+
+    strategy: FillStrategy
+    known_at: datetime
+
+
 class ExecutionAgent:
     """Ask for a fill strategy, check it again, and put what came of it on record."""
 
@@ -55,7 +63,7 @@ class ExecutionAgent:
 
     async def decide(
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
-    ) -> FillStrategy | NoDecision:
+    ) -> Chosen | NoDecision:
         """Return the model's strategy inside the limits, or why there is none: never a default.
 
         `bars` are the last closed ones, oldest first, and `spread_bps` the whole spread. The intent is put on
@@ -73,9 +81,9 @@ class ExecutionAgent:
         cause = answer.interaction_id
         if isinstance(outcome, NoDecision):
             await self._record.no_decision(intent, outcome, request_hash=asked, cause=cause)
-        else:
-            await self._record.strategy(intent, outcome, request_hash=asked, cause=cause)
-        return outcome
+            return outcome
+        await self._record.strategy(intent, outcome, request_hash=asked, cause=cause)
+        return Chosen(outcome, max(intent.as_of, answer.result.finished_at or intent.as_of))
 
     def envelope(
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal

@@ -28,7 +28,7 @@ async def market_now(intents: Iterable[OrderIntent], bars: Sequence[Bar], exchan
     """Run the same intents through a fresh `exchange` as market orders on the first bar after each decision.
 
     Sizes, stops and targets stay as they are, and so do costs and the share of volume: the difference to the
-    real run is what the fill strategies were worth. `bars` are those of the run, in order; empty ones raise
+    real run is what the fill strategies were worth, the time that it took to choose them included. `bars` are those of the run, in order; empty ones raise
     `ValueError`.
     """
     waiting = sorted(intents, key=lambda intent: intent.as_of)
@@ -64,6 +64,7 @@ def _at_market(intent: OrderIntent) -> Order:
         active_from=intent.as_of,
         expires_at=intent.expires_at,
         on_expiry="cross",
+        void_from=intent.expires_at if intent.kind == "entry" else None,
         max_participation=WHOLE_SHARE,
         reduce_only=intent.kind == "exit",
         stop_loss=intent.stop_loss,

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from agentic_trading.canonical import utc_text
-from agentic_trading.desk.instrument import BPS, EXACT
+from agentic_trading.desk.instrument import BPS, EXACT, ZERO
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import NoBarsError
 
@@ -30,15 +30,16 @@ def execution_evidence(
 ) -> list[Evidence]:
     """Return bars, volume and volatility of the last closed bars, oldest first, as evidence E1 to E3.
 
-    Basis points are rounded to hundredths and shares of volume to millionths, half to even. Raises
+    Means, the median and the share of volume are over the bars that traded, and `without_trades` says how many
+    did not. Basis points are rounded to hundredths and shares of volume to millionths, half to even. Raises
     `NoBarsError` without a bar.
     """
     if not bars:
         raise NoBarsError(symbol)
     return [
         Evidence("bars", _bars(bars)),
-        Evidence("volume", _volume(bars, quantity)),
-        Evidence("volatility", _volatility(bars, spread_bps)),
+        Evidence("volume", {**_counts(bars), **_volume(bars, quantity)}),
+        Evidence("volatility", {**_counts(bars), **_volatility(bars, spread_bps)}),
     ]
 
 
@@ -55,28 +56,38 @@ def _bars(bars: Sequence[Bar]) -> dict[str, Any]:
 
 
 def _volume(bars: Sequence[Bar], quantity: Decimal) -> dict[str, Any]:
-    volumes = [bar.volume for bar in bars]
-    mean = EXACT.divide(sum(volumes, Decimal(0)), len(volumes))
+    volumes = [bar.volume for bar in _traded(bars)] or [ZERO]
+    mean = EXACT.divide(sum(volumes, ZERO), len(volumes))
     return {
-        "bars": len(bars),
         "mean": _rounded(mean, MILLIONTH),
         "median": _rounded(median(volumes), MILLIONTH),
-        "last": volumes[-1],
+        "last": bars[-1].volume,
         "order_to_mean": _rounded(EXACT.divide(quantity, mean), MILLIONTH) if mean else None,
     }
 
 
 def _volatility(bars: Sequence[Bar], spread_bps: Decimal) -> dict[str, Any]:
-    ranges = [_in_bps(EXACT.subtract(bar.high, bar.low), bar.close) for bar in bars]
+    ranges = [_range_bps(bar) for bar in _traded(bars)] or [ZERO]
     move = _in_bps(EXACT.subtract(bars[-1].close, bars[0].open), bars[0].open)
     return {
-        "bars": len(bars),
-        "mean_range_bps": _rounded(EXACT.divide(sum(ranges, Decimal(0)), len(ranges)), CENT),
-        "last_range_bps": _rounded(ranges[-1], CENT),
+        "mean_range_bps": _rounded(EXACT.divide(sum(ranges, ZERO), len(ranges)), CENT),
+        "last_range_bps": _rounded(_range_bps(bars[-1]), CENT),
         "widest_range_bps": _rounded(max(ranges), CENT),
         "move_bps": _rounded(move, CENT),
         "spread_bps": spread_bps,
     }
+
+
+def _counts(bars: Sequence[Bar]) -> dict[str, Any]:
+    return {"bars": len(bars), "without_trades": len(bars) - len(_traded(bars))}
+
+
+def _traded(bars: Sequence[Bar]) -> list[Bar]:
+    return [bar for bar in bars if bar.volume]
+
+
+def _range_bps(bar: Bar) -> Decimal:
+    return _in_bps(EXACT.subtract(bar.high, bar.low), bar.close)
 
 
 def _in_bps(part: Decimal, whole: Decimal) -> Decimal:

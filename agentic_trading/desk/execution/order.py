@@ -10,12 +10,28 @@ from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.instrument import EXACT, Instrument, Price, Quantity, Side
 
 
+class Sizing(BaseModel, frozen=True):
+    """What a quantity rests on: the account when it was chosen, and which bound chose it.
+
+    `equity` is in the quote currency, and so is `gross`, the value of all positions and open entries of all symbols
+    at their marks. `position` and `pending` are of the symbol, signed. `risk_pct` is the part of the equity that an
+    entry may lose at its stop. `sized_by` is `position` for an exit, which closes all of it.
+    """
+
+    equity: Decimal
+    position: Decimal
+    pending: Decimal
+    gross: Decimal
+    risk_pct: Decimal | None
+    sized_by: Literal["risk", "exposure", "notional", "position"]
+
+
 class OrderIntent(BaseModel, frozen=True):
     """What shall be bought or sold, decided and sized by code; how it is filled is still open.
 
     `arrival_price` is the last close at `as_of`, against which fills are judged. `limit_price` is the worst
     price at which an entry is still wanted; None takes the market. An exit only reduces, and has no stop or
-    target. `causation_id` is the event that asked for it.
+    target. `sizing` says what the quantity rests on. `causation_id` is the event that asked for it.
     """
 
     intent_id: str
@@ -27,6 +43,7 @@ class OrderIntent(BaseModel, frozen=True):
     limit_price: Price | None = None
     stop_loss: Price | None = None
     take_profit: Price | None = None
+    sizing: Sizing | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
     as_of: AwareDatetime
     expires_at: AwareDatetime
@@ -78,9 +95,11 @@ class FillLimits(BaseModel, frozen=True):
         lifetime_s = max(1, int((intent.expires_at - intent.as_of).total_seconds()))
         may_cross = self.may_cross and intent.limit_price is None
         patient = tuple(kind for kind in self.allowed_order_types if kind != "market" or may_cross)
-        slices = int(EXACT.divide_int(intent.quantity, self.min_slice_quantity))
+        least = max(self.min_slice_quantity, instrument.min_quantity)
+        slices = int(EXACT.divide_int(intent.quantity, least))
         narrower = {
             "max_deadline_s": min(self.max_deadline_s, lifetime_s),
+            "min_slice_quantity": least,
             "max_slices": max(1, min(self.max_slices, slices)),
             "tick_size": instrument.tick_size,
             "lot_size": instrument.lot_size,

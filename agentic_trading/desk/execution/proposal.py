@@ -49,15 +49,17 @@ def propose_entry(
     limit = None if proposal.entry is None else instrument.adverse_price(proposal.entry, side.opposite)
     stop = instrument.adverse_price(proposal.stop, side.opposite)
     entry = facts.last_close if limit is None else limit
-    quantity = size_position(facts.equity, entry, stop, proposal.risk_pct, limits, instrument)
-    if quantity < instrument.min_quantity:
+    size = size_position(facts.equity, entry, stop, proposal.risk_pct, limits, instrument)
+    sizing = facts.sizing(size.by, proposal.risk_pct)
+    if size.quantity < instrument.min_quantity:
         allowed = f"at least {instrument.min_quantity}; a nearer stop or more equity gives more"
-        return Rejection(rule="min_quantity", was=str(quantity), allowed=allowed)
+        small = Rejection(rule="min_quantity", was=str(size.quantity), allowed=allowed)
+        return small.of(side, size.quantity, sizing)
     intent = OrderIntent(
         intent_id=derived_id("intent", proposal.trace_id, proposal.causation_id, "entry"),
         symbol=instrument.symbol,
         side=side,
-        quantity=quantity,
+        quantity=size.quantity,
         kind="entry",
         arrival_price=facts.last_close,
         limit_price=limit,
@@ -65,13 +67,14 @@ def propose_entry(
         take_profit=None
         if proposal.target is None
         else instrument.adverse_price(proposal.target, side.opposite),
+        sizing=sizing,
         reason=proposal.reason,
         as_of=proposal.as_of,
         expires_at=proposal.expires_at,
         trace_id=proposal.trace_id,
         causation_id=proposal.causation_id,
     )
-    return check_intent(intent, limits, instrument, facts)
+    return _checked(intent, limits, instrument, facts)
 
 
 def propose_exit(
@@ -95,10 +98,20 @@ def propose_exit(
         quantity=facts.position.copy_abs(),
         kind="exit",
         arrival_price=facts.last_close,
+        sizing=facts.sizing("position"),
         reason=reason,
         as_of=as_of,
         expires_at=expires_at,
         trace_id=trace_id,
         causation_id=causation_id,
     )
-    return check_intent(intent, limits, instrument, facts)
+    return _checked(intent, limits, instrument, facts)
+
+
+def _checked(
+    intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
+) -> Approved | Rejection:
+    outcome = check_intent(intent, limits, instrument, facts)
+    if isinstance(outcome, Rejection):
+        return outcome.of(intent.side, intent.quantity, intent.sizing)
+    return outcome

@@ -1,14 +1,14 @@
 """Limits that stand between a plan and an intent, and again between an order and the exchange."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
 from agentic_trading.desk.exchange import Order
-from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.order import OrderIntent, Sizing
 from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side, round_down
 
 Percent = Annotated[Decimal, Field(gt=0, le=100)]
@@ -17,15 +17,19 @@ Percent = Annotated[Decimal, Field(gt=0, le=100)]
 class RiskLimits(BaseModel, frozen=True):
     """What no order may pass, whoever asks for it.
 
-    Notionals are in the quote currency. `max_exposure_pct` bounds a position's value by the equity; below
-    100 it leaves room for fees. `price_collar_bps` is the farthest that a price may stand from the last
-    close. Size does not bound an exit: a limit must not lock a position in.
+    Notionals are in the quote currency. `max_exposure_pct` bounds a position's value by the equity, and
+    `max_gross_pct` the value of all positions and open entries of all symbols; below 100 they leave room for fees.
+    `price_collar_bps` is the farthest that a price may stand from the last close. `max_tick_bps` is the coarsest
+    tick, in parts of the last close, on which a position may be opened: on a coarser one prices say too little. Size
+    does not bound an exit, nor do halts and ticks: a limit must not lock a position in.
     """
 
     max_order_notional: Annotated[Decimal, Field(gt=0)] = Decimal(100_000)
     max_position_notional: Annotated[Decimal, Field(gt=0)] = Decimal(100_000)
     max_exposure_pct: Percent = Decimal(95)
+    max_gross_pct: Percent = Decimal(95)
     price_collar_bps: Annotated[Decimal, Field(gt=0, lt=10_000)] = Decimal(500)
+    max_tick_bps: Annotated[Decimal, Field(gt=0, lt=10_000)] = Decimal(10)
     max_orders_per_minute: Annotated[int, Field(ge=1)] = 60
     max_open_orders: Annotated[int, Field(ge=1)] = 40
     require_stop: bool = True
@@ -36,16 +40,39 @@ class RiskFacts:
     """What is known when a limit is checked.
 
     `equity` is at the last close. `position` is signed, and so is `pending`: what open entries would add to
-    it. `open_orders` counts orders with something left to fill, `orders_last_minute` those submitted in the
-    60 seconds up to now.
+    it. `gross` is what all positions and open entries of all symbols are worth at their marks, long and short added.
+    `halted` says that nothing traded in the last bar. `open_orders` counts orders with something left to fill,
+    `orders_last_minute` those submitted in the 60 seconds up to now.
     """
 
     last_close: Decimal
     equity: Decimal
     position: Decimal = ZERO
     pending: Decimal = ZERO
+    gross: Decimal = ZERO
+    halted: bool = False
     open_orders: int = 0
     orders_last_minute: int = 0
+
+    def with_approved(self, intents: Iterable[OrderIntent]) -> "RiskFacts":
+        """Return the facts as they are once the orders of these intents are open, for any other symbol."""
+        added = (EXACT.multiply(i.quantity, i.reference_price) for i in intents if i.kind == "entry")
+        return replace(self, gross=EXACT.add(self.gross, sum(added, ZERO)))
+
+    def sizing(
+        self,
+        sized_by: Literal["risk", "exposure", "notional", "position"],
+        risk_pct: Decimal | None = None,
+    ) -> Sizing:
+        """Return what of these facts goes on record with a quantity."""
+        return Sizing(
+            equity=self.equity,
+            position=self.position,
+            pending=self.pending,
+            gross=self.gross,
+            risk_pct=risk_pct,
+            sized_by=sized_by,
+        )
 
 
 class Approved(BaseModel, frozen=True):
@@ -55,11 +82,31 @@ class Approved(BaseModel, frozen=True):
 
 
 class Rejection(BaseModel, frozen=True):
-    """The first rule that was broken, the value that broke it, and what would have passed."""
+    """The first rule that was broken, the value that broke it, and what would have passed.
+
+    `side`, `quantity` and `sizing` tell what was rejected, where that is known.
+    """
 
     rule: str
     was: str
     allowed: str
+    side: Side | None = None
+    quantity: Decimal | None = None
+    sizing: Sizing | None = None
+
+    def of(self, side: Side, quantity: Decimal, sizing: Sizing | None) -> "Rejection":
+        """Return the same rejection, telling what was rejected."""
+        return Rejection(
+            rule=self.rule, was=self.was, allowed=self.allowed, side=side, quantity=quantity, sizing=sizing
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A quantity in whole lots, and which bound chose it."""
+
+    quantity: Decimal
+    by: Literal["risk", "exposure", "notional"]
 
 
 def check_intent(
@@ -91,7 +138,7 @@ def size_position(
     risk_pct: Decimal,
     limits: RiskLimits,
     instrument: Instrument,
-) -> Decimal:
+) -> Size:
     """Return the quantity that loses `risk_pct` percent of `equity` between `entry` and `stop`, before costs.
 
     Rounded down to lots and bounded by the limits on notional and exposure. It is 0 where the stop stands at
@@ -99,17 +146,22 @@ def size_position(
     """
     distance = EXACT.subtract(entry, stop).copy_abs()
     if distance == 0 or equity <= 0:
-        return ZERO
+        return Size(ZERO, "risk")
     at_risk = EXACT.multiply(equity, EXACT.divide(risk_pct, 100))
-    affordable = EXACT.divide(_largest_position(limits, equity), entry)
-    largest = EXACT.divide(limits.max_order_notional, entry)
-    return instrument.lots(min(EXACT.divide(at_risk, distance), affordable, largest))
+    bounds = (
+        Size(EXACT.divide(at_risk, distance), "risk"),
+        Size(EXACT.divide(_largest_position(limits, equity), entry), "exposure"),
+        Size(EXACT.divide(limits.max_order_notional, entry), "notional"),
+    )
+    least = min(bounds, key=lambda bound: bound.quantity)
+    return replace(least, quantity=instrument.lots(least.quantity))
 
 
 def _broken_by_intent(
     intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
 ) -> Iterator[Rejection]:
     if intent.kind == "entry":
+        yield from _untradable(limits, instrument, facts)
         yield from _broken_by_size(intent.side, intent.quantity, intent.reference_price, limits, facts)
         yield from _broken_by_exits(intent, limits)
     elif intent.quantity > EXACT.multiply(-intent.side.sign, facts.position):
@@ -153,12 +205,33 @@ def _broken_by_size(
     worth, largest = EXACT.multiply(after, price), _largest_position(limits, facts.equity)
     if after > before.copy_abs() and worth > largest:
         yield Rejection(rule="max_position", was=str(worth), allowed=f"at most {largest}")
+    added = EXACT.multiply(EXACT.subtract(after, before.copy_abs()), price)
+    gross, most = EXACT.add(facts.gross, added), _part(facts.equity, limits.max_gross_pct)
+    if added > 0 and gross > most:
+        yield Rejection(rule="max_gross", was=str(gross), allowed=f"at most {most} over all symbols")
+
+
+def _untradable(limits: RiskLimits, instrument: Instrument, facts: RiskFacts) -> Iterator[Rejection]:
+    """Yield what keeps a market from being entered at all: it stands still, or its prices are too coarse."""
+    if facts.halted:
+        yield Rejection(
+            rule="halted", was="nothing traded in the last bar", allowed="an entry after a bar with trades"
+        )
+    tick_bps = EXACT.divide(EXACT.multiply(instrument.tick_size, BPS), facts.last_close)
+    if tick_bps > limits.max_tick_bps:
+        was = f"{instrument.tick_size} at a price of {facts.last_close}, {tick_bps:.4g} bps"
+        yield Rejection(
+            rule="coarse_tick", was=was, allowed=f"at most {limits.max_tick_bps} bps of the price"
+        )
 
 
 def _largest_position(limits: RiskLimits, equity: Decimal) -> Decimal:
     """Return the most that a position may be worth, in the quote currency."""
-    exposure = EXACT.multiply(equity, EXACT.divide(limits.max_exposure_pct, 100))
-    return min(limits.max_position_notional, max(exposure, ZERO))
+    return min(limits.max_position_notional, _part(equity, limits.max_exposure_pct))
+
+
+def _part(equity: Decimal, percent: Decimal) -> Decimal:
+    return max(EXACT.multiply(equity, EXACT.divide(percent, 100)), ZERO)
 
 
 def _broken_by_exits(intent: OrderIntent, limits: RiskLimits) -> Iterator[Rejection]:

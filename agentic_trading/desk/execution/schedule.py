@@ -10,16 +10,22 @@ from agentic_trading.desk.instrument import EXACT, limit_from, round_down
 from agentic_trading.ids import derived_id
 
 
-def plan_orders(intent: OrderIntent, strategy: FillStrategy, limits: FillLimits) -> list[Order]:
+def plan_orders(
+    intent: OrderIntent, strategy: FillStrategy, limits: FillLimits, *, known_at: datetime
+) -> list[Order]:
     """Return the orders of a checked strategy: one a slice, quantities adding up to the intent's exactly.
 
-    The first may be filled by the bar that opens at `intent.as_of`, each next one an interval of whole bars
-    later; all end at the same deadline. Equal arguments give equal orders, ids included.
+    The first may be filled by the first bar that opens at or after both `intent.as_of` and `known_at`, when the
+    strategy was there; each next one an interval of whole bars later. All end at the same deadline, counted from the
+    first, and those of an entry at the end of the intent at the latest. Equal arguments give equal orders, ids
+    included.
     """
+    start = _first_open(intent.as_of, known_at, timedelta(seconds=limits.bar_seconds))
+    deadline = start + timedelta(seconds=strategy.deadline_seconds)
     interval = limits.interval(strategy.interval_seconds)
     quantities = slice_quantities(intent.quantity, strategy.slices, limits.lot_size)
     return [
-        _order(intent, strategy, limits, number, quantity, intent.as_of + number * interval)
+        _order(intent, strategy, limits, number, quantity, start + number * interval, deadline)
         for number, quantity in enumerate(quantities)
     ]
 
@@ -37,8 +43,8 @@ def _order(
     number: int,
     quantity: Decimal,
     start: datetime,
+    deadline: datetime,
 ) -> Order:
-    deadline = intent.as_of + timedelta(seconds=strategy.deadline_seconds)
     ends_with_day = strategy.time_in_force == "day" and _midnight_after(start) < deadline
     is_priced = strategy.order_type != "market"
     by_arrival = is_priced and strategy.price_reference == "arrival"
@@ -55,6 +61,7 @@ def _order(
         active_from=start,
         expires_at=_midnight_after(start) if ends_with_day else deadline,
         on_expiry="cancel" if ends_with_day else strategy.on_deadline,
+        void_from=intent.expires_at if intent.kind == "entry" else None,
         max_participation=strategy.max_participation,
         reduce_only=intent.kind == "exit",
         stop_loss=intent.stop_loss,
@@ -62,6 +69,11 @@ def _order(
         trace_id=intent.trace_id,
         causation_id=strategy_id(intent.intent_id),
     )
+
+
+def _first_open(as_of: datetime, known_at: datetime, bar: timedelta) -> datetime:
+    """Return when the first bar opens that does so neither before `as_of` nor before `known_at`."""
+    return as_of + max(0, -((as_of - known_at) // bar)) * bar
 
 
 def _arrival_limit(intent: OrderIntent, strategy: FillStrategy, limits: FillLimits) -> Decimal:

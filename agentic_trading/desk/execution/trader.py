@@ -1,12 +1,12 @@
 """The way to the exchange and back: limits once more, orders out, fills on record."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from agentic_trading.desk.exchange import Cancellation, Exchange, Order, Report
+from agentic_trading.desk.exchange import Account, Cancellation, Exchange, OpenOrder, Order, Report
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.record import TradeRecord
 from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_order
@@ -29,27 +29,33 @@ class Trader:
         self,
         exchange: Exchange,
         record: TradeRecord,
-        instruments: Iterable[Instrument],
+        instruments: Mapping[str, Instrument],
         fill_limits: FillLimits,
         risk_limits: RiskLimits,
     ) -> None:
         self._exchange = exchange
         self._record = record
-        self._instruments = {instrument.symbol: instrument for instrument in instruments}
+        self._instruments = instruments
         self._fill_limits = fill_limits
         self._risk_limits = risk_limits
-        self._closes: dict[str, Decimal] = {}
+        self._last: dict[str, Bar] = {}
         self._submitted: deque[datetime] = deque()
 
-    async def place(self, intent: OrderIntent, strategy: FillStrategy) -> Sequence[Order] | Rejection:
-        """Submit and record the orders of a strategy: all of them, or none if a limit stops one."""
+    async def place(
+        self, intent: OrderIntent, strategy: FillStrategy, *, known_at: datetime
+    ) -> Sequence[Order] | Rejection:
+        """Submit and record the orders of a strategy: all of them, or none if a limit stops one.
+
+        `known_at` is when the strategy was there: no bar that opened before it fills an order.
+        """
         instrument = self._instruments[intent.symbol]
         limits = self._fill_limits.narrowed_to(intent, instrument)
-        orders = plan_orders(intent, strategy, limits)
+        orders = plan_orders(intent, strategy, limits, known_at=known_at)
         facts = await self.facts(intent.symbol, intent.as_of)
         for order in orders:
-            rejection = check_order(order, self._risk_limits, instrument, facts)
-            if rejection is not None:
+            broken = check_order(order, self._risk_limits, instrument, facts)
+            if broken is not None:
+                rejection = broken.of(intent.side, intent.quantity, intent.sizing)
                 await self._record.rejection(intent, rejection)
                 return rejection
             facts = _with_pending(facts, order)
@@ -62,7 +68,7 @@ class Trader:
     async def on_bar(self, bar: Bar) -> list[Report]:
         """Let a closed bar fill what is open; return and record what happened, in order."""
         reports = await self._exchange.on_bar(bar)
-        self._closes[bar.symbol] = bar.close
+        self._last[bar.symbol] = bar
         for report in reports:
             await self._record.report(report)
         return reports
@@ -82,15 +88,16 @@ class Trader:
 
     async def facts(self, symbol: str, at: datetime) -> RiskFacts:
         """Return what the limits need to know at `at`; raises `NoBarsError` before the first bar of `symbol`."""
-        if symbol not in self._closes:
+        if symbol not in self._last:
             raise NoBarsError(symbol)
         while self._submitted and self._submitted[0] <= at - MINUTE:
             self._submitted.popleft()
+        marks = {each: bar.close for each, bar in self._last.items()}
         account = await self._exchange.account()
         working = [entry for entry in await self._exchange.open_orders() if entry.left > 0]
         return RiskFacts(
-            last_close=self._closes[symbol],
-            equity=account.equity(self._closes),
+            last_close=marks[symbol],
+            equity=account.equity(marks),
             position=account.quantity(symbol),
             pending=sum(
                 (
@@ -100,9 +107,22 @@ class Trader:
                 ),
                 ZERO,
             ),
+            gross=_gross(account, working, marks),
+            halted=self._last[symbol].volume == 0,
             open_orders=len(working),
             orders_last_minute=len(self._submitted),
         )
+
+
+def _gross(account: Account, working: Sequence[OpenOrder], marks: Mapping[str, Decimal]) -> Decimal:
+    """Return what all positions and open entries are worth at their marks, long and short added."""
+    worth = ZERO
+    for held in account.positions:
+        worth = EXACT.fma(held.quantity.copy_abs(), marks[held.symbol], worth)
+    for entry in working:
+        if not entry.order.reduce_only:
+            worth = EXACT.fma(entry.left, marks[entry.order.symbol], worth)
+    return worth
 
 
 def _with_pending(facts: RiskFacts, order: Order) -> RiskFacts:
@@ -111,6 +131,7 @@ def _with_pending(facts: RiskFacts, order: Order) -> RiskFacts:
     return replace(
         facts,
         pending=EXACT.add(facts.pending, added),
+        gross=EXACT.fma(added.copy_abs(), facts.last_close, facts.gross),
         open_orders=facts.open_orders + 1,
         orders_last_minute=facts.orders_last_minute + 1,
     )

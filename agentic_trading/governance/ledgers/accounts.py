@@ -43,6 +43,11 @@ class Account:
         """Nano-dollars, tokens, calls."""
         return self.used_nusd, self.used_tokens, self.used_calls
 
+    def is_over(self, before: datetime) -> bool:
+        """Whether its window ended before a moment, or nothing was ever counted: it can be made anew as it is."""
+        over_by = self.span.over_by
+        return (over_by is not None and over_by <= before) or not any(self.used)
+
 
 @dataclass(slots=True, eq=False)
 class Scope:
@@ -74,15 +79,16 @@ class Scope:
             self.ceilings = {**self.ceilings, window: _OPEN}
             self.spans = None
 
-    def forget(self, before: datetime) -> bool:
-        """Drop accounts of windows that ended before a moment; return whether nothing worth keeping is left."""
-        if self.kind in _SHORT_LIVED:
-            return self.last_at < before
+    def forget(self, before: datetime, in_use: Collection[Account]) -> bool:
+        """Drop accounts not in use that were over before a moment; return whether nothing worth keeping is left."""
+        rests = self.kind in _SHORT_LIVED and self.last_at < before
+
+        def is_kept(account: Account) -> bool:
+            return account in in_use or not (rests or account.is_over(before))
+
         if self.others:
-            self.others = {
-                key: account for key, account in self.others.items() if not _over(account, before)
-            } or None
-        return self.others is None and all(_over(account, before) for account in self.current)
+            self.others = {key: account for key, account in self.others.items() if is_kept(account)} or None
+        return self.others is None and not any(map(is_kept, self.current))
 
     def __iter__(self) -> Iterator[Account]:
         yield from self.current
@@ -102,8 +108,8 @@ class Accounts:
     """All accounts, and the rules by which an ask finds its own.
 
     Counters of a window are kept until `keep` after its end, those of a call or a trace until it has rested for
-    `keep`; time goes by the newest moment asked about. What belongs to an agent, a workflow or a tenant and has no
-    window stays.
+    `keep`; time goes by the newest moment that something was reserved for: who asks in vain moves nothing. What
+    belongs to an agent, a workflow or a tenant and has no window stays. A counter that counted nothing may go.
     """
 
     def __init__(
@@ -118,18 +124,19 @@ class Accounts:
         self._keep = keep
         self._rules = _rules(limits, counted)
         self._tenants: dict[str, dict[ScopeKind, dict[str, Scope]]] = {}
-        self._newest = datetime.min.replace(tzinfo=UTC) + keep
+        self.newest = datetime.min.replace(tzinfo=UTC) + keep
 
     @property
     def oldest(self) -> datetime:
         """The oldest moment that can still be asked about."""
-        return self._newest - self._keep
+        return self.newest - self._keep
 
     def of(self, ask: Ask) -> list[Account]:
         """Return the accounts that `ask` is counted in; raises `ClosedWindowError` for a moment too long ago."""
         at = ask.at
         spans = self._windows.at(at)
-        self._move_to(ask)
+        if at < self.newest and at < self.oldest:
+            raise ClosedWindowError(ask.key, at, self.oldest)
         tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
         scopes = self._tenants.get(tenant) or self._new_tenant(tenant)
         if ask.limits:
@@ -149,14 +156,17 @@ class Accounts:
             found += scope.current
         return found
 
+    def move_to(self, at: datetime) -> None:
+        """Note that something was reserved for a moment."""
+        if at > self.newest:
+            self.newest = at
+
     def forget(self, in_use: Collection[Account]) -> None:
-        """Drop the counters whose time is over, but for those that calls in flight still need."""
-        busy = {account.scope for account in in_use}
+        """Drop the counters whose time is over, but for those that are still in use."""
+        before = self.oldest
         for kinds in self._tenants.values():
             for scopes in kinds.values():
-                for id_ in [
-                    id_ for id_, scope in scopes.items() if scope not in busy and scope.forget(self.oldest)
-                ]:
+                for id_ in [id_ for id_, scope in scopes.items() if scope.forget(before, in_use)]:
                     del scopes[id_]
 
     def __iter__(self) -> Iterator[Account]:
@@ -164,12 +174,6 @@ class Accounts:
             for scopes in kinds.values():
                 for scope in scopes.values():
                     yield from scope
-
-    def _move_to(self, ask: Ask) -> None:
-        if ask.at > self._newest:
-            self._newest = ask.at
-        elif ask.at < self.oldest:
-            raise ClosedWindowError(ask.key, ask.at, self.oldest)
 
     def _new_tenant(self, tenant: str) -> dict[ScopeKind, dict[str, Scope]]:
         self._tenants[tenant] = {kind: {} for kind in ScopeKind}
@@ -189,11 +193,6 @@ class Accounts:
     def _ceilings(self, kind: ScopeKind, id_: str) -> Ceilings:
         rule = self._rules[kind]
         return rule.named.get(id_, rule.everyone) if rule.named else rule.everyone
-
-
-def _over(account: Account, before: datetime) -> bool:
-    over_by = account.span.over_by
-    return over_by is not None and over_by <= before
 
 
 def _rules(limits: Sequence[Limit], counted: Collection[tuple[ScopeKind, Window]]) -> dict[ScopeKind, _Rule]:

@@ -30,6 +30,9 @@ from agentic_trading.governance.ledgers.call import NOTHING, Call, balance, book
 from agentic_trading.governance.ledgers.shortage import behind, fits, shortages
 from agentic_trading.governance.windows import Window
 
+_SWEEP_AFTER_IN_VAIN = 1000
+"""Asks in vain make counters too, and do not move time on: after so many of them, or as many as calls, idle ones go."""
+
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
@@ -46,8 +49,8 @@ class _Waiter:
 class MemoryLedger:
     """Keeps the whole promise of `Ledger` within one event loop.
 
-    `zone` is where days and months begin. A finished call is remembered for `keep`, by the newest moment that was
-    asked about; so are the counters of windows that have ended, and of calls and traces at rest. `counted` are
+    `zone` is where days and months begin. A finished call is remembered for `keep`, by the newest moment that
+    something was reserved for; so are the counters of ended windows, and of calls and traces at rest. `counted` are
     counters kept where no limit needs them, so that an ask's own limit knows what was before it.
     """
 
@@ -62,6 +65,7 @@ class MemoryLedger:
         self._accounts = Accounts(tuple(limits), zone=zone, keep=keep, counted=counted)
         self._keep = keep
         self._next_sweep = datetime.min.replace(tzinfo=UTC)
+        self._vain_at_next_sweep = _SWEEP_AFTER_IN_VAIN
         self._calls: dict[str, Call] = {}
         self._in_flight: dict[str, Call] = {}
         self._line: list[_Waiter] = []
@@ -73,9 +77,10 @@ class MemoryLedger:
         known = self._known(ask)
         if known is not None:
             return known
-        answer, _ = self._decide(ask, self._accounts_of(ask), self._line)
+        answer, _ = self._decide(ask, self._accounts.of(ask), self._line)
         if isinstance(answer, Held):
             self._counts["held"] += 1
+        self._sweep()
         return answer
 
     async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
@@ -83,9 +88,10 @@ class MemoryLedger:
         known = self._known(ask)
         if known is not None:
             return known
-        accounts = self._accounts_of(ask)
+        accounts = self._accounts.of(ask)
         answer, short_of = self._decide(ask, accounts, self._line)
         if not isinstance(answer, Held):
+            self._sweep()
             return answer
         future: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
         waiter = _Waiter(ask, accounts, (-ask.priority, next(self._arrivals)), answer, short_of, future)
@@ -99,6 +105,11 @@ class MemoryLedger:
     async def dispatch(self, reservation_id: str) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
         self._call(reservation_id, "dispatch", (CallState.RESERVED,)).state = CallState.DISPATCHED
+
+    async def state_of(self, reservation_id: str) -> CallState | None:
+        """Return how far a call has come; None for one never reserved, or forgotten."""
+        call = self._calls.get(reservation_id)
+        return None if call is None else call.state
 
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
@@ -161,12 +172,6 @@ class MemoryLedger:
             raise ReservationStateError(reservation_id, step, call.state, allowed)
         return call
 
-    def _accounts_of(self, ask: Ask) -> Sequence[Account]:
-        accounts = self._accounts.of(ask)
-        if ask.at >= self._next_sweep:
-            self._forget(ask.at)
-        return accounts
-
     def _decide(
         self, ask: Ask, accounts: Sequence[Account], line: Iterable[_Waiter]
     ) -> tuple[Reservation | Refusal | Held, Sequence[Account]]:
@@ -190,6 +195,7 @@ class MemoryLedger:
         call.book(ask.amount)
         id_ = ask.reservation_id
         self._calls[id_] = self._in_flight[id_] = call
+        self._accounts.move_to(ask.at)
         self._counts["reserved"] += 1
         return Reservation(id_, ask.amount)
 
@@ -260,21 +266,26 @@ class MemoryLedger:
         if call is not None and call.state is CallState.RESERVED:
             self._give_back(id_, call)
 
-    def _forget(self, now: datetime) -> None:
+    def _sweep(self) -> None:
         """Drop finished calls and idle counters; looks at all there are, and is therefore seldom done."""
-        self._next_sweep = now + self._keep / 8
+        vain = self._counts["refused"] + self._counts["held"]
+        if self._accounts.newest < self._next_sweep and vain < self._vain_at_next_sweep:
+            return
+        self._next_sweep = self._accounts.newest + self._keep / 8
         oldest = self._accounts.oldest
         over = [
             id_ for id_, call in self._calls.items() if call.ask.at < oldest and id_ not in self._in_flight
         ]
         for id_ in over:
             del self._calls[id_]
+        self._vain_at_next_sweep = vain + max(_SWEEP_AFTER_IN_VAIN, len(self._calls))
         self._accounts.forget(self._in_use())
 
     def _in_use(self) -> set[Account]:
+        """Return the accounts of who waits, is in flight or in doubt; what was settled or released has none."""
         waiting = (waiter.accounts for waiter in self._line)
-        in_flight = (call.accounts for call in self._in_flight.values())
-        return {account for accounts in (*waiting, *in_flight) for account in accounts}
+        calls = (call.accounts for call in self._calls.values())
+        return {account for accounts in (*waiting, *calls) for account in accounts}
 
     def _held(self, account: Account) -> Amount:
         return booked_in(account, self._in_flight.values())

@@ -27,7 +27,7 @@ def _without_comma(text: str, tokens: Tokens, where: float) -> str:
 
 
 def _with_bare_key(text: str, tokens: Tokens, where: float) -> str:
-    keys = [key for key, colon in pairwise(tokens) if colon[0] == ":"]
+    keys = [key for key, colon in pairwise(tokens) if colon[0] == ":" and key[0].startswith('"')]
     return _replaced(text, keys, where, lambda key: key.strip('"'))
 
 

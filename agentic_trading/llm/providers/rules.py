@@ -16,7 +16,7 @@ Rule = Callable[[LLMEnvelope], str]
 
 
 class RulesProvider:
-    """Answer with the rule of the envelope's schema: its `$id`, else the agent's type, names the rule.
+    """Answer with the rule of the envelope's schema: its `$id` names the rule.
 
     The text goes the way of any model's: it is cut at the request's cap and read from its characters. Where the
     policy wants the sentinel, it is appended, as a model that was asked for it would. Tokens are a stand-in count of
@@ -49,7 +49,7 @@ class RulesProvider:
         """Do nothing: there is nothing to give back."""
 
     def _rule(self, envelope: LLMEnvelope) -> Rule:
-        name = str(envelope.expected_output_schema.get("$id", "")) or envelope.agent_type
+        name = str(envelope.expected_output_schema.get("$id", ""))
         try:
             return self._rules[name]
         except KeyError:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
+from itertools import islice
 from pathlib import Path
 
 from agentic_trading.llm.errors import StoreError
@@ -12,7 +13,7 @@ from agentic_trading.llm.records import Spend, SpendKey, TraceSummary
 from agentic_trading.llm.store import Entry, Record, Verification
 from agentic_trading.llm.stores.chain import BrokenLineError, Head, check_link, read_line, write_line
 from agentic_trading.llm.stores.facts import Facts, checked_keys, facts_of, summary_of
-from agentic_trading.llm.stores.record import id_of, interactions, record_of
+from agentic_trading.llm.stores.record import identity_of, interactions, record_of, wire_of
 
 _PATH = Path("(memory)")
 
@@ -20,13 +21,13 @@ _PATH = Path("(memory)")
 class MemoryInteractionStore:
     """Keep interactions and events as the lines that a file would have, so that nobody can change them afterwards.
 
-    A record whose id is known is kept as it was first given. Nothing is ever forgotten: about 7 KB an interaction.
+    Nothing is ever forgotten: about 7 KB an interaction.
     """
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
         self._head = Head()
-        self._ids: set[str] = set()
+        self._known: dict[str, bytes] = {}
         self._followers: set[asyncio.Event] = set()
         self._records = MemoryRecords(self._lines)
         self._is_closed = False
@@ -98,18 +99,13 @@ class MemoryInteractionStore:
     def _keep(self, record: Record) -> None:
         if self._is_closed:
             raise StoreError(_PATH, "the store is closed; make a new one to go on")
-        record_id = id_of(record)
-        if record_id in self._ids:
+        identity = identity_of(record)
+        if (known := self._known.get(identity.key)) is not None:
+            identity.check(known)
             return
-        try:
-            wire = record.wire
-        except (ValueError, TypeError) as e:
-            raise StoreError(
-                _PATH, f"record {record_id} has no JSON spelling ({e}); mend it and store it again"
-            ) from e
-        line, self._head = write_line(wire, self._head)
+        line, self._head = write_line(wire_of(record), self._head)
         self._lines.append(line)
-        self._ids.add(record_id)
+        self._known[identity.key] = identity.facts
         self._tell_followers()
 
     def _tell_followers(self) -> None:
@@ -139,13 +135,13 @@ class MemoryRecords:
         self._catch_up()
         return self._at(self._by_trace.get(trace_id, ()))
 
-    async def traces(self, limit: int = 20) -> list[TraceSummary]:
-        """Return the decision chains that went on last, the last one first."""
+    async def traces(self, limit: int = 20, *, with_calls: bool = False) -> list[TraceSummary]:
+        """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
         self._catch_up()
-        newest = list(dict.fromkeys(fact.trace_id for fact in reversed(self._facts)))[: max(0, limit)]
-        return [
-            summary_of(trace_id, [self._facts[i] for i in self._by_trace[trace_id]]) for trace_id in newest
-        ]
+        newest = dict.fromkeys(fact.trace_id for fact in reversed(self._facts))
+        chains = ([self._facts[place] for place in self._by_trace[trace_id]] for trace_id in newest)
+        wanted = (facts for facts in chains if not with_calls or any(fact.attempt for fact in facts))
+        return [summary_of(facts[0].trace_id, facts) for facts in islice(wanted, max(0, limit))]
 
     async def by_envelope(self, envelope_id: str) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
@@ -177,7 +173,8 @@ class MemoryRecords:
         for place in range(len(self._facts), len(self._lines)):
             facts = facts_of(read_line(self._lines[place]).record)
             self._facts.append(facts)
-            self._by_id[facts.id] = place
+            if facts.attempt or facts.id not in self._by_id:
+                self._by_id[facts.id] = place
             self._by_trace[facts.trace_id].append(place)
             if facts.attempt:
                 self._by_envelope[facts.envelope_id].append(place)

@@ -1,9 +1,13 @@
-"""A record and its bytes: which of the two kinds it is, and what it is known by."""
+"""A record and its bytes: which of the two kinds it is, what it is known by, and what makes two the same."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct
 
 import orjson
 
+from agentic_trading.canonical import canonical_bytes, utc_text
+from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
@@ -22,10 +26,119 @@ def record_of(raw: bytes) -> Record:
 
 
 def id_of(record: Record) -> str:
-    """Return what a record is known by: a log holds it once."""
+    """Return the id of a record; an interaction and an event may have the same."""
     return record.interaction_id if isinstance(record, LLMInteraction) else record.id
+
+
+def wire_of(record: Record) -> bytes:
+    """Return the bytes of a record; raises `RecordError` if it has none."""
+    try:
+        return record.wire
+    except (ValueError, TypeError, OverflowError) as e:
+        reason = f"it has no JSON spelling ({e}); mend it and store it again"
+        raise RecordError(id_of(record), reason) from e
 
 
 def interactions(records: Iterable[Record]) -> list[LLMInteraction]:
     """Return the attempts among `records`, in their order."""
     return [record for record in records if isinstance(record, LLMInteraction)]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a log knows a record by, `key`, and `facts`: marks of what two records with one key must have in common.
+
+    Facts are hashes of this process, 14 or 16 bytes: they are compared and never written.
+    """
+
+    key: str
+    facts: bytes
+
+    def check(self, known: bytes) -> None:
+        """Return if a record with the facts `known` may stand for this one.
+
+        An attempt of an earlier process is known by what was asked only: recorded again after a crash, it may have
+        another answer and other times, and the first is the one that was acted on. Raises `RecordConflictError`.
+        """
+        if self.facts.startswith(known):
+            return
+        kind, _, record_id = self.key.partition(":")
+        marks, names, hint = _KINDS[kind]
+        whole = known + self.facts[len(known) :]
+        pairs = zip(names, marks.unpack(whole), marks.unpack(self.facts), strict=True)
+        differs = ", ".join(name for name, before, now in pairs if before != now)
+        raise RecordConflictError(record_id, differs, hint)
+
+
+def identity_of(record: Record) -> Identity:
+    """Return what a log knows a record by; raises `RecordError` for a body without a spelling."""
+    if isinstance(record, LLMInteraction):
+        asked, result = record.envelope, record.result
+        facts = _attempt_facts(
+            asked.tenant_id,
+            asked.envelope_id,
+            result.attempt_number,
+            asked.request_hash,
+            asked.envelope_hash,
+            result.output_hash,
+        )
+        return Identity(f"interaction:{record.interaction_id}", facts)
+    as_of = utc_text(record.as_of) if record.as_of else ""
+    names = (record.kind, record.trace_id, record.causation_id, record.tenant_id, as_of)
+    try:
+        body = canonical_bytes(record.body)
+    except ValueError as e:
+        raise RecordError(record.id, f"it has no JSON spelling ({e}); mend it and store it again") from e
+    return Identity(f"event:{record.id}", _event_facts(names, body))
+
+
+def identity_in(raw: bytes) -> Identity | None:
+    """Return what a record of an earlier process is known by; None for a kind that a newer release wrote."""
+    fields = orjson.loads(raw)
+    if "interaction_id" in fields:
+        asked, result = fields.get("envelope") or {}, fields.get("result") or {}
+        facts = _attempt_facts(
+            asked.get("tenant_id"),
+            asked.get("envelope_id"),
+            result.get("attempt_number"),
+            asked.get("request_hash"),
+            "",
+            "",
+        )
+        return Identity(f"interaction:{fields['interaction_id']}", facts[:_ASKED_BYTES])
+    if "id" not in fields:
+        return None
+    names = ("kind", "trace_id", "causation_id", "tenant_id", "as_of")
+    body = canonical_bytes(fields.get("body") or {})
+    return Identity(f"event:{fields['id']}", _event_facts([fields.get(name) or "" for name in names], body))
+
+
+_EVENT_MARKS = Struct("<5HI")
+_ATTEMPT_MARKS = Struct("<2H3I")
+_ASKED_BYTES = 8  # tenant, attempt and request
+_KINDS: dict[str, tuple[Struct, tuple[str, ...], str]] = {
+    "event": (
+        _EVENT_MARKS,
+        ("kind", "trace_id", "causation_id", "tenant_id", "as_of", "body"),
+        "give every event an id of its own",
+    ),
+    "interaction": (
+        _ATTEMPT_MARKS,
+        ("tenant_id", "envelope_id or attempt_number", "request_hash", "envelope_hash", "output_hash"),
+        "give every result of an envelope an attempt_number of its own",
+    ),
+}
+
+
+def _event_facts(names: Iterable[object], body: bytes) -> bytes:
+    return _EVENT_MARKS.pack(*(hash(str(name)) & 0xFFFF for name in names), hash(body) & 0xFFFFFFFF)
+
+
+def _attempt_facts(
+    tenant: object, envelope_id: object, attempt: object, request: object, envelope: object, output: object
+) -> bytes:
+    return _ATTEMPT_MARKS.pack(
+        hash(str(tenant)) & 0xFFFF,
+        hash((str(envelope_id), str(attempt))) & 0xFFFF,
+        *(hash(str(part)) & 0xFFFFFFFF for part in (request, envelope, output)),
+    )

@@ -1,5 +1,6 @@
 """Claims within one process."""
 
+import asyncio
 from collections import OrderedDict
 
 from agentic_trading.worker.claim import Busy, Claim, Finished
@@ -11,26 +12,32 @@ class MemoryClaimStore:
     def __init__(self, *, remember: int = 100_000) -> None:
         self._remember = remember
         self._held: dict[str, Claim] = {}
+        self._freed: dict[str, asyncio.Event] = {}  # of the keys that somebody waits for
         self._tokens: dict[str, int] = {}
-        self._finished: OrderedDict[str, None] = OrderedDict()
+        self._finished: OrderedDict[str, str] = OrderedDict()
 
-    async def claim(self, key: str, owner: str) -> Claim | Busy | Finished:
+    async def claim(self, key: str, owner: str, content: str = "") -> Claim | Busy | Finished:
         """Take `key` for `owner`, unless somebody holds it or it is finished."""
         if key in self._finished:
-            return Finished()
+            return Finished(self._finished[key])
         if key in self._held:
-            return Busy(self._held[key].owner)
-        claim = Claim(key, owner, self._tokens.get(key, 0) + 1)
+            return Busy(self._held[key].owner, self._held[key].content)
+        claim = Claim(key, owner, self._tokens.get(key, 0) + 1, content)
         self._tokens[key] = claim.token
         self._held[key] = claim
         return claim
+
+    async def until_free(self, key: str) -> None:
+        """Wait until nobody holds `key`."""
+        while key in self._held:
+            await self._freed.setdefault(key, asyncio.Event()).wait()
 
     async def finish(self, claim: Claim) -> None:
         """Say that the envelope is done for good."""
         if not self._drop(claim):
             return
         self._tokens.pop(claim.key, None)
-        self._finished[claim.key] = None
+        self._finished[claim.key] = claim.content
         if len(self._finished) > self._remember:
             self._finished.popitem(last=False)
 
@@ -42,4 +49,7 @@ class MemoryClaimStore:
         if self._held.get(claim.key) != claim:
             return False
         del self._held[claim.key]
+        freed = self._freed.pop(claim.key, None)
+        if freed is not None:
+            freed.set()
         return True

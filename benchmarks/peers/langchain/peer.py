@@ -20,7 +20,7 @@ class Finding(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     text: Annotated[str, Field(min_length=1, max_length=400)]
-    evidence_ids: Annotated[list[Literal["E1", "E2", "E3", "E4", "E5"]], Field(min_length=1)]
+    evidence_ids: Annotated[list[Literal["E1", "E2", "E3"]], Field(min_length=1)]
 
 
 class Assessment(BaseModel):

@@ -5,7 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from agentic_trading.app.report import DataReport, RunReport
+from agentic_trading.app.report import DataReport, OpenPosition, RunReport, WorkingOrder
 
 
 def report(**changes: Any) -> RunReport:
@@ -31,6 +31,8 @@ def report(**changes: Any) -> RunReport:
         "intents": 4,
         "intents_rejected": {"max_position": 1},
         "orders": 3,
+        "cancelled": {"deadline": 2},
+        "open_positions": [held()],
         "fills": 5,
         "first_fill_id": "f-1",
         "fees": Decimal("1.25"),
@@ -40,6 +42,7 @@ def report(**changes: Any) -> RunReport:
         "buy_and_hold_pnl": Decimal("310.00"),
         "market_now_pnl": Decimal("-15.75"),
         "knowledge": {"unknown": 21},
+        "assumed": ["fees of 2 bps", "no latency"],
         "log": Path("runs/demo/interactions.jsonl"),
         "decision_log": Path("runs/demo/decisions.jsonl"),
         "digest": "ab" * 32,
@@ -47,6 +50,31 @@ def report(**changes: Any) -> RunReport:
         "interrupted": False,
     }
     return RunReport(**{**fields, **changes})
+
+
+def held(**changes: Any) -> OpenPosition:
+    """Return what was held at the end; `changes` are fields of `OpenPosition`."""
+    fields: dict[str, Any] = {
+        "symbol": "BTCUSDT",
+        "quantity": Decimal("-0.5"),
+        "average_price": Decimal(28_000),
+        "mark": Decimal("27900.50"),
+        "unrealised": Decimal("49.75"),
+    }
+    return OpenPosition(**{**fields, **changes})
+
+
+def working(**changes: Any) -> WorkingOrder:
+    """Return an order that was open at the end; `changes` are fields of `WorkingOrder`."""
+    fields: dict[str, Any] = {
+        "order_id": "o-1",
+        "symbol": "BTCUSDT",
+        "side": "buy",
+        "order_type": "limit",
+        "left": Decimal("0.25"),
+        "expires_at": datetime(2023, 3, 29, 1, tzinfo=UTC),
+    }
+    return WorkingOrder(**{**fields, **changes})
 
 
 def fed(**changes: Any) -> DataReport:
@@ -59,5 +87,6 @@ def fed(**changes: Any) -> DataReport:
         "last": datetime(2023, 3, 29, tzinfo=UTC),
         "gaps": ["2023-03-24 12:40 to 14:00, 16 bars"],
         "duplicates": 0,
+        "is_sample": True,
     }
     return DataReport(**{**fields, **changes})

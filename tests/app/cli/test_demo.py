@@ -1,5 +1,6 @@
 """The demo shows what it says, and would say so if it did not."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ def test_both_acts_come_out_as_they_should(command: Command) -> None:
     ended = command("demo")
 
     assert ended.code == ExitCode.DONE
+    assert re.search(r"of them broken: [1-9]", ended.out)
     assert "every cause is on record" in ended.out
     assert "is not as it was written" in ended.out
     assert ended.out.index("identical, byte for byte") < ended.out.index("\ndifferent")

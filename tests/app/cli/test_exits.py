@@ -74,3 +74,23 @@ def test_an_error_on_purpose_shows_where_too_when_asked(command: Command) -> Non
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "Traceback" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "--data", "btcusdt-5m", "--workers", "many"], "'--workers': it should be a valid integer\n"),
+        (["trace", "list", "--limit", "0"], "'--limit': it should be greater than or equal to 1\n"),
+        (
+            ["run", "--data", "btcusdt-5m", "--mode", "live"],
+            "'--mode': 'live' is not one of 'backtest', 'paper'",
+        ),
+    ],
+)
+def test_a_wrong_value_is_told_without_the_words_of_a_validator(
+    words: list[str], told: str, command: Command
+) -> None:
+    ended = command(*words)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert told in ended.err

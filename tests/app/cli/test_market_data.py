@@ -4,6 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
+
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.desk.market.samples import SAMPLES
 from tests.app.cli.conftest import Command
@@ -46,11 +48,11 @@ def test_a_file_is_described_by_what_is_read_from_it(command: Command) -> None:
 
 
 def test_what_is_not_known_of_a_file_is_said(command: Command) -> None:
-    Path("empty.csv").write_text("", encoding="utf-8")
+    Path("abc.csv").write_text("\n".join(ROWS.splitlines()[:2]), encoding="utf-8")
 
-    told = " ".join(command("data", "describe", "empty.csv").out.split())
+    told = " ".join(command("data", "describe", "abc.csv").out.split())
 
-    assert "rows 0" in told
+    assert "rows 1" in told
     assert "gaps none" in told
     assert "licence not known" in told
 
@@ -69,3 +71,17 @@ def test_a_malformed_file_is_named_with_line_and_column(command: Command) -> Non
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "abc.csv, line 2, column 'low'" in ended.err
+
+
+@pytest.mark.parametrize(("hours", "told"), [(0, "which holds no bar"), (9, "which looks like bars of 1h")])
+def test_a_file_that_could_not_feed_a_run_is_refused_as_a_run_refuses_it(
+    hours: int, told: str, command: Command
+) -> None:
+    opens = [f"2023-03-20T0{hour}:00:00Z" for hour in range(hours)]
+    rows = ["open_time,open,high,low,close,volume", *(f"{at},100,102,99,101,5" for at in opens)]
+    Path("abc.csv").write_text("\n".join(rows), encoding="utf-8")
+
+    ended = command("data", "describe", "abc.csv")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert told in ended.err

@@ -67,3 +67,33 @@ def test_a_broken_log_has_its_own_code(copied: Path, command: Command) -> None:
 
     assert ended.code == ExitCode.LOG_UNUSABLE
     assert "interactions.jsonl:1" in ended.err
+
+
+def test_bars_that_are_gone_are_named(copied: Path, command: Command) -> None:
+    (copied / "bars-BTCUSDT.csv").unlink()
+
+    ended = command("replay", "run", copied)
+
+    assert ended.code == ExitCode.LOG_UNUSABLE
+    assert "bars-BTCUSDT.csv: is not there" in ended.err
+
+
+def test_a_replay_reads_the_table_of_models_that_the_run_read(
+    session: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTIC_MODELS_FILE", "nowhere.json")
+
+    ended = command("replay", "run", session)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "nowhere.json" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"), [("none", "where no folder is"), ("n" * 300, "File name too long")]
+)
+def test_a_session_that_is_not_there_is_bad_input(name: str, lacks: str, command: Command) -> None:
+    ended = command("replay", "run", name)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert lacks in ended.err

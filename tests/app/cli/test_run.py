@@ -4,9 +4,12 @@ import fcntl
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
+import termios
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
@@ -117,7 +120,7 @@ def test_a_malformed_file_is_named_with_line_and_column(command: Command) -> Non
 def test_gaps_and_repeated_bars_are_told(command: Command) -> None:
     ended = command("run", "--data", bars_file(ROWS[0], ROWS[0], ROWS[2]), "--out", "out")
 
-    assert "1 bars missing from 2023-03-20 00:05 to 2023-03-20 00:10" in ended.out
+    assert "1 bar missing from 2023-03-20 00:05 to 2023-03-20 00:10" in ended.out
     assert "repeated bars: 1, left out" in ended.out
 
 
@@ -181,3 +184,153 @@ def test_the_first_sample_is_a_whole_session(session: Path) -> None:
 
     assert manifest["data"][0]["name"] in SAMPLES
     assert len(manifest["digest"]) == 64
+
+
+def lines_of(folder: str) -> dict[str, bytes]:
+    """Return what every file of a folder holds, by its name."""
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def test_a_second_writer_that_is_refused_leaves_the_folder_as_it_was(command: Command) -> None:
+    command("run", "--data", bars_file(*ROWS), "--out", "out")
+    before = lines_of("out")
+    with Path("out/interactions.jsonl").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        second = command("run", "--data", "abc-5m.csv", "--out", "out")
+
+    assert second.code == ExitCode.LOG_UNUSABLE
+    assert second.err.count("interactions.jsonl") == 1
+    assert lines_of("out") == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--inject", "fire=1%"],
+        ["--provider", "recorded", "--from", "none"],
+        ["--data", "empty-5m.csv"],
+        ["--data", "hourly-5m.csv"],
+        ["--data", "n" * 300],
+        ["--budget-usd", "1e999999"],
+    ],
+)
+def test_what_cannot_be_run_leaves_no_folder(words: list[str], command: Command) -> None:
+    Path("empty-5m.csv").write_text(HEADER, encoding="utf-8")
+    hours = [f"2023-03-20T0{hour}:00:00Z,100,102,99,101,5" for hour in range(9)]
+    Path("hourly-5m.csv").write_text("\n".join([HEADER, *hours]), encoding="utf-8")
+
+    ended = command("run", "--data", bars_file(*ROWS), *words, "--out", "out")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert not Path("out").exists()
+
+
+def test_a_stream_without_a_bar_is_bad_input(tmp_path: Path) -> None:
+    words = ["run", "--data", "ABC=-", "--out", str(tmp_path / "out")]
+
+    ended = subprocess.run(
+        [sys.executable, "-c", START, *words], input=HEADER, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == ExitCode.BAD_INPUT
+    assert "ABC=-, which holds no bar" in ended.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--bars", "3"], ["--bars", "9"]])
+def test_a_run_that_has_ended_is_not_run_over_again(more: list[str], command: Command) -> None:
+    command("run", "--data", bars_file(*ROWS), "--out", "out")
+    before = lines_of("out")
+
+    ended = command("run", "--data", "abc-5m.csv", "--out", "out", "--resume", *more)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "run 1, which has come to its end after 3 bars" in ended.err
+    assert lines_of("out") == before
+
+
+def test_a_run_that_has_ended_is_not_run_over_again_because_its_bars_are_gone(command: Command) -> None:
+    command("run", "--data", bars_file(*ROWS), "--out", "out")
+    Path("out/bars-ABC.csv").unlink()
+    before = lines_of("out")
+
+    ended = command("run", "--data", "abc-5m.csv", "--out", "out", "--resume")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "whose 3 bars are not all here" in ended.err
+    assert lines_of("out") == before
+
+
+@pytest.mark.parametrize("more", [[], ["--bars", "4"]])
+def test_a_run_that_has_ended_goes_on_when_there_are_more_bars(more: list[str], command: Command) -> None:
+    command("run", "--data", bars_file(*ROWS), "--out", "out")
+    bars_file(*ROWS, "2023-03-20T00:15:00Z,103,105,102,104,7")
+
+    ended = command("run", "--data", "abc-5m.csv", "--out", "out", "--resume", *more)
+
+    assert ended.code == ExitCode.DONE
+    assert "4 bars" in ended.out
+
+
+def test_a_run_that_ended_at_its_limit_goes_on_beyond_it(command: Command) -> None:
+    command("run", "--data", bars_file(*ROWS), "--bars", "2", "--out", "out")
+
+    assert command("run", "--data", "abc-5m.csv", "--bars", "1", "--out", "out", "--resume").code == 2
+    assert "3 bars" in command("run", "--data", "abc-5m.csv", "--out", "out", "--resume").out
+
+
+def cut(file: Path, size: int) -> None:
+    """Leave the first bytes of a file."""
+    file.write_bytes(file.read_bytes()[:size])
+
+
+KILLED: dict[str, Callable[[Path], None]] = {
+    "before the bars had a file": lambda folder: (folder / "bars-BTCUSDT.csv").unlink(),
+    "between bars and decisions": lambda folder: (folder / "decisions.jsonl").unlink(),
+    "in the middle of a bar": lambda folder: cut(folder / "bars-BTCUSDT.csv", 20_000),
+    "in the middle of a decision": lambda folder: cut(folder / "decisions.jsonl", 3_000),
+}
+
+
+@pytest.mark.parametrize("when", KILLED)
+def test_a_killed_run_goes_on_to_the_same_digest_whatever_it_had_written(
+    when: str, session: Path, command: Command, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(session, tmp_path / "killed")
+    manifest = json.loads((folder / "run.json").read_bytes())
+    (folder / "run.json").write_text(json.dumps({**manifest, "digest": None}), encoding="utf-8")
+    KILLED[when](folder)
+
+    ended = command("run", "--data", "btcusdt-5m", "--bars", 500, "--out", folder, "--resume")
+
+    assert ended.code == ExitCode.DONE
+    assert manifest["digest"] in ended.out
+
+
+def unread(pipe: int) -> int:
+    """Return how many bytes of a pipe nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"    "), sys.byteorder)
+
+
+def test_ctrl_c_before_a_stream_goes_on_leaves_the_session_as_it_was(tmp_path: Path) -> None:
+    """A run that has ended waits for a bar beyond those that it was fed, before it writes."""
+    rows = "\n".join([HEADER, *ROWS, ""]).encode()
+    words = [sys.executable, "-c", START, "run", "--data", "ABC=-", "--out", str(tmp_path / "out")]
+    subprocess.run(words, input=rows, capture_output=True, check=True)
+    before = lines_of(str(tmp_path / "out"))
+
+    with subprocess.Popen(
+        [*words, "--resume"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stdin
+        assert running.stderr
+        running.stdin.write(rows)
+        running.stdin.flush()
+        while unread(running.stdin.fileno()):
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        said = running.stderr.read().decode()
+
+    assert running.returncode == ExitCode.INTERRUPTED
+    assert said == "Error: ended at once; what was answered is on disk\n"
+    assert lines_of(str(tmp_path / "out")) == before

@@ -5,8 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.output import show
+from agentic_trading.app.cli.reading import ask_log
+from agentic_trading.app.cli.sums import as_table, spend_keys
+from agentic_trading.audit.spend import spend_report
 from agentic_trading.llm import JsonFileInteractionStore
 from tests.app.cli.conftest import Command
 from tests.build import interaction
@@ -76,3 +81,38 @@ def test_an_unknown_key_tells_those_there_are(log: Path, command: Command) -> No
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "agent, model, workflow, day, tenant, provider" in ended.err
+
+
+def summed(width: int, by: str, log: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines of a sum as they are drawn in a window of `width` columns."""
+    keys = spend_keys(by)
+    capsys.readouterr()
+    show(as_table(ask_log(log, lambda records: spend_report(records, *keys)), width), on=Console(width=width))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_many_keys_stand_above_their_rows_where_the_window_is_narrow(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = summed(80, "agent,model,workflow,tenant,day", log, capsys)
+
+    assert [" ".join(line.split()) for line in lines] == [
+        "day attempts failed tokens in tokens out USD",
+        "analyst-1 · m-1 · general · default",
+        "2026-01-02 1 0 1,000 10 2.500000",
+        "analyst-1 · m-2 · general · default",
+        "2026-01-02 1 0 2,000 20 0.500000",
+        "trader-1 · m-1 · general · default",
+        "2026-01-02 1 1 3,000 20 0.000000",
+        "total 3 1 6,000 50 3.000000",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_same_keys_stand_in_columns_where_there_is_room(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = summed(120, "agent,model,workflow,tenant,day", log, capsys)
+
+    assert lines[0].split()[:5] == ["agent", "model", "workflow", "tenant", "day"]
+    assert len(lines) == 5

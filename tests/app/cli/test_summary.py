@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from agentic_trading.app.cli.output import show
 from agentic_trading.app.cli.summary import next_steps, summary
-from tests.app.cli.reports import fed, report
+from tests.app.cli.reports import fed, report, working
 
 
 def told(**changes: Any) -> str:
@@ -34,9 +35,16 @@ def line_with(text: str, start: str) -> str:
         ("attempts", "attempts 21: accepted 17 · timeout 4"),
         ("injected timeout", "injected timeout 4: retried, then accepted 3 · no decision 1"),
         ("tokens", "tokens 12,345 in · 678 out"),
-        ("cost", "cost 0.001235 of 5.000000 USD (0.0 %)"),
+        (
+            "cost",
+            "cost 0.001235 of 5.000000 USD (0.0 %); rules cost nothing, --budget-usd binds with a priced model",
+        ),
         ("intents", "intents 4 · refused by pre-trade limits 1 (max_position 1)"),
         ("sent", "sent orders 3 · fills 5 · fees 1.25"),
+        ("cancelled", "cancelled 2: deadline 2"),
+        ("open at the end", "open at the end -0.5 BTCUSDT at 27900.50, unrealised +49.75"),
+        ("assumed", "assumed fees of 2 bps; no latency"),
+        ("P&L on", "P&L on BTCUSDT in sample: the rules were written with this sample in view"),
         ("this run", "this run -12.50 -0.12 %"),
         ("market-now", "market-now on the same orders -15.75 -0.16 %"),
         ("buy and hold", "buy and hold +310.00 +3.10 %"),
@@ -51,15 +59,47 @@ def test_a_fact_stands_on_its_own_line(start: str, line: str) -> None:
 def test_what_happens_rarely_is_told_only_when_it_did() -> None:
     assert "in doubt" not in told()
     assert "no decision none" in " ".join(told(no_decisions={}).split())
-    assert "2 calls may have been billed unseen" in told(in_doubt=2)
+    assert "1 call that may have been billed unseen" in told(in_doubt=1)
     assert "repeated bars: 3, left out" in told(data=[fed(duplicates=3)])
+    assert "cancelled" not in told(cancelled={})
+    assert "open at the end" not in told(open_positions=[])
+    assert line_with(told(working=[working()]), "still working").endswith(
+        "buy 0.25 BTCUSDT limit, until 2023-03-29 01:00"
+    )
+    assert "quiet: 14 bars" in told(data=[fed(quiet=["14 bars without a trade"])])
 
 
-def test_the_profit_of_rules_is_called_in_sample_and_without_a_cutoff() -> None:
-    words = told()
+def test_a_kind_of_fault_that_was_asked_for_and_hit_nothing_is_told() -> None:
+    assert line_with(told(injected={"timeout": {}}), "injected timeout") == "injected timeout 0"
 
-    assert "no training cutoff (rules)" in words
-    assert "in sample" in words
+
+def test_of_many_gaps_the_first_five_are_told_and_the_rest_counted() -> None:
+    words = told(data=[fed(gaps=[f"hole {number}" for number in range(12)])])
+
+    assert [f"hole {number}" in words for number in (0, 4, 5)] == [True, True, False]
+    assert "and 7 more" in words
+
+
+def test_one_bar_is_one_bar() -> None:
+    assert " 1 bar," in told(data=[fed(bars=1)])
+
+
+def test_a_digest_is_not_wrapped_at_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    show(summary(report()), on=Console(width=80))
+
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "ab" * 32 in line]
+    assert len(line) <= 80
+
+
+def test_a_later_run_says_that_its_digest_is_its_own() -> None:
+    assert "has ids of its own" not in told()
+    assert "run 2 has ids of its own: its digest is not that of an earlier run" in told(run_number=2)
+
+
+def test_the_profit_of_rules_on_data_of_your_own_is_not_called_in_sample() -> None:
+    words = told(data=[fed(symbol="SOLUSDT", is_sample=False)])
+
+    assert line_with(words, "P&L on") == "P&L on SOLUSDT unknown: your own data"
 
 
 def test_the_profit_of_a_model_is_told_apart_by_its_training_cutoff() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,25 @@ def test_a_list_of_chains_fits_eighty_columns_with_whole_ids(capsys: pytest.Capt
         subject="BTCUSDT",
     )
 
-    show(chain_table([chain]), on=Console(width=80))
+    show(chain_table([(chain, "short → 12 fills")], 80), on=Console(width=80))
 
-    assert capsys.readouterr().out.splitlines()[1].split()[-1] == chain.trace_id
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.split()[-1] == chain.trace_id
+    assert len(row) <= 80
+
+
+def test_a_chain_in_which_nobody_was_asked_is_listed_on_demand(command: Command) -> None:
+    log = log_of(event("trigger", trace_id="t-1"), event("skip", trace_id="t-1"))
+
+    asked = json.loads(command("trace", "list", "--store", log, "--json").out)
+    every = json.loads(command("trace", "list", "--store", log, "--all", "--json").out)
+
+    assert (asked, [chain["trace_id"] for chain in every]) == ([], ["t-1"])
+
+
+def test_a_chain_is_listed_with_what_came_of_it(session: Path, command: Command) -> None:
+    fill = first_fill(session)
+    chains = json.loads(command("trace", "list", "--store", session, "--limit", 100, "--json").out)
+
+    outcomes = {chain["trace_id"]: chain["outcome"] for chain in chains}
+    assert re.fullmatch(r"(long|short) → \d+ fills?", outcomes[fill["trace_id"]])

@@ -124,7 +124,19 @@ async def test_a_trigger_tells_the_bar_that_it_happened_on() -> None:
     assert (body["symbol"], body["step"]) == ("BTCUSDT", "cmt")
     assert body["bar"]["timeframe"] == "1h"
     assert body["bar"]["close_time"] == "2023-03-25T01:00:00Z"
+    assert (body["bar"]["parts"], body["bar"]["expected"]) == (12, 12)
     assert body["last_close"] == "27556.35"
+
+
+async def test_a_trigger_tells_when_its_bar_has_a_hole() -> None:
+    desk = Desk(by_rules)
+
+    holed = next(now for now in hours() if not now.frames[now.decision].last.complete)
+    await analyst(desk, SimClock(holed.as_of)).consider(holed)
+
+    bar = desk.events[0].body["bar"]
+    assert bar["close_time"] == "2023-03-24T13:00:00Z"
+    assert (bar["parts"], bar["expected"]) == (8, 12)
 
 
 async def test_a_question_is_of_use_for_five_minutes_of_the_clock() -> None:

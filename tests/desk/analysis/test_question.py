@@ -189,3 +189,13 @@ def test_numbers_are_those_of_the_snapshot() -> None:
     hour = inputs["indicators"]["timeframes"]["1h"]  # type: ignore[index]
     assert evidence[Layer.INDICATORS]["rsi_14"][2] == hour["rsi_14"]
     assert evidence[Layer.LEVELS]["above"] == inputs["levels"]["nearest"]["above"]  # type: ignore[index]
+
+
+def test_the_trend_tells_which_bars_have_a_hole_and_says_nothing_where_none_has() -> None:
+    holed = next(now for now in hours() if not now.frames[now.decision].last.complete)
+
+    assert layer_evidence(holed)[Layer.TREND]["incomplete"] == [
+        "15m: 2 of 3 bars",
+        "1h: 8 of 12 bars",
+    ]
+    assert "incomplete" not in layer_evidence(market(20))[Layer.TREND]

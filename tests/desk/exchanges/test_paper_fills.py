@@ -1,6 +1,9 @@
 """Fills on paper, each computed by hand: half a spread of 1 bps, fees of 2 bps to make and 5 bps to take."""
 
 from decimal import Decimal
+from typing import Any
+
+import pytest
 
 from agentic_trading.desk.exchange import Cancellation, CancelReason, Fill
 from agentic_trading.desk.exchanges.costs import Costs
@@ -274,3 +277,34 @@ async def test_a_cancelled_order_is_dated_by_the_last_bar_or_its_own_start() -> 
     assert after
     assert (before.time, after.time) == (START + FIVE_MINUTES, START + FIVE_MINUTES)
     assert await exchange.cancel("never submitted") is None
+
+
+@pytest.mark.parametrize("on_expiry", ["cancel", "cross"])
+@pytest.mark.parametrize(
+    "kind", [{"order_type": "market"}, {"order_type": "limit", "limit_price": Decimal(90)}]
+)
+async def test_after_a_halt_an_entry_whose_intent_has_expired_is_cancelled_crossing_or_not(
+    kind: dict[str, Any], on_expiry: str
+) -> None:
+    exchange = paper()
+    await exchange.on_bar(bar(0, "100 101 99 100"))
+    expiry = START + 12 * FIVE_MINUTES
+    await exchange.submit(
+        order(**kind, on_expiry=on_expiry, expires_at=START + 4 * FIVE_MINUTES, void_from=expiry)
+    )
+
+    (end,) = await exchange.on_bar(bar(12, "100 101 80 100"))
+
+    assert isinstance(end, Cancellation)
+    assert (end.reason, end.quantity) == (CancelReason.INTENT_EXPIRED, 1)
+
+
+async def test_an_entry_that_crosses_before_its_intent_expires_is_filled() -> None:
+    exchange = paper()
+    await exchange.on_bar(bar(0, "100 101 99 100"))
+    deadline, expiry = START + 4 * FIVE_MINUTES, START + 6 * FIVE_MINUTES
+    await exchange.submit(order(on_expiry="cross", expires_at=deadline, void_from=expiry))
+
+    (fill,) = fills_of(await exchange.on_bar(bar(5, "100 101 99 100")))
+
+    assert fill.cause == "deadline"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentic_trading.desk.exchange import Account, Order, Report
 from agentic_trading.desk.instrument import EXACT, Instrument
 from agentic_trading.desk.market.bar import Bar
-from tests.desk.trade import FIVE_MINUTES, START, bar, fills_of, order, paper
+from tests.desk.trade import FIVE_MINUTES, START, bar, fills_of, listed, order, paper
 
 ODD = Instrument(
     symbol="BTCUSDT", tick_size=Decimal("0.07"), lot_size=Decimal("0.0003"), min_quantity=Decimal("0.0003")
@@ -60,6 +60,9 @@ def some_order(draw: st.DrawFn, number: int) -> Order:
         "active_from": START + start * FIVE_MINUTES,
         "expires_at": START + (start + draw(st.integers(1, 5))) * FIVE_MINUTES,
         "on_expiry": draw(st.sampled_from(["cancel", "cross"])),
+        "void_from": START + (start + draw(st.integers(1, 7))) * FIVE_MINUTES
+        if draw(st.booleans())
+        else None,
         "max_participation": draw(st.decimals("0.01", 1, places=2)),
         "reduce_only": draw(st.booleans()),
         "stop_loss": price(1330, 1510) if draw(st.booleans()) else None,
@@ -77,7 +80,7 @@ def run(bars: list[Bar], orders: tuple[Order, ...], **changes: Any) -> tuple[lis
     """Trade the orders over the bars on the odd grid."""
 
     async def trade() -> tuple[list[Report], Account]:
-        exchange = paper(instruments=[ODD], cash=CASH, **changes)
+        exchange = paper(instruments=listed(ODD), cash=CASH, **changes)
         for asked in orders:
             await exchange.submit(asked)
         reports = [report for closed in bars for report in await exchange.on_bar(closed)]
@@ -170,3 +173,21 @@ def test_a_fill_keeps_to_its_limit_its_time_and_its_share_of_the_bar(
             if made.limit_price is not None:
                 assert made.side.sign * (made.limit_price - fill.price) >= 0
                 assert during.low < made.limit_price if made.side == "buy" else during.high > made.limit_price
+
+
+@given(some_bars(), some_orders)
+def test_nothing_is_opened_after_its_intent_has_ended_or_where_its_plan_has_passed(
+    bars: list[Bar], orders: tuple[Order, ...]
+) -> None:
+    reports, _ = run(bars, orders)
+
+    asked = {made.order_id: made for made in orders}
+    for fill in fills_of(reports):
+        made = asked[fill.order_id]
+        if fill.cause not in {"order", "deadline"} or made.reduce_only:
+            continue
+        assert made.void_from is None or fill.bar_open_time < made.void_from
+        if made.stop_loss is not None:
+            assert made.side.sign * (fill.price - made.stop_loss) > 0
+        if made.take_profit is not None:
+            assert made.side.sign * (made.take_profit - fill.price) > 0

@@ -6,7 +6,7 @@ import pytest
 
 from agentic_trading.desk.exchange import Cancellation, CancelReason, Fill, OrderRefusedError
 from agentic_trading.desk.instrument import Instrument
-from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, fills_of, order, paper
+from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, fills_of, listed, order, paper
 
 DECISION_BAR = bar(0, "100 101 99 100")
 CALM = "100 101 99 100"
@@ -101,14 +101,45 @@ async def test_what_a_resting_order_bought_inside_a_bar_can_reach_its_stop_but_n
     assert (first.order_id, stopped.order_id, second.order_id) == ("o0", "o0", "o1")
 
 
-async def test_a_stop_beyond_which_the_entry_was_filled_sells_at_the_worse_open() -> None:
+@pytest.mark.parametrize(
+    "opens",
+    ["95 99 94 95", "97.99 99 97 98", "103.99 105 103 104", "106 107 105 106"],
+    ids=["beyond the stop", "taken at the stop", "taken at the target", "beyond the target"],
+)
+async def test_nothing_is_opened_at_or_beyond_its_own_stop_or_target(opens: str) -> None:
     exchange = paper()
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(**GUARDED))
 
-    bought, sold = fills_of(await exchange.on_bar(bar(1, "95 99 94 95")))
+    (end,) = await exchange.on_bar(bar(1, opens))
 
-    assert (bought.price, sold.price) == (Decimal("95.01"), Decimal("94.99"))
+    assert isinstance(end, Cancellation)
+    assert (end.reason, end.quantity) == (CancelReason.PLAN_PASSED, 1)
+    assert await exchange.open_orders() == ()
+
+
+async def test_a_short_is_not_opened_beyond_its_own_target_either() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96)))
+
+    (end,) = await exchange.on_bar(bar(1, "95 99 94 95"))
+
+    assert isinstance(end, Cancellation)
+    assert end.reason is CancelReason.PLAN_PASSED
+
+
+async def test_where_the_plan_has_passed_what_was_filled_stays_guarded() -> None:
+    exchange = paper()
+    await exchange.on_bar(DECISION_BAR)
+    await exchange.submit(order(**GUARDED, max_participation=Decimal("0.0004")))
+    await exchange.on_bar(bar(1, CALM))
+
+    stopped, *_ = await exchange.on_bar(bar(2, "95 99 94 95"))
+
+    assert isinstance(stopped, Fill)
+    assert (stopped.cause, stopped.quantity) == ("stop_loss", Decimal("0.4"))
+    assert (await exchange.account()).positions == ()
 
 
 async def test_a_stop_larger_than_the_bar_allows_goes_on_at_the_next_open() -> None:
@@ -271,7 +302,7 @@ async def test_a_sale_larger_than_the_position_turns_it() -> None:
 
 
 async def test_a_turned_position_is_worth_no_more_than_the_equity_after_the_fee_of_closing() -> None:
-    exchange = paper(instruments=[Instrument(symbol="BTCUSDT")], cash=Decimal(100))
+    exchange = paper(instruments=listed(Instrument(symbol="BTCUSDT")), cash=Decimal(100))
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(quantity=Decimal("0.5")))
     await exchange.on_bar(bar(1, CALM))
@@ -302,7 +333,7 @@ async def test_the_average_price_is_that_of_the_open_quantity() -> None:
 
 async def test_one_account_holds_several_symbols() -> None:
     ether = Instrument(symbol="ETHUSDT")
-    exchange = paper(instruments=[BTC, ether], cash=Decimal(100))
+    exchange = paper(instruments=listed(BTC, ether), cash=Decimal(100))
     await exchange.on_bar(DECISION_BAR)
     await exchange.on_bar(bar(0, "10 10 10 10", symbol="ETHUSDT"))
     await exchange.submit(order(quantity=Decimal("0.9")))
@@ -319,4 +350,4 @@ async def test_one_account_holds_several_symbols() -> None:
 
 def test_an_account_has_one_currency() -> None:
     with pytest.raises(OrderRefusedError, match="EUR"):
-        paper(instruments=[BTC, Instrument(symbol="BTCEUR", quote_currency="EUR")])
+        paper(instruments=listed(BTC, Instrument(symbol="BTCEUR", quote_currency="EUR")))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.desk.execution.agent import ExecutionAgent, strategy_of
+from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent, strategy_of
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.prompts import FILL_STRATEGY_PROMPT
 from agentic_trading.desk.execution.strategy import FillStrategy, strategy_id
@@ -35,7 +35,7 @@ def agent_of(gateway: RuleGateway) -> ExecutionAgent:
     return ExecutionAgent(gateway, SimClock(AS_OF), FillLimits(), SETTINGS)
 
 
-async def decided(gateway: RuleGateway, **changes: Any) -> FillStrategy | NoDecision:
+async def decided(gateway: RuleGateway, **changes: Any) -> Chosen | NoDecision:
     """Have the built intent decided."""
     return await agent_of(gateway).decide(intent(**changes), BTC, closed_bars(), SPREAD)
 
@@ -94,7 +94,7 @@ async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
 
     outcome = await decided(gateway)
 
-    assert isinstance(outcome, FillStrategy)
+    assert isinstance(outcome, Chosen)
     made, chosen = gateway.events
     assert (made.kind, made.id, made.causation_id) == ("order.intent", "i1", "assessment-1")
     assert (chosen.kind, chosen.id) == ("fill.strategy", strategy_id("i1"))
@@ -105,8 +105,16 @@ async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
     assert chosen.body["request_hash"] == gateway.asked[0].request_hash
     assert (
         FillStrategy.model_validate({name: chosen.body[name] for name in FillStrategy.model_fields})
-        == outcome
+        == outcome.strategy
     )
+
+
+@pytest.mark.parametrize("late", [timedelta(), timedelta(seconds=7)])
+async def test_a_strategy_is_known_from_the_moment_its_answer_was_there(late: timedelta) -> None:
+    outcome = await decided(RuleGateway(finished_at=AS_OF + late))
+
+    assert isinstance(outcome, Chosen)
+    assert outcome.known_at == AS_OF + late
 
 
 async def test_a_gateway_without_an_answer_gives_no_decision() -> None:

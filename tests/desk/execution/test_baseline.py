@@ -44,6 +44,13 @@ async def test_an_intent_after_the_last_bar_is_not_filled() -> None:
     assert (await market_now([late], BARS, paper())).fills == ()
 
 
+async def test_an_entry_whose_intent_ended_in_a_halt_is_not_filled_after_it() -> None:
+    entry = intent(expires_at=START + timedelta(hours=1))
+    reopened = [BARS[0], bar(24, "100 101 99 100")]
+
+    assert (await market_now([entry], reopened, paper())).fills == ()
+
+
 async def test_buy_and_hold_spends_the_cash_at_the_first_open() -> None:
     outcome = await buy_and_hold(BARS, paper(), BTC)
 

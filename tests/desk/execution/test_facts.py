@@ -21,6 +21,7 @@ def test_volume_and_range_are_told_as_exact_text() -> None:
 
     assert plain(volume.content) == {
         "bars": 3,
+        "without_trades": 0,
         "mean": "30.000000",
         "median": "20.000000",
         "last": "60",
@@ -28,6 +29,7 @@ def test_volume_and_range_are_told_as_exact_text() -> None:
     }
     assert plain(volatility.content) == {
         "bars": 3,
+        "without_trades": 0,
         "mean_range_bps": "165.03",  # 200, 197.0443 and 98.0392
         "last_range_bps": "98.04",
         "widest_range_bps": "200.00",
@@ -56,3 +58,20 @@ def test_without_volume_there_is_no_share_of_it() -> None:
 def test_no_bars_are_an_error() -> None:
     with pytest.raises(NoBarsError):
         execution_evidence("BTCUSDT", [], Decimal(1), Decimal(1))
+
+
+def test_bars_without_a_trade_are_counted_and_not_averaged() -> None:
+    halted = [*BARS, *(bar(number, "102 102 102 102", "0") for number in (3, 4, 5))]
+
+    (_, volume, volatility) = execution_evidence("BTCUSDT", halted, Decimal("0.3"), Decimal(1))
+
+    assert plain(volume.content) == {
+        "bars": 6,
+        "without_trades": 3,
+        "mean": "30.000000",
+        "median": "20.000000",
+        "last": "0",
+        "order_to_mean": "0.010000",
+    }
+    assert volatility.content["mean_range_bps"] == Decimal("165.03")
+    assert volatility.content["last_range_bps"] == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from agentic_trading.desk.execution.order import Sizing
 from agentic_trading.desk.execution.proposal import Proposal, propose_entry, propose_exit
 from agentic_trading.desk.execution.risk import Approved, Rejection, RiskFacts, RiskLimits
 from agentic_trading.desk.instrument import Side
@@ -67,6 +68,39 @@ def test_a_short_goes_to_the_other_side_of_the_grid() -> None:
         Decimal("102.51"),
         None,
     )
+
+
+def test_an_intent_tells_what_its_quantity_rests_on() -> None:
+    facts = replace(FACTS, position=Decimal(-1), pending=Decimal("0.5"), gross=Decimal(150))
+
+    entry = propose_entry(LONG, LIMITS, BTC, facts)
+    leave = propose_exit("flip", LIMITS, BTC, facts, trace_id="t1", causation_id="a2", **WHEN)
+
+    assert isinstance(entry, Approved)
+    assert isinstance(leave, Approved)
+    told = Sizing(
+        equity=Decimal(10_000),
+        position=Decimal(-1),
+        pending=Decimal("0.5"),
+        gross=Decimal(150),
+        risk_pct=Decimal(1),
+        sized_by="risk",
+    )
+    assert entry.intent.sizing == told
+    assert leave.intent.sizing == told.model_copy(update={"risk_pct": None, "sized_by": "position"})
+
+
+def test_a_rejection_tells_what_was_rejected_and_what_it_rests_on() -> None:
+    full = propose_entry(LONG, LIMITS, BTC, replace(FACTS, gross=Decimal(9_000)))
+    small = propose_entry(LONG, LIMITS, BTC, replace(FACTS, equity=Decimal("0.1")))
+
+    assert isinstance(full, Rejection)
+    assert isinstance(small, Rejection)
+    assert (full.rule, full.side, full.quantity) == ("max_gross", "buy", 50)
+    assert full.sizing is not None
+    assert (full.sizing.gross, full.sizing.sized_by) == (9_000, "risk")
+    assert (small.rule, small.side, small.quantity) == ("min_quantity", "buy", 0)
+    assert small.sizing is not None
 
 
 def test_the_same_cause_gives_the_same_intent() -> None:

@@ -10,7 +10,7 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.exchange import Account, Fill, Report
 from agentic_trading.desk.exchanges.paper import PaperExchange
-from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
+from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.baseline import buy_and_hold, market_now
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.proposal import Proposal, propose_entry
@@ -25,6 +25,7 @@ from agentic_trading.desk.market.samples import find_sample, load_sample
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
 from tests.desk.execution.asked import RuleGateway
+from tests.desk.trade import listed
 
 BTC = Instrument(symbol="BTCUSDT")
 CASH = Decimal(100_000)
@@ -55,11 +56,11 @@ def bars() -> list[Bar]:
 async def traded(bars: list[Bar]) -> Run:
     """Follow the last two hours every two hours while flat, with a stop of 0.4 % and a target of 0.8 %."""
     gateway, clock = RuleGateway(), SimClock(bars[0].close_time)
-    exchange = PaperExchange([BTC], cash=CASH)
+    exchange = PaperExchange(listed(BTC), cash=CASH)
     agent = ExecutionAgent(
         gateway, clock, FillLimits(), ExecutionSettings("s1", LLMProvider.RULES, "rules-1")
     )
-    trader = Trader(exchange, TradeRecord(gateway, clock), [BTC], FillLimits(), RiskLimits())
+    trader = Trader(exchange, TradeRecord(gateway, clock), listed(BTC), FillLimits(), RiskLimits())
     run = Run([], [], [], gateway.events, await exchange.account())
     for number, closed in enumerate(bars):
         clock.advance_to(closed.close_time)
@@ -72,10 +73,11 @@ async def traded(bars: list[Bar]) -> Run:
         outcome = propose_entry(proposed(bars[number - EVERY], closed), RiskLimits(), BTC, facts)
         assert isinstance(outcome, Approved)
         chosen = await agent.decide(outcome.intent, BTC, bars[number - EVERY : number + 1], Decimal(1))
-        assert isinstance(chosen, FillStrategy)
-        assert not isinstance(await trader.place(outcome.intent, chosen), Rejection)
+        assert isinstance(chosen, Chosen)
+        placed = await trader.place(outcome.intent, chosen.strategy, known_at=chosen.known_at)
+        assert not isinstance(placed, Rejection)
         run.intents.append(outcome.intent)
-        run.strategies.append(chosen)
+        run.strategies.append(chosen.strategy)
     return Run(run.intents, run.strategies, run.reports, run.events, await exchange.account())
 
 
@@ -131,8 +133,8 @@ async def test_no_fill_is_earlier_than_its_decision_or_inside_the_halt(bars: lis
 async def test_the_fill_strategies_are_judged_on_the_same_intents(bars: list[Bar]) -> None:
     run = await traded(bars)
 
-    baseline = await market_now(run.intents, bars, PaperExchange([BTC], cash=CASH))
-    held = await buy_and_hold(bars, PaperExchange([BTC], cash=CASH), BTC)
+    baseline = await market_now(run.intents, bars, PaperExchange(listed(BTC), cash=CASH))
+    held = await buy_and_hold(bars, PaperExchange(listed(BTC), cash=CASH), BTC)
 
     chosen = [implementation_shortfall(intent, run.fills) for intent in run.intents]
     at_market = [implementation_shortfall(intent, baseline.fills) for intent in run.intents]

@@ -13,6 +13,7 @@ from agentic_trading.desk.execution.risk import (
     Rejection,
     RiskFacts,
     RiskLimits,
+    Size,
     check_intent,
     check_order,
     size_position,
@@ -87,6 +88,37 @@ def test_a_position_is_worth_no_more_than_its_part_of_the_equity() -> None:
     assert checked(facts=poor, quantity=Decimal("9.501")) == "max_position"
 
 
+def test_all_symbols_together_are_worth_no_more_than_their_part_of_the_equity() -> None:
+    others = replace(FACTS, gross=Decimal(8_000))
+
+    assert checked(facts=others, quantity=Decimal(15)) is None
+    assert checked(facts=others, quantity=Decimal("15.001")) == "max_gross"
+    assert rule(check_order(order(quantity=Decimal("15.001")), LIMITS, BTC, others)) == "max_gross"
+
+
+def test_what_was_approved_at_the_same_moment_counts_as_gross() -> None:
+    entry, leave = intent(quantity=Decimal(40), limit_price=Decimal(99)), exit_intent(quantity=Decimal(9))
+
+    facts = replace(FACTS, gross=Decimal(100)).with_approved([entry, leave])
+
+    assert facts == replace(FACTS, gross=Decimal(4_060))
+
+
+def test_where_nothing_traded_a_position_may_be_left_but_not_entered() -> None:
+    halted = replace(FACTS, halted=True, position=Decimal(1))
+
+    assert checked(facts=halted) == "halted"
+    assert rule(check_intent(exit_intent(), LIMITS, BTC, halted)) is None
+
+
+def test_on_too_coarse_a_tick_a_position_may_be_left_but_not_entered() -> None:
+    cheap = replace(FACTS, last_close=Decimal("0.07"), position=Decimal(1))
+    price = Decimal("0.07")
+
+    assert checked(facts=cheap, arrival_price=price, stop_loss=Decimal("0.06")) == "coarse_tick"
+    assert rule(check_intent(exit_intent(arrival_price=price), LIMITS, BTC, cheap)) is None
+
+
 def test_an_entry_that_makes_the_position_smaller_is_not_stopped_by_its_size() -> None:
     short = replace(FACTS, position=Decimal(-90), equity=Decimal(100))
 
@@ -142,22 +174,22 @@ def test_a_rejection_says_what_was_and_what_is_allowed() -> None:
 
 
 def test_a_position_is_sized_by_what_may_be_lost() -> None:
-    quantity = size_position(Decimal(10_000), Decimal(100), Decimal(97), Decimal(1), LIMITS, BTC)
+    size = size_position(Decimal(10_000), Decimal(100), Decimal(97), Decimal(1), LIMITS, BTC)
 
-    assert quantity == Decimal("33.333")  # 100 to lose, 3 a unit
+    assert size == Size(Decimal("33.333"), "risk")  # 100 to lose, 3 a unit
 
 
 def test_a_near_stop_is_bounded_by_notional_and_exposure() -> None:
-    def sized(equity: int) -> Decimal:
+    def sized(equity: int) -> Size:
         return size_position(Decimal(equity), Decimal(100), Decimal("99.9"), Decimal(1), LIMITS, BTC)
 
-    assert sized(10_000) == 50
-    assert sized(1_000) == Decimal("9.5")
+    assert sized(10_000) == Size(Decimal(50), "notional")
+    assert sized(1_000) == Size(Decimal("9.5"), "exposure")
 
 
 @pytest.mark.parametrize(("equity", "stop"), [(10_000, 100), (0, 97), (-5, 97)])
 def test_where_nothing_can_be_sized_the_size_is_zero(equity: int, stop: int) -> None:
-    assert size_position(Decimal(equity), Decimal(100), Decimal(stop), Decimal(1), LIMITS, BTC) == 0
+    assert size_position(Decimal(equity), Decimal(100), Decimal(stop), Decimal(1), LIMITS, BTC).quantity == 0
 
 
 @given(
@@ -169,7 +201,7 @@ def test_where_nothing_can_be_sized_the_size_is_zero(equity: int, stop: int) -> 
 def test_a_sized_position_never_passes_its_risk_or_its_limits(
     equity: Decimal, entry: Decimal, stop: Decimal, risk_pct: Decimal
 ) -> None:
-    quantity = size_position(equity, entry, stop, risk_pct, LIMITS, BTC)
+    quantity = size_position(equity, entry, stop, risk_pct, LIMITS, BTC).quantity
 
     assert quantity % BTC.lot_size == 0
     assert quantity * abs(entry - stop) <= equity * risk_pct / 100

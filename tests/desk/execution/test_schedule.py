@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,9 +18,10 @@ LIMITS = FillLimits(tick_size=Decimal("0.01"), lot_size=Decimal("0.001"))
 AS_OF = START + FIVE_MINUTES
 
 
-def planned(about: Any = None, **changes: Any) -> list[Order]:
-    """Return the orders of a strategy with `changes`."""
-    return plan_orders(about or intent(), strategy(**changes), LIMITS)
+def planned(about: Any = None, late: timedelta = timedelta(), **changes: Any) -> list[Order]:
+    """Return the orders of a strategy with `changes` that was there `late` after the decision."""
+    about = about or intent()
+    return plan_orders(about, strategy(**changes), LIMITS, known_at=about.as_of + late)
 
 
 def test_a_single_order_is_the_intent_with_a_way_to_be_filled() -> None:
@@ -30,6 +32,28 @@ def test_a_single_order_is_the_intent_with_a_way_to_be_filled() -> None:
     assert (order.active_from, order.expires_at) == (AS_OF, AS_OF + timedelta(minutes=30))
     assert (order.on_expiry, order.max_participation) == ("cross", Decimal("0.1"))
     assert (order.trace_id, order.causation_id) == ("t1", strategy_id("i1"))
+
+
+def test_an_entry_ends_with_its_intent_and_an_exit_goes_on() -> None:
+    (entry,), (leave,) = planned(), planned(exit_intent())
+
+    assert (entry.void_from, leave.void_from) == (START + timedelta(hours=2), None)
+
+
+@pytest.mark.parametrize(
+    ("late", "bars"), [(timedelta(microseconds=1), 1), (FIVE_MINUTES, 1), (FIVE_MINUTES * 1.01, 2)]
+)
+def test_a_strategy_that_came_late_moves_the_whole_schedule_to_the_next_open(
+    late: timedelta, bars: int
+) -> None:
+    on_time = planned(algo="twap", slices=3, interval_seconds=300)
+
+    moved = planned(late=late, algo="twap", slices=3, interval_seconds=300)
+
+    way = bars * FIVE_MINUTES
+    assert [order.active_from - way for order in moved] == [order.active_from for order in on_time]
+    assert [order.expires_at - way for order in moved] == [order.expires_at for order in on_time]
+    assert {order.void_from for order in moved} == {START + timedelta(hours=2)}
 
 
 def test_an_exit_only_reduces() -> None:
@@ -131,3 +155,11 @@ def test_limits_that_know_market_orders_only_stay_as_they_are_for_a_plan_with_a_
     narrow = FillLimits(allowed_order_types=("market",)).narrowed_to(intent(limit_price=Decimal(99)), BTC)
 
     assert narrow.allowed_order_types == ("market",)
+
+
+def test_no_slice_is_smaller_than_what_the_instrument_trades() -> None:
+    coarse = BTC.model_copy(update={"lot_size": Decimal(1), "min_quantity": Decimal(2)})
+
+    narrow = FillLimits().narrowed_to(intent(quantity=Decimal(7)), coarse)
+
+    assert (narrow.min_slice_quantity, narrow.max_slices) == (2, 3)

@@ -1,5 +1,6 @@
 """Orders out and fills back: all of a strategy's orders or none, and every step on record with its cause."""
 
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -11,9 +12,21 @@ from agentic_trading.desk.execution.record import TradeRecord
 from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits
 from agentic_trading.desk.execution.strategy import strategy_id
 from agentic_trading.desk.execution.trader import Trader
+from agentic_trading.desk.instrument import Instrument
 from agentic_trading.desk.market.errors import NoBarsError
 from tests.desk.execution.asked import RuleGateway
-from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, exit_intent, intent, order, paper, strategy
+from tests.desk.trade import (
+    BTC,
+    FIVE_MINUTES,
+    START,
+    bar,
+    exit_intent,
+    intent,
+    listed,
+    order,
+    paper,
+    strategy,
+)
 
 CALM = "100 101 99 100"
 AS_OF = START + FIVE_MINUTES
@@ -22,7 +35,7 @@ AS_OF = START + FIVE_MINUTES
 def trader_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal) -> Trader:
     """Return a trader whose risk limits are the defaults but for `limits`."""
     risk = RiskLimits.model_validate({"max_order_notional": 5_000, **limits})
-    return Trader(exchange, TradeRecord(gateway, SimClock(AS_OF)), [BTC], FillLimits(), risk)
+    return Trader(exchange, TradeRecord(gateway, SimClock(AS_OF)), listed(BTC), FillLimits(), risk)
 
 
 async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:
@@ -30,7 +43,9 @@ async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:
     trader = trader_on(exchange, gateway)
     await trader.on_bar(bar(0, CALM))
 
-    placed = await trader.place(intent(), strategy(algo="twap", slices=2, interval_seconds=300))
+    placed = await trader.place(
+        intent(), strategy(algo="twap", slices=2, interval_seconds=300), known_at=AS_OF
+    )
 
     assert not isinstance(placed, Rejection)
     assert tuple(entry.order for entry in await exchange.open_orders()) == tuple(placed)
@@ -44,7 +59,9 @@ async def test_if_one_slice_is_stopped_by_a_limit_no_slice_is_sent() -> None:
     trader = trader_on(exchange, gateway, max_open_orders=2)
     await trader.on_bar(bar(0, CALM))
 
-    outcome = await trader.place(intent(), strategy(algo="twap", slices=3, interval_seconds=300))
+    outcome = await trader.place(
+        intent(), strategy(algo="twap", slices=3, interval_seconds=300), known_at=AS_OF
+    )
 
     assert isinstance(outcome, Rejection)
     assert outcome.rule == "max_open_orders"
@@ -59,9 +76,9 @@ async def test_slices_count_together_against_the_position() -> None:
     exchange = paper()
     trader = trader_on(exchange, RuleGateway(), max_position_notional=Decimal(150))
     await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(), strategy())
+    await trader.place(intent(), strategy(), known_at=AS_OF)
 
-    outcome = await trader.place(intent(intent_id="i2"), strategy())
+    outcome = await trader.place(intent(intent_id="i2"), strategy(), known_at=AS_OF)
 
     assert isinstance(outcome, Rejection)
     assert outcome.rule == "max_position"
@@ -71,7 +88,7 @@ async def test_fills_and_cancellations_are_recorded_with_their_order_as_cause() 
     gateway = RuleGateway()
     trader = trader_on(paper(), gateway)
     await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(), strategy(time_in_force="ioc", on_deadline="cancel"))
+    await trader.place(intent(), strategy(time_in_force="ioc", on_deadline="cancel"), known_at=AS_OF)
 
     fill, end = await trader.on_bar(bar(1, CALM, volume="6"))
 
@@ -87,7 +104,7 @@ async def test_the_facts_are_those_of_the_account_and_of_what_is_open() -> None:
     exchange = paper()
     trader = trader_on(exchange, RuleGateway())
     await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(quantity=Decimal(2)), strategy())
+    await trader.place(intent(quantity=Decimal(2)), strategy(), known_at=AS_OF)
     await trader.on_bar(bar(1, CALM, volume="12"))
     await exchange.submit(order(order_id="x", intent_id="x", side="sell", reduce_only=True))
 
@@ -99,6 +116,7 @@ async def test_the_facts_are_those_of_the_account_and_of_what_is_open() -> None:
         equity=held.equity({"BTCUSDT": Decimal(100)}),
         position=Decimal("1.2"),
         pending=Decimal("0.8"),
+        gross=Decimal(200),
         open_orders=2,
         orders_last_minute=0,
     )
@@ -107,10 +125,12 @@ async def test_the_facts_are_those_of_the_account_and_of_what_is_open() -> None:
 async def test_orders_of_the_last_minute_are_counted() -> None:
     trader = trader_on(paper(), RuleGateway(), max_orders_per_minute=1)
     await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(), strategy())
+    await trader.place(intent(), strategy(), known_at=AS_OF)
 
-    at_once = await trader.place(intent(intent_id="i2"), strategy())
-    later = await trader.place(intent(intent_id="i3", as_of=START + 2 * FIVE_MINUTES), strategy())
+    at_once = await trader.place(intent(intent_id="i2"), strategy(), known_at=AS_OF)
+    later = await trader.place(
+        intent(intent_id="i3", as_of=START + 2 * FIVE_MINUTES), strategy(), known_at=AS_OF
+    )
 
     assert isinstance(at_once, Rejection)
     assert at_once.rule == "max_orders_per_minute"
@@ -121,12 +141,14 @@ async def test_before_a_position_is_closed_what_is_unfilled_is_withdrawn() -> No
     gateway, exchange = RuleGateway(), paper()
     trader = trader_on(exchange, gateway)
     await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(quantity=Decimal(2)), strategy())
+    await trader.place(intent(quantity=Decimal(2)), strategy(), known_at=AS_OF)
     await trader.on_bar(bar(1, CALM, volume="12"))
 
     (cancelled,) = await trader.withdraw("BTCUSDT")
     await trader.place(
-        exit_intent(quantity=Decimal("1.2"), as_of=START + 2 * FIVE_MINUTES), strategy(order_type="market")
+        exit_intent(quantity=Decimal("1.2"), as_of=START + 2 * FIVE_MINUTES),
+        strategy(order_type="market"),
+        known_at=AS_OF,
     )
     await trader.on_bar(bar(2, CALM))
 
@@ -139,3 +161,52 @@ async def test_before_a_position_is_closed_what_is_unfilled_is_withdrawn() -> No
 async def test_before_the_first_bar_nothing_is_known() -> None:
     with pytest.raises(NoBarsError):
         await trader_on(paper(), RuleGateway()).facts("BTCUSDT", START)
+
+
+async def test_what_other_symbols_hold_and_want_counts_as_gross() -> None:
+    ether = Instrument(symbol="ETHUSDT")
+    exchange = paper(instruments=listed(BTC, ether))
+    trader = trader_on(exchange, RuleGateway())
+    await trader.on_bar(bar(0, CALM))
+    await trader.on_bar(bar(0, "50 51 49 50", symbol="ETHUSDT"))
+    await exchange.submit(order(side="sell", max_participation=Decimal("0.0004")))
+    await trader.on_bar(bar(1, CALM))
+    await trader.on_bar(bar(1, "50 51 49 50", symbol="ETHUSDT"))
+
+    facts = await trader.facts("ETHUSDT", START + 2 * FIVE_MINUTES)
+
+    assert (facts.position, facts.pending, facts.gross) == (0, 0, 100)  # 0.4 held short, 0.6 still wanted
+
+
+async def test_a_bar_in_which_nothing_traded_is_a_halt_until_the_next_one() -> None:
+    trader = trader_on(paper(), RuleGateway())
+    told = []
+
+    for number, volume in enumerate(("10", "0", "10")):
+        await trader.on_bar(bar(number, CALM, volume))
+        told.append((await trader.facts("BTCUSDT", AS_OF)).halted)
+
+    assert told == [False, True, False]
+
+
+async def test_a_rejected_order_tells_what_was_rejected() -> None:
+    gateway = RuleGateway()
+    trader = trader_on(paper(), gateway, max_position_notional=Decimal(50))
+    await trader.on_bar(bar(0, CALM))
+    sizing = (await trader.facts("BTCUSDT", AS_OF)).sizing("risk", Decimal(1))
+
+    outcome = await trader.place(intent(sizing=sizing), strategy(), known_at=AS_OF)
+
+    assert isinstance(outcome, Rejection)
+    assert (outcome.side, outcome.quantity, outcome.sizing) == ("buy", 1, sizing)
+    assert gateway.events[-1].body["sizing"]["equity"] == "10000"
+
+
+async def test_a_strategy_that_came_late_is_not_filled_at_an_open_before_it() -> None:
+    exchange = paper()
+    trader = trader_on(exchange, RuleGateway())
+    await trader.on_bar(bar(0, CALM))
+    await trader.place(intent(), strategy(), known_at=AS_OF + timedelta(milliseconds=1))
+
+    assert await trader.on_bar(bar(1, CALM)) == []
+    assert len(await trader.on_bar(bar(2, CALM))) == 1

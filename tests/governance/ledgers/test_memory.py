@@ -67,6 +67,58 @@ async def test_a_moment_whose_counters_may_be_gone_is_refused_never_started_at_n
     assert e.value.open_since == AT + timedelta(days=2) - HOUR
 
 
+async def test_a_moment_of_the_future_that_was_refused_or_waited_for_closes_nothing() -> None:
+    ledger = MemoryLedger([tenant(10, window=Window.NONE)], keep=HOUR)
+    ahead = AT + timedelta(days=60)
+
+    await refused(ledger, ask(11, at=ahead))
+    id_ = await reserved(ledger, ask(8))
+    await held(ledger, ask(5, at=ahead))
+    async with asyncio.TaskGroup() as group:
+        leaving = group.create_task(ledger.reserve_in_turn(ask(5, at=ahead)))
+        await in_line(ledger, 1)
+        leaving.cancel()
+    await ledger.release(id_)
+
+    await spend(ledger, ask(10))
+
+
+async def test_asks_in_vain_leave_no_counters_behind() -> None:
+    ledger = MemoryLedger([tenant(10)], keep=HOUR)
+    await spend(ledger, ask(10))
+    own = (Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=100),)
+
+    for number in range(3000):
+        await refused(ledger, ask(1, key=f"in-vain-{number}", limits=own))
+
+    assert len(await ledger.snapshot()) < 1100
+    assert (await of_tenant(ledger)).spent.nusd == 10
+
+
+async def test_ended_windows_are_forgotten_though_their_tenant_always_has_a_call_in_flight() -> None:
+    ledger = MemoryLedger([tenant(10**6, window=Window.MINUTE)], keep=HOUR)
+    flying = await reserved(ledger, ask(1))
+    for minute in range(1, 600):
+        following = await reserved(ledger, ask(1, at=AT + timedelta(minutes=minute)))
+        await ledger.dispatch(flying)
+        await ledger.settle(flying, Amount(1, 0))
+        flying = following
+
+    assert len(select(await ledger.snapshot(), ScopeKind.TENANT, "acme", Window.MINUTE)) < 90
+
+
+async def test_a_counter_with_a_call_in_doubt_is_kept_for_its_late_answer() -> None:
+    ledger = MemoryLedger([tenant(10)], keep=HOUR)
+    nothing = replace(ask(), amount=Amount(0, 0, 0))
+    await ledger.dispatch(await reserved(ledger, nothing))
+    await ledger.in_doubt(nothing.reservation_id)
+    await spend(ledger, ask(0, tenant="other", at=AT + timedelta(minutes=50)))
+
+    await ledger.settle(nothing.reservation_id, Amount(7, 0))
+
+    assert (await of_tenant(ledger)).spent.nusd == 7
+
+
 async def test_a_moment_within_what_is_kept_finds_its_window_again() -> None:
     ledger = MemoryLedger([tenant(10, window=Window.MINUTE)], keep=HOUR)
     await spend(ledger, ask(7))

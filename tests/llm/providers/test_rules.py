@@ -28,10 +28,11 @@ async def test_the_rule_of_the_schema_answers() -> None:
     assert (answer.text, answer.stop_reason, answer.model) == ('{"answer": "BTCUSDT"}', "end_turn", "rules-1")
 
 
-async def test_without_a_schema_id_the_agents_type_names_the_rule() -> None:
-    answer = await RulesProvider({"analyst": say_four}).complete(request(expected_output_schema={}))
+async def test_without_a_schema_id_there_is_no_rule_as_nothing_else_that_names_one_is_hashed() -> None:
+    provider = RulesProvider({"analyst": say_four})
 
-    assert answer.text == '{"answer": "BTCUSDT"}'
+    with pytest.raises(ProviderError, match="no rule for schema ''; known are analyst"):
+        await provider.complete(request(expected_output_schema={}, agent_type="analyst"))
 
 
 @pytest.mark.parametrize(("rules", "known"), [({"b": say_four, "a": say_four}, "a, b"), ({}, "none")])

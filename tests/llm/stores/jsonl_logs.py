@@ -6,6 +6,7 @@ from agentic_trading.llm import Event, JsonFileInteractionStore
 from agentic_trading.llm.store import Record, Verification
 from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
 from agentic_trading.llm.stores.jsonl.reader import LogReader
+from agentic_trading.llm.stores.record import identity_of
 from tests.build import event
 
 
@@ -19,7 +20,7 @@ class HastyDisk(Disk):
 def reopened(path: Path, *added: Event) -> LogFile:
     """Open the log at `path` for writing, add events, close it, and return what it found out."""
     file = LogFile(path, HastyDisk())
-    file.append([(told.id, told.wire) for told in added], sync=True)
+    file.append([(identity_of(told), told.wire) for told in added], sync=True)
     file.close()
     return file
 

@@ -9,6 +9,7 @@ import pytest
 
 from agentic_trading.llm import Event
 from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
+from agentic_trading.llm.stores.record import identity_of
 from tests.build import event
 from tests.llm.stores.jsonl_logs import records_in, reopened, verified
 
@@ -78,7 +79,8 @@ def test_of_two_processes_one_writes_and_the_other_is_told(tmp_path: Path) -> No
 
     with start_writer(path) as second:
         output, _ = second.communicate()
-    first.append([("mine", event(id="mine").wire)], sync=True)
+    mine = event(id="mine")
+    first.append([(identity_of(mine), mine.wire)], sync=True)
     first.close()
 
     assert second.returncode == 3

@@ -207,7 +207,10 @@ async def test_a_disk_that_is_full_leaves_a_log_that_opens_again(path: Path) -> 
     async with aclosing(JsonFileInteractionStore(path)) as again:
         await again.record(lost)
         assert again.recovered is not None
-        assert await kept(again) == [safe, lost]
+        before, noted, after = await kept(again)
+        assert (before, after) == (safe, lost)
+        assert isinstance(noted, Event)
+        assert noted.kind == "log.tail_set_aside"
 
 
 async def test_a_log_that_was_deleted_is_not_written_on(path: Path) -> None:

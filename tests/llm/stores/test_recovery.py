@@ -1,15 +1,27 @@
 """A log is opened again: what a dead writer left half done is set aside, what somebody changed is refused."""
 
 from contextlib import aclosing
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from agentic_trading.llm import JsonFileInteractionStore, StoreError
+from agentic_trading.canonical import sha256_hex
+from agentic_trading.llm import (
+    Event,
+    JsonFileInteractionStore,
+    LLMInteraction,
+    LLMResult,
+    RecordConflictError,
+    StoreError,
+)
 from agentic_trading.llm.stores.chain import GENESIS
 from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
-from tests.build import event
+from agentic_trading.llm.stores.record import Identity, identity_of
+from tests.build import NOW, event, interaction
 from tests.llm.stores.jsonl_logs import HastyDisk, kept, lines_in, records_in, reopened, verified, written
 
 
@@ -25,9 +37,10 @@ def test_a_log_cut_at_any_byte_of_a_last_line_loses_only_what_was_cut(tmp_path: 
 
         set_aside = reopened(path, after).set_aside
 
-        assert records_in(path) == [*events[:-1], after]
+        noted = [record for record in records_in(path) if record not in [*events, after]]
+        assert records_in(path) == [*events[:-1], *noted, after]
         assert verified(path).is_intact
-        assert (set_aside is not None) == bool(length)
+        assert (set_aside is not None) == bool(length) == (len(noted) == 1)
         if set_aside is not None:
             assert set_aside.name == f"log.jsonl.torn-{number}"
             assert set_aside.read_bytes() == last[:length]
@@ -44,8 +57,14 @@ async def test_what_was_set_aside_is_reported(tmp_path: Path) -> None:
             assert store.recovered is None
             await store.record(told)
             assert store.recovered == tmp_path / "log.jsonl.torn-1"
-            assert await kept(store) == [told]
+            noted, after = await kept(store)
 
+    assert after == told
+    assert isinstance(noted, Event)
+    assert (noted.kind, noted.body) == (
+        "log.tail_set_aside",
+        {"bytes": 13, "kept_as": "log.jsonl.torn-1", "sha256": sha256_hex(b'{"kind":"half')},
+    )
     assert [(entry["event"], entry["log_level"]) for entry in logs] == [("log_tail_set_aside", "warning")]
     assert store.recovered.read_bytes() == b'{"kind":"half'
 
@@ -74,31 +93,21 @@ def test_what_is_torn_again_at_the_same_place_is_kept_beside_the_first(tmp_path:
     }
 
 
-def test_a_last_line_with_a_wrong_hash_is_set_aside(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    events = written(path)
-    wrong = lines_in(path)[2].replace(b'"number":2', b'"number":3')
-    path.write_bytes(b"".join([*lines_in(path)[:2], wrong]))
-
-    file = reopened(path, events[2])
-
-    assert records_in(path) == events
-    assert file.set_aside is not None
-    assert file.set_aside.read_bytes() == wrong
-
-
-def test_a_broken_line_before_the_last_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_broken_whole_line_is_refused_even_as_the_last_and_nothing_is_written(
+    tmp_path: Path, number: int
+) -> None:
     path = tmp_path / "log.jsonl"
     written(path)
-    broken = path.read_bytes().replace(b'"number":1', b'"number":9')
+    broken = path.read_bytes().replace(b'"number":%d' % (number - 1), b'"number":9')
     path.write_bytes(broken)
 
     with pytest.raises(
-        StoreError, match=r"log\.jsonl:2: its hash is not that of its bytes; nothing was written"
+        StoreError, match=rf"log\.jsonl:{number}: its hash is not that of its bytes; nothing was written"
     ) as e:
         reopened(path, event())
 
-    assert e.value.line == 2
+    assert e.value.line == number
     assert path.read_bytes() == broken
     assert [file.name for file in tmp_path.iterdir()] == ["log.jsonl"]
 
@@ -189,17 +198,68 @@ def test_an_id_is_known_after_the_log_was_opened_again(tmp_path: Path) -> None:
     new = event()
 
     file = LogFile(path, HastyDisk())
-    appended = file.append([(told.id, told.wire) for told in [*events, new]], sync=True)
+    appended = file.append([(identity_of(told), told.wire) for told in [*events, new]], sync=True)
     file.close()
 
     assert (appended.lines, appended.duplicates) == (1, 3)
     assert records_in(path) == [*events, new]
 
 
+async def test_an_attempt_recorded_again_by_another_process_is_kept_as_it_was_first_given(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.jsonl"
+    first = interaction()
+    again = first.envelope.model_copy(update={"created_at": first.envelope.created_at + timedelta(hours=1)})
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.store(first)
+
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        result = LLMResult(envelope_id=again.envelope_id, raw_output="another answer")
+        await store.store(LLMInteraction(envelope=again, result=result))
+
+        assert await kept(store) == [first]
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [({"tenant_id": "other"}, "tenant_id"), ({"instructions": "Other."}, "request_hash")],
+)
+async def test_another_question_under_the_id_of_an_earlier_process_is_a_conflict(
+    tmp_path: Path, changes: dict[str, Any], differs: str
+) -> None:
+    path = tmp_path / "log.jsonl"
+    first = interaction()
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.store(first)
+    other = first.model_copy(update={"envelope": first.envelope.model_copy(update=changes)})
+
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        for _ in range(2):
+            with pytest.raises(RecordConflictError, match=differs):
+                await store.store(other)
+
+        assert await kept(store) == [first]
+
+
+async def test_another_event_under_the_id_of_an_earlier_process_is_a_conflict(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    first = event(body={"qty": Decimal("1.0"), "n": 2.0}, as_of=NOW)
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.record(first)
+
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.record(first.model_copy(update={"time": NOW + timedelta(hours=1)}))
+        with pytest.raises(RecordConflictError, match="differs in body;"):
+            await store.record(first.model_copy(update={"body": {"qty": "999"}}))
+
+        assert await kept(store) == [first]
+
+
 async def test_a_record_of_a_newer_release_is_kept_and_named(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     async with aclosing(JsonFileInteractionStore(path)) as store:
-        await store._writer.write("checkpoint-1", b'{"checkpoint":1}')
+        await store._writer.write(Identity("checkpoint:1", b"facts"), b'{"checkpoint":1}')
 
     async with aclosing(JsonFileInteractionStore(path)) as store:
         await store.record(event(trace_id="a"))

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,13 +9,16 @@ from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 
-import orjson
-
+from agentic_trading.canonical import sha256_hex
+from agentic_trading.clock import SystemClock
+from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.stores.chain import swallows_a_line, write_line
 from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
+from agentic_trading.llm.stores.record import Identity, identity_in, identity_of
 
-_INTERACTION_ID = re.compile(rb'\{"interaction_id":"([^"\\]+)"')  # how every interaction of ours begins
+_system_clock = SystemClock()
 
 
 class Disk:
@@ -48,7 +50,8 @@ class LogFile:
     """Append to the log at `path`, alone.
 
     Raises `StoreLockedError` if another one has it open for writing, `StoreError` if it cannot be written or if a
-    line before the last is broken. A torn last line is moved to `set_aside` (`<path>.torn-<number>`), bytes and all.
+    whole line is broken. Bytes without a newline at the end are what a dead writer left: they are moved to `set_aside`
+    (`<path>.torn-<number>`), and the log goes on with an event `log.tail_set_aside`.
     """
 
     def __init__(self, path: Path, disk: Disk) -> None:
@@ -56,7 +59,7 @@ class LogFile:
         self._disk = disk
         self.set_aside: Path | None = None
         self.position = START
-        self._ids: set[str] = set()
+        self.known: dict[str, bytes] = {}
         self._is_unsynced = False
         self._failure: StoreError | None = None
         with _opening(path), ExitStack() as undo:
@@ -66,13 +69,16 @@ class LogFile:
             _lock(self._fd, path)
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
                 _sync_folder(folder, disk)
-            self._read_what_is_there()
+            torn = self._read_what_is_there()
             # A line may stand there that never reached the disk, and its id is known from now on.
             disk.sync(self._fd)
+            if self.set_aside is not None:
+                note = _note(self.set_aside, torn)
+                self.append([(identity_of(note), note.wire)], sync=True)
             undo.pop_all()
 
-    def append(self, records: Sequence[tuple[str, bytes]], *, sync: bool) -> Appended:
-        """Write each record (id, bytes) whose id is new, in order; with `sync`, return when all is on disk.
+    def append(self, records: Sequence[tuple[Identity, bytes]], *, sync: bool) -> Appended:
+        """Write each record whose key is new, in order; with `sync`, return when all is on disk.
 
         Raises `StoreError`, and from then on always: of a failed write nobody knows how much will be on the disk.
         """
@@ -99,11 +105,11 @@ class LogFile:
         """Give the file and its lock back."""
         os.close(self._fd)
 
-    def _lines(self, records: Sequence[tuple[str, bytes]]) -> tuple[list[bytes], Position]:
+    def _lines(self, records: Sequence[tuple[Identity, bytes]]) -> tuple[list[bytes], Position]:
         lines, head = [], self.position.head
-        for record_id, record in records:
-            if record_id not in self._ids:
-                self._ids.add(record_id)
+        for identity, record in records:
+            if identity.key not in self.known:
+                self.known[identity.key] = identity.facts
                 line, head = write_line(record, head)
                 lines.append(line)
         return lines, Position(self.position.offset + sum(map(len, lines)), head)
@@ -117,28 +123,30 @@ class LogFile:
         if os.fstat(self._fd).st_nlink == 0:
             raise FileNotFoundError(0, "the file was deleted")
 
-    def _read_what_is_there(self) -> None:
+    def _read_what_is_there(self) -> bytes:
         reason = "two lines have run together"
         try:
             for line, position in LogReader(self._path).walk():
-                self._ids.update(_ids_in(line.record))
+                if identity := identity_in(line.record):
+                    self.known.setdefault(identity.key, identity.facts)
                 self.position = position
         except StoreError as e:
             if not e.line:
                 raise
             reason = e.reason
-        self._set_aside_what_is_torn(reason)
+        return self._set_aside_what_is_torn(reason)
 
-    def _set_aside_what_is_torn(self, reason: str) -> None:
+    def _set_aside_what_is_torn(self, reason: str) -> bytes:
         number = self.position.head.seq + 1
         torn, is_last = _line_after(self._path, self.position.offset)
         if not torn:
-            return
-        if not is_last or swallows_a_line(torn):
+            return torn
+        if not is_last or torn.endswith(b"\n") or swallows_a_line(torn):
             reason = f"{reason}; nothing was written: restore the log, or move it away to start another"
             raise StoreError(self._path, reason, line=number)
         self.set_aside = _kept(self._path.with_name(f"{self._path.name}.torn-{number}"), torn, self._disk)
         os.ftruncate(self._fd, self.position.offset)
+        return torn
 
 
 @contextmanager
@@ -196,9 +204,14 @@ def _kept(path: Path, torn: bytes, disk: Disk) -> Path:
     return free
 
 
-def _ids_in(record: bytes) -> list[str]:
-    """Return the id of a record; none for a kind of record that a newer release wrote."""
-    if begins := _INTERACTION_ID.match(record):
-        return [begins[1].decode()]
-    fields = orjson.loads(record)
-    return [fields[name] for name in ("interaction_id", "id") if name in fields][:1]
+def _note(kept: Path, torn: bytes) -> Event:
+    """Say in the log that what stood here was set aside, and where it lies."""
+    digest = sha256_hex(torn)
+    note_id = derived_id("log.tail_set_aside", kept.name, digest)
+    return Event(
+        kind="log.tail_set_aside",
+        id=note_id,
+        trace_id=note_id,
+        time=_system_clock.now(),
+        body={"bytes": len(torn), "kept_as": kept.name, "sha256": digest},
+    )

@@ -16,7 +16,7 @@ from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
 
 T = TypeVar("T")
 
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE records (
@@ -30,7 +30,7 @@ CREATE INDEX by_envelope ON records (envelope_id) WHERE attempt > 0;
 CREATE INDEX by_request ON records (request_hash, occurrence) WHERE attempt > 0;
 CREATE TABLE head (offset, seq, hash);
 INSERT INTO head VALUES (0, 0, '');
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 COMMIT;
 """
 _INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

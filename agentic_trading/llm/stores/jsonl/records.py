@@ -21,11 +21,15 @@ from agentic_trading.llm.stores.record import interactions
 
 T = TypeVar("T")
 
-_BY_ID = "SELECT seq, offset, length FROM records WHERE id = ? ORDER BY seq LIMIT 1"
+_BY_ID = "SELECT seq, offset, length FROM records WHERE id = ? ORDER BY attempt = 0, seq LIMIT 1"
 _BY_TRACE = "SELECT seq, offset, length FROM records WHERE trace_id = ? ORDER BY seq"
 _BY_ENVELOPE = "SELECT seq, offset, length FROM records WHERE envelope_id = ? AND attempt > 0 ORDER BY seq"
 _BY_REQUEST = "SELECT seq, offset, length FROM records WHERE request_hash = ? AND occurrence = ? AND attempt > 0 ORDER BY seq"
 _NEWEST = "SELECT seq, offset, length FROM records WHERE attempt > 0 ORDER BY seq DESC LIMIT ?"
+_NEWEST_TRACES = "SELECT trace_id FROM records ORDER BY seq DESC"
+_NEWEST_WITH_CALLS = """
+SELECT trace_id FROM records WHERE trace_id IN (SELECT trace_id FROM records WHERE attempt > 0) ORDER BY seq DESC
+"""
 _COLUMN: dict[SpendKey, str] = {
     "agent": "agent",
     "model": "model",
@@ -60,9 +64,10 @@ class JsonlRecords:
         """Return all records of a decision chain, in the log's order."""
         return await self._records(_BY_TRACE, trace_id)
 
-    async def traces(self, limit: int = 20) -> list[TraceSummary]:
-        """Return the decision chains that went on last, the last one first."""
-        return await self._ask(partial(_newest_traces, limit=limit), nothing=[])
+    async def traces(self, limit: int = 20, *, with_calls: bool = False) -> list[TraceSummary]:
+        """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
+        query = _NEWEST_WITH_CALLS if with_calls else _NEWEST_TRACES
+        return await self._ask(partial(_newest_traces, query=query, limit=limit), nothing=[])
 
     async def by_envelope(self, envelope_id: str) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
@@ -140,9 +145,9 @@ class JsonlRecords:
         return self._reader.record(line)
 
 
-def _newest_traces(db: Connection, limit: int) -> list[TraceSummary]:
+def _newest_traces(db: Connection, *, query: str, limit: int) -> list[TraceSummary]:
     newest: dict[str, None] = {}
-    for (trace_id,) in db.execute("SELECT trace_id FROM records ORDER BY seq DESC"):
+    for (trace_id,) in db.execute(query):
         if len(newest) >= limit:
             break
         newest[trace_id] = None

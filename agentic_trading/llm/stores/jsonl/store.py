@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
-from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Entry, Record, Verification
@@ -13,7 +12,7 @@ from agentic_trading.llm.stores.jsonl.file import Disk
 from agentic_trading.llm.stores.jsonl.reader import START
 from agentic_trading.llm.stores.jsonl.records import JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
-from agentic_trading.llm.stores.record import id_of, interactions
+from agentic_trading.llm.stores.record import identity_of, interactions, wire_of
 
 DEFAULT_PATH = Path("data/llm_interactions.jsonl")
 
@@ -23,11 +22,10 @@ class JsonFileInteractionStore:
 
     With `Durability.GROUP`, `store` and `record` return when the record is on disk; with `RELAXED`, when it is
     accepted (see `Durability`). The file and its folders are made with the first record; one process writes to a
-    file at a time, and a second one gets `StoreLockedError`. Questions need no lock. A torn last line of a writer
-    that died is moved to `<path>.torn-<number>`; a broken line before it is a `StoreError`, and nothing is written.
-    A failed write is final: this store acknowledges nothing after it. A record whose id is known is kept as it was
-    first given, even if it is given again with other contents (an attempt that is recorded again after a crash has
-    another latency; the first answer is the one that was acted on).
+    file at a time, and a second one gets `StoreLockedError`. Questions need no lock. What a writer that died left of
+    its last line (bytes without a newline) is moved to `<path>.torn-<number>`, and the log goes on with an event
+    `log.tail_set_aside` that says so; a broken whole line is a `StoreError`, and nothing is written.
+    A failed write is final: this store acknowledges nothing after it.
     """
 
     def __init__(
@@ -133,14 +131,9 @@ class JsonFileInteractionStore:
             await self._records.aclose()
 
     async def _keep(self, record: Record) -> None:
-        try:
-            wire = record.wire
-        except (ValueError, TypeError) as e:
-            raise StoreError(
-                self.path, f"record {id_of(record)} has no JSON spelling ({e}); mend it and store it again"
-            ) from e
+        identity, wire = identity_of(record), wire_of(record)
         self._tell_followers()
-        await self._writer.write(id_of(record), wire)
+        await self._writer.write(identity, wire)
 
     def _tell_followers(self) -> None:
         for news in self._followers:

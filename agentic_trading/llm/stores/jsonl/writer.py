@@ -13,6 +13,7 @@ import structlog
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.stores.jsonl.file import Appended, Disk, LogFile
 from agentic_trading.llm.stores.jsonl.reader import Position
+from agentic_trading.llm.stores.record import Identity
 
 log = structlog.get_logger()
 
@@ -58,7 +59,7 @@ class LogStatistics:
 class _Group:
     """Records that are written together. `is_due`: someone waits for that; `sync`: and for the disk."""
 
-    records: list[tuple[str, bytes]] = field(default_factory=list)
+    records: list[tuple[Identity, bytes]] = field(default_factory=list)
     size: int = 0
     is_due: bool = False
     sync: bool = False
@@ -84,6 +85,7 @@ class LogWriter:
         self._is_committing = False
         self._is_closed = False
         self._failure: StoreError | None = None
+        self._unwritten: dict[str, bytes] = {}
         self.statistics = LogStatistics()
         self.written: Position | None = None
         """Where the log ends; None until this writer has opened it."""
@@ -98,20 +100,26 @@ class LogWriter:
         self._make_due(group, sync=False)
         await self._commit_of(group)
 
-    async def write(self, record_id: str, record: bytes) -> None:
-        """Write one record, once; return when it is as durable as promised. Raises `StoreError` if it is not."""
+    async def write(self, identity: Identity, record: bytes) -> None:
+        """Write one record, once; return when it is as durable as promised.
+
+        Raises `RecordConflictError` if another record has its key, `StoreError` if it is not written.
+        """
         if self._failure is not None:
             raise _again(self._failure)
         if self._is_closed:
             raise StoreError(self._path, "the store is closed; make a new one to go on")
+        self._check(identity)
         group = self._group
-        group.records.append((record_id, record))
+        group.records.append((identity, record))
+        self._unwritten.setdefault(identity.key, identity.facts)
         group.size += len(record)
         may_wait = self._is_relaxed and self.written is not None
         if not may_wait or group.size >= _WRITE_AT_BYTES:
             self._make_due(group, sync=not self._is_relaxed)
         if not may_wait or group.size >= _WAIT_AT_BYTES:
             await self._commit_of(group)
+            self._check(identity)  # again: until the file was open, nobody knew what it holds
 
     async def settle(self, *, sync: bool = False) -> None:
         """Return when all that was accepted is in the file, and with `sync` on disk; raises `StoreError` if not."""
@@ -141,6 +149,12 @@ class LogWriter:
     @property
     def _has_work(self) -> bool:
         return self._is_committing or bool(self._group.records)
+
+    def _check(self, identity: Identity) -> None:
+        known = self._file.known.get(identity.key) if self._file else None
+        known = known or self._unwritten.get(identity.key)
+        if known is not None:
+            identity.check(known)
 
     def _make_due(self, group: _Group, *, sync: bool) -> None:
         group.sync |= sync
@@ -182,6 +196,8 @@ class LogWriter:
 
     def _finish_commit(self, group: _Group, commit: "asyncio.Future[Appended | None]") -> None:
         self._is_committing = False
+        for identity, _ in group.records:
+            self._unwritten.pop(identity.key, None)
         error = commit.exception()
         if error is not None:
             self._fail(group, error)

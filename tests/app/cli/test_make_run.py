@@ -1,0 +1,26 @@
+"""`make run` shows what it says it shows: every kind of fault hits at least one answer, and orders are filled."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.report import RunReport
+from tests.app.cli.conftest import Command
+
+RULES = (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.mark.timeout(30)  # the whole sample, as `make run` plays it
+def test_every_kind_of_fault_hits_in_the_first_run(command: Command) -> None:
+    asked = re.search(r"--data (\S+) .*\n.* --inject (\S+) --seed \$\(SEED\)", RULES)
+    seed = re.search(r"^SEED := (\w+)$", RULES, re.MULTILINE)
+    assert asked
+    assert seed
+
+    words = ["run", "--data", asked[1], "--inject", asked[2], "--seed", seed[1], "--out", "demo", "--json"]
+    report = RunReport.model_validate_json(command(*words).out)
+
+    assert sorted(report.injected) == ["cut", "malformed", "refusal", "timeout"]
+    assert all(report.injected.values())
+    assert report.fills > 0

@@ -1,0 +1,70 @@
+"""A gateway within the process: its budget holds over everybody who uses it."""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from agentic_trading.app.local import local_gateway
+from agentic_trading.clock import SystemClock
+from agentic_trading.llm import (
+    EnvelopeBuilder,
+    FailureKind,
+    LLMEnvelope,
+    LLMInteraction,
+    LLMProvider,
+    LLMResult,
+    MemoryInteractionStore,
+)
+from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.providers.scripted import ScriptedProvider
+
+BUDGET_USD = Decimal("0.1")
+
+
+def envelope(tenant_id: str, *, as_of: datetime | None = None) -> LLMEnvelope:
+    builder = EnvelopeBuilder().for_general().with_instructions("Advise.").with_tenant(tenant_id)
+    if as_of is not None:
+        builder.with_as_of(as_of)
+    return builder.with_provider(LLMProvider.SCRIPTED, "scripted-1").build()
+
+
+async def asked(*envelopes: LLMEnvelope, tenant: str = "default") -> tuple[list[LLMResult], ScriptedProvider]:
+    """Return what each envelope got, and who was asked."""
+    provider = ScriptedProvider(lambda _request: "{}")
+    results = []
+    gateway = local_gateway(provider, store=MemoryInteractionStore(), budget_usd=BUDGET_USD, tenant=tenant)
+    async with gateway as client:
+        for each in envelopes:
+            answer = await client.ask(each)
+            assert isinstance(answer, LLMInteraction)
+            results.append(answer.result)
+    return results, provider
+
+
+def kinds(results: list[LLMResult]) -> set[FailureKind | None]:
+    return {one.failure.category if one.failure else None for one in results}
+
+
+async def test_ten_tenants_do_not_spend_ten_budgets() -> None:
+    results, provider = await asked(*(envelope(f"t{number % 10}") for number in range(40)), tenant="t0")
+
+    assert sum(one.cost_nusd for one in results) <= int(BUDGET_USD * NANO)
+    assert kinds([one for number, one in enumerate(results) if number % 10]) == {FailureKind.NOT_ALLOWED}
+    assert {request.envelope.tenant_id for request in provider.requests} == {"t0"}
+
+
+async def test_the_tenant_is_the_default_one_unless_it_is_named() -> None:
+    (other, ours), _ = await asked(envelope("acme"), envelope("default"))
+
+    assert other.failure is not None
+    assert other.failure.description == "tenant 'acme' may not use this gateway; allowed are default"
+    assert ours.failure is None or ours.failure.category is not FailureKind.NOT_ALLOWED
+
+
+@pytest.mark.parametrize(("ahead", "is_allowed"), [(timedelta(0), True), (timedelta(hours=1), False)])
+async def test_a_moment_of_the_future_is_refused(ahead: timedelta, *, is_allowed: bool) -> None:
+    (result,), provider = await asked(envelope("default", as_of=SystemClock().now() + ahead))
+
+    assert bool(provider.requests) is is_allowed
+    assert (FailureKind.LOOK_AHEAD in kinds([result])) is not is_allowed

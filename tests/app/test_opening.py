@@ -1,0 +1,140 @@
+"""How a run begins: what it goes on with, what that has cost, and which lines of a log are its own."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app import wire
+from agentic_trading.app.folder import BarFiles, SessionFolder
+from agentic_trading.app.opening import left_by, recorded_attempts
+from agentic_trading.app.play import Played, Watch, play
+from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.session import TradingSession
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.app.test_folder import manifest
+from tests.build import envelope, event, interaction
+from tests.desk.market.bars import bar
+from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, stage
+
+BTC = {"btcusdt-5m": LOADED["btcusdt-5m"][:450]}
+
+
+def dispatched(asked: LLMEnvelope, reserved_nusd: int, attempt: int = 1) -> Event:
+    """Return the record that an execution call has left."""
+    body = {"attempt": attempt, "reserved_nusd": reserved_nusd}
+    return event("attempt.dispatched", causation_id=asked.envelope_id, body=body)
+
+
+async def test_an_answered_call_counts_with_its_cost_and_a_lost_one_with_all_it_could_cost(
+    tmp_path: Path,
+) -> None:
+    answered, lost, other = (envelope(instructions=name) for name in ("answered", "lost", "other"))
+    store = MemoryInteractionStore()
+    await store.record(dispatched(answered, 500))
+    await store.store(interaction(envelope=answered, cost_nusd=70))
+    await store.store(interaction(envelope=other, cost_nusd=3))
+    await store.record(dispatched(lost, 900))
+    await store.record(event("order.intent"))
+
+    earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
+
+    assert earlier.spent_nusd == 70 + 3 + 900
+    assert earlier.bars == {"BTCUSDT": []}
+    assert await earlier.answers.find(answered, 1) is not None
+    assert await earlier.answers.find(lost, 1) is None
+
+
+async def test_an_attempt_is_lost_even_if_another_one_was_answered(tmp_path: Path) -> None:
+    asked = envelope()
+    store = MemoryInteractionStore()
+    await store.record(dispatched(asked, 500, attempt=1))
+    await store.store(interaction(envelope=asked, attempt_number=1, cost_nusd=0))
+    await store.record(dispatched(asked, 600, attempt=2))
+
+    earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
+
+    assert earlier.spent_nusd == 600
+
+
+async def test_what_an_earlier_run_has_left_in_the_log_is_not_this_runs(tmp_path: Path) -> None:
+    store = MemoryInteractionStore()
+    await store.store(interaction(cost_nusd=1000))
+    await store.store(interaction(cost_nusd=7))
+
+    earlier = await left_by(SessionFolder(tmp_path), manifest(2, first_seq=1), store)
+
+    assert earlier.spent_nusd == 7
+
+
+async def test_the_bars_that_were_fed_are_what_is_gone_on_with(tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path)
+    files = BarFiles(folder, manifest())
+    await files.open()
+    await files.append([bar(0), bar(1)])
+
+    earlier = await left_by(folder, manifest(), MemoryInteractionStore())
+
+    assert earlier.bars == {"BTCUSDT": [bar(0), bar(1)]}
+
+
+async def test_a_run_has_its_own_lines_of_the_log_only(tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path)
+    first, second = manifest(), manifest(2, first_seq=2)
+    for each in (first, second):
+        await asyncio.to_thread(folder.write_manifest, each)
+    store = wire.log_for("backtest", folder.log)
+    kept = [interaction(), interaction(), interaction()]
+    for one in kept:
+        await store.store(one)
+    await store.aclose()
+
+    assert await recorded_attempts(folder, first) == kept[:2]
+    assert await recorded_attempts(folder, second) == kept[2:]
+
+
+def stopping_at(bars: int, played: Played) -> Watch:
+    """Return a watch that stops the session after so many bars."""
+    held: list[TradingSession] = []
+
+    async def after_moment(_moment: Moment, _lines: Sequence[bytes]) -> None:
+        if len(played.bars) >= bars:
+            held[0].stop()
+
+    return Watch(after_moment, hold=held.append)
+
+
+async def part(store: InteractionStore, budget_nusd: int, bars: int, recorded: wire.Recording | None) -> None:
+    """Play the beginning of a session whose calls cost money, up to so many bars."""
+    played = Played()
+    provider: Provider = Priced()
+    set_up = stage(
+        bars=BTC,
+        store=store,
+        most_bars=None,
+        answers=wire.Answers(provider, *PRICED, recorded),
+        ledger=wire.budget_ledger(budget_nusd),
+    )
+    await play(set_up, played, stopping_at(bars, played))
+
+
+@pytest.mark.parametrize("budget_nusd", [100_000_000, 130_000_000, 10**10])
+async def test_both_parts_of_a_run_together_keep_the_budget(budget_nusd: int, tmp_path: Path) -> None:
+    store = MemoryInteractionStore()
+    await part(store, budget_nusd, 370, None)
+    earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
+
+    await part(store, budget_nusd - earlier.spent_nusd, 450, earlier.answers)
+
+    results = [one.result for one in calls_in([entry.record async for entry in store.scan()])]
+    spent = sum(result.cost_nusd for result in results)
+    assert 0 < earlier.spent_nusd <= spent <= budget_nusd
+    refused = [r for r in results if r.failure and r.failure.category is FailureKind.BUDGET_EXHAUSTED]
+    assert bool(refused) is (budget_nusd < 10**10)
+    assert len({result.result_id for result in results}) == len(results)

@@ -1,0 +1,138 @@
+"""The report says what the log holds, and what became of every fault."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from agentic_trading.app import wire
+from agentic_trading.app.folder import DataSource, SessionFolder
+from agentic_trading.app.play import Played
+from agentic_trading.app.report import RunReport
+from agentic_trading.app.result import report_of
+from agentic_trading.llm.failure import FailureKind, FailureReason
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.reading import AttemptTrace, Stage
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.app.test_folder import manifest
+from tests.build import NOW, envelope, interaction
+from tests.flows.sessions import LOADED, TABLES, evening
+
+READ = AttemptTrace(parser="InstructorParser", transport="prompted", verdict=Stage.JSON_PARSE)
+
+
+async def reported(*attempts: LLMInteraction, **changes: Any) -> RunReport:
+    """Return the report of a run that has left these attempts; `changes` are fields of its manifest."""
+    store = MemoryInteractionStore()
+    for attempt in attempts:
+        await store.store(attempt)
+    about = manifest(**{"digest": "ab", **changes})
+    return await report_of(about, SessionFolder(Path("out")), Played(), store, TABLES, elapsed_s=1.5)
+
+
+def failed(kind: FailureKind, description: str = "no", **changes: Any) -> dict[str, Any]:
+    """Return the fields of an attempt that failed."""
+    reason = FailureReason(category=kind, description=description)
+    return {"success": False, "failure": reason, "actionable": False, "validation_passed": False, **changes}
+
+
+def spoilt(fault: str, kind: FailureKind = FailureKind.PARSING_ERROR, **changes: Any) -> dict[str, Any]:
+    """Return the fields of an attempt whose answer was spoilt on purpose."""
+    return failed(kind, provider_response_id=f"injected:{fault}", reading=READ, **changes)
+
+
+async def test_a_run_without_a_bar_or_a_call_has_a_report() -> None:
+    report = await reported()
+
+    assert (report.attempts, report.cost_nusd, report.pnl, report.knowledge) == (0, 0, 0, {})
+    assert report.equity_end == report.equity_start == wire.STARTING_CASH
+    assert (report.digest, report.elapsed_s, report.budget_nusd) == ("ab", 1.5, 100_000_000)
+    assert (report.data[0].bars, report.data[0].first, report.data[0].gaps) == (0, None, [])
+
+
+async def test_tokens_and_money_are_those_of_all_attempts_with_what_is_in_doubt() -> None:
+    report = await reported(
+        interaction(cost_nusd=70, input_tokens=5, cache_read_tokens=1, output_tokens=2),
+        interaction(cost_nusd=30, input_tokens=10, output_tokens=3),
+        interaction(
+            cost_nusd=900, in_doubt=True, input_tokens=0, output_tokens=0, **failed(FailureKind.TIMEOUT)
+        ),
+    )
+
+    assert (report.attempts, report.cost_nusd, report.in_doubt) == (3, 1000, 1)
+    assert (report.input_tokens, report.output_tokens) == (16, 5)
+    assert report.attempts_by_outcome == {"accepted": 2, "timeout": 1}
+
+
+async def test_what_earlier_runs_have_left_in_the_log_is_not_counted() -> None:
+    report = await reported(interaction(cost_nusd=70), interaction(cost_nusd=30), first_seq=1, run_number=2)
+
+    assert (report.attempts, report.cost_nusd) == (1, 30)
+    assert report.decision_log == Path("out/decisions-2.jsonl")
+
+
+async def test_an_attempt_that_must_not_be_acted_on_is_not_accepted() -> None:
+    report = await reported(interaction(success=True, validation_passed=False))
+
+    assert report.attempts_by_outcome == {"not actionable": 1}
+
+
+async def test_what_became_of_each_fault_is_told() -> None:
+    again, tried, lost, fixed = (envelope(subject=name) for name in ("again", "tried", "lost", "fixed"))
+    late = failed(FailureKind.TIMEOUT, "injected timeout", in_doubt=True)
+
+    report = await reported(
+        interaction(envelope=again, attempt_number=1, **spoilt("malformed")),
+        interaction(envelope=again, attempt_number=2),
+        interaction(envelope=tried, attempt_number=1, **late),
+        interaction(envelope=tried, attempt_number=2),
+        interaction(envelope=lost, attempt_number=1, **spoilt("refusal", FailureKind.REFUSAL)),
+        interaction(
+            envelope=fixed, attempt_number=1, provider_response_id="injected:malformed", reading=READ
+        ),
+        interaction(provider_response_id="of-a-provider"),
+        interaction(**failed(FailureKind.TIMEOUT, "no answer within 60 s")),
+    )
+
+    assert report.injected == {
+        "malformed": {"asked again, then accepted": 1, "accepted as it was": 1},
+        "refusal": {"no decision": 1},
+        "timeout": {"tried again, then accepted": 1},
+    }
+
+
+async def test_a_fault_that_was_asked_for_and_hit_nothing_is_told_too() -> None:
+    report = await reported(interaction(), inject="cut=1%,refusal=2%")
+
+    assert report.injected == {"cut": {}, "refusal": {}}
+
+
+async def test_a_call_to_a_model_that_nobody_knows_is_of_unknown_knowledge() -> None:
+    reason = failed(FailureKind.INVALID_REQUEST, "unknown model")
+
+    report = await reported(
+        interaction(as_of=NOW, model="nobody-knows", **reason), interaction(as_of=NOW), interaction()
+    )
+
+    assert report.knowledge == {"unknown": 1, "in_sample": 1}
+
+
+async def test_equity_is_cash_and_what_is_held_at_its_last_close() -> None:
+    played = (await evening()).played
+    store = MemoryInteractionStore()
+
+    data = tuple(DataSource(name=name, symbol=bars[0].symbol) for name, bars in LOADED.items())
+    report = await report_of(
+        manifest(data=data), SessionFolder(Path("out")), played, store, TABLES, elapsed_s=0
+    )
+
+    held = sum((position.quantity * position.mark for position in report.open_positions), Decimal(0))
+    assert played.account is not None
+    assert report.equity_end == played.account.cash + held
+    assert report.pnl == report.equity_end - report.equity_start != 0
+    assert report.buy_and_hold_pnl != 0
+    assert report.market_now_pnl != report.pnl
+    assert (report.orders, report.fills, report.fees) == (
+        played.tally.orders,
+        played.tally.fills,
+        played.tally.fees,
+    )

@@ -1,0 +1,66 @@
+"""The first SIGINT or SIGTERM is an orderly end; a second one of the same kind ends the program."""
+
+import asyncio
+import signal
+
+import pytest
+
+from agentic_trading.app.signals import StopSignals, stopped_by_signals
+from agentic_trading.desk.session import TradingSession
+
+
+class Stopped(TradingSession):
+    """A session that only notes how often it was stopped."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self.was_stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        self.stops += 1
+        self.was_stopped.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
+    session = Stopped()
+
+    with stopped_by_signals() as signals:
+        signals.hold(session)
+        came_before = signals.came
+        signal.raise_signal(number)
+        await session.was_stopped.wait()
+
+    assert (came_before, signals.came, session.stops) == (False, True, 1)
+
+
+async def test_a_second_signal_of_the_same_kind_ends_the_program() -> None:
+    session = Stopped()
+
+    with stopped_by_signals() as signals:
+        signals.hold(session)
+        signal.raise_signal(signal.SIGINT)
+        await session.was_stopped.wait()
+
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    assert session.stops == 1
+
+
+async def test_a_signal_that_came_before_the_session_stops_it_at_once() -> None:
+    session = Stopped()
+    signals = StopSignals()
+
+    signals.stop()
+    signals.hold(session)
+
+    assert (signals.came, session.stops) == (True, 1)
+
+
+async def test_afterwards_a_signal_is_the_programs_own_again() -> None:
+    with stopped_by_signals():
+        pass
+
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

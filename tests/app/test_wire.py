@@ -1,0 +1,90 @@
+"""The wiring: each mode with its clock, its log and its strictness, and answers from where they shall come."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app import wire
+from agentic_trading.clock import MarketClock, SimClock
+from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.providers.faults import FaultsError, FaultyProvider
+from agentic_trading.llm.providers.rules import RulesProvider
+from agentic_trading.llm.table import TableError
+from tests.build import interaction
+from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, rules, with_faults
+
+DAY = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_every_schema_of_the_desk_has_a_rule_and_a_check() -> None:
+    names = {CMT_ASSESSMENT_SCHEMA["$id"], FILL_STRATEGY_SCHEMA["$id"]}
+
+    assert wire.RULES.keys() == wire.CHECKS.keys() == names
+
+
+def test_rules_answer_and_with_faults_only_if_they_are_asked_for() -> None:
+    assert isinstance(wire.rules(inject="", seed="1").provider, RulesProvider)
+    assert isinstance(wire.rules(inject="cut=1%", seed="1").provider, FaultyProvider)
+    with pytest.raises(FaultsError):
+        wire.rules(inject="cut", seed="1")
+
+
+async def test_a_recording_answers_as_the_model_that_was_recorded() -> None:
+    one = interaction()
+    recorded = wire.recording([one])
+
+    answers = wire.replayed(recorded, LLMProvider.SCRIPTED, "scripted-1")
+
+    assert (answers.llm, answers.model, answers.recorded) == (LLMProvider.SCRIPTED, "scripted-1", recorded)
+    assert answers.provider is recorded
+    assert await recorded.find(one.envelope, 1) == one.result
+
+
+def test_a_backtest_stands_still_and_paper_follows_the_market() -> None:
+    still, following = wire.clock_for("backtest"), wire.clock_for("paper")
+
+    for clock in (still, following):
+        clock.advance_to(DAY)
+
+    assert isinstance(still, SimClock)
+    assert isinstance(following, MarketClock)
+    assert still.now() == DAY
+    assert DAY <= following.now() < DAY + timedelta(seconds=5)
+
+
+def test_a_table_of_models_that_is_none_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    path.write_text('{"rows": [{"provider": "rules"}]}', encoding="utf-8")
+
+    with pytest.raises(TableError, match=r"models\.json, row 1, "):
+        wire.load_tables(path)
+
+
+async def test_on_paper_only_execution_is_noted_before_it_leaves() -> None:
+    on_paper, backtest = await evening(mode="paper"), await evening()
+
+    executions = [one for one in calls_in(await on_paper.records()) if one.envelope.workflow == "execution"]
+    noted = events_in(await on_paper.records(), "attempt.dispatched")
+    assert {event.causation_id for event in noted} == {one.envelope.envelope_id for one in executions}
+    assert executions
+    assert events_in(await backtest.records(), "attempt.dispatched") == []
+
+
+async def test_faults_in_a_session_hit_calls_by_its_seed() -> None:
+    one, same, other = [await evening(with_faults(rules(), seed=seed)) for seed in ("1", "1", "2")]
+
+    assert one.log == same.log != other.log
+
+
+async def test_what_costs_nothing_needs_no_budget_and_what_does_gets_none_of_nothing() -> None:
+    free = await evening(ledger=wire.budget_ledger(0))
+    priced = await evening(Priced(), model=PRICED, ledger=wire.budget_ledger(0))
+
+    assert free.played.tally.no_decisions == {}
+    assert free.played.tally.decisions["analysis"].total() > 0
+    assert set(priced.played.tally.no_decisions["analysis"]) == {FailureKind.BUDGET_EXHAUSTED}
+    assert priced.played.tally.decisions == {}

@@ -1,0 +1,198 @@
+"""The session: moment after moment, everything at one before time moves on, and an end that can be asked for."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from agentic_trading.app import wire
+from agentic_trading.client.gateway import GatewayClient
+from agentic_trading.clock import SimClock
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.errors import BarFormatError
+from agentic_trading.desk.market.feed import FeedItem
+from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.session import BARS_SHOWN, TradingSession
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.event import Event
+from tests.flows.sessions import LOADED, evening, rules
+from tests.gateway import MemoryGateway, gateway
+
+BTC = LOADED["btcusdt-5m"]
+
+
+class Stage:
+    """A session on rules in memory, and what it has lived through."""
+
+    def __init__(self, **venue: Any) -> None:
+        self.clock = SimClock(wire.LONG_AGO)
+        self.desk: MemoryGateway = gateway(rules(), clock=self.clock, checks=wire.CHECKS)
+        self.client = GatewayClient(self.desk.broker)
+        self.begun: list[Moment] = []
+        self.lived: list[Moment] = []
+        self.stop_after = 10**9
+        where = replace(wire.venue(["BTCUSDT"]), **venue)
+        self.session: TradingSession = wire.trading_session(
+            where,
+            session_id="s",
+            gateway=self.client,
+            clock=self.clock,
+            exchange=wire.paper_exchange(where),
+            answers=wire.Answers(self.desk.provider, LLMProvider.RULES, wire.RULES_MODEL),
+            before_moment=self._before,
+            after_moment=self._after,
+        )
+
+    async def _before(self, moment: Moment) -> None:
+        self.begun.append(moment)
+
+    async def _after(self, moment: Moment) -> None:
+        assert self.clock.now() == moment.at
+        self.lived.append(moment)
+        if len(self.lived) >= self.stop_after:
+            self.session.stop()
+
+    async def events(self) -> list[Event]:
+        """Return what the session has put on record."""
+        records = [entry.record async for entry in self.desk.store.scan()]
+        return [record for record in records if isinstance(record, Event)]
+
+
+@asynccontextmanager
+async def on_stage(**venue: Any) -> AsyncGenerator[Stage]:
+    stage = Stage(**venue)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(stage.desk.pool.run())
+        try:
+            async with stage.client:
+                yield stage
+        finally:
+            stage.desk.pool.stop()
+            await serving
+
+
+class Feed:
+    """Give bars; then raise, wait for ever, or end."""
+
+    symbol = "BTCUSDT"
+    timeframe = wire.BASE
+
+    def __init__(self, bars: Sequence[Bar], *, then: Exception | None = None, waits: bool = False) -> None:
+        self._bars = bars
+        self._then = then
+        self._waits = waits
+        self.was_waited_for = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        for bar in self._bars:
+            yield bar
+        if self._then is not None:
+            raise self._then
+        if self._waits:
+            self.was_waited_for.set()
+            await asyncio.Event().wait()
+
+
+async def test_every_moment_is_begun_and_lived_through_in_order() -> None:
+    async with on_stage() as stage:
+        await stage.session.run([Feed(BTC[:20])])
+
+    assert [moment.bars for moment in stage.lived] == [(bar,) for bar in BTC[:20]]
+    assert stage.begun == stage.lived
+
+
+async def test_a_session_that_is_stopped_ends_after_the_moment_under_way() -> None:
+    async with on_stage() as stage:
+        stage.stop_after = 3
+        await stage.session.run([Feed(BTC[:20])])
+
+    assert len(stage.lived) == 3
+
+
+async def test_a_session_that_was_stopped_before_does_nothing() -> None:
+    async with on_stage() as stage:
+        stage.session.stop()
+        stage.session.stop()
+        await stage.session.run([Feed(BTC[:20])])
+
+    assert stage.begun == []
+
+
+async def test_a_wait_for_the_next_bar_ends_at_once_when_the_session_is_stopped() -> None:
+    feed = Feed(BTC[:5], waits=True)
+
+    async with on_stage() as stage, asyncio.timeout(4), asyncio.TaskGroup() as group:
+        running = group.create_task(stage.session.run([feed]))
+        await feed.was_waited_for.wait()
+        stage.session.stop()
+        await running
+
+    assert len(stage.lived) == 5
+
+
+@pytest.mark.parametrize(
+    "error", [BarFormatError("feed", 6, "close", "x", "a number"), TimeoutError("the stream timed out")]
+)
+async def test_an_error_of_a_feed_comes_out_after_what_came_before_it(error: Exception) -> None:
+    async with on_stage() as stage:
+        with pytest.raises(type(error)) as raised:
+            await stage.session.run([Feed(BTC[:5], then=error)])
+
+    assert raised.value is error
+    assert len(stage.lived) == 5
+
+
+async def test_an_analyst_looks_when_a_bar_of_its_timeframe_has_closed_and_at_no_other_moment() -> None:
+    async with on_stage() as stage:
+        await stage.session.run([Feed([*BTC[:20], *BTC[30:49]])])
+
+    looked = [event.as_of for event in await stage.events() if event.kind == "skip"]
+    assert looked == [BTC[11].close_time, BTC[30].close_time, BTC[35].close_time, BTC[47].close_time]
+
+
+async def test_an_intent_that_no_limit_lets_through_is_on_record_and_becomes_no_order() -> None:
+    async with on_stage(cash=Decimal("0.00001")) as stage:
+        await stage.session.run([Feed(BTC[:600])])
+
+    kinds = Counter(event.kind for event in await stage.events())
+    rejected = [event for event in await stage.events() if event.kind == "intent.rejected"]
+    assert rejected
+    assert {event.body["rule"] for event in rejected} == {"min_quantity"}
+    assert all(event.causation_id and event.body["symbol"] == "BTCUSDT" for event in rejected)
+    assert not kinds.keys() & {"order.intent", "order.submitted", "fill"}
+    assert stage.session.intents == []
+
+
+async def test_the_execution_agent_is_shown_the_last_bars_only() -> None:
+    async with on_stage() as stage:
+        await stage.session.run([Feed(BTC[: BARS_SHOWN + 9])])
+
+    assert stage.session._desks["BTCUSDT"].bars == list(BTC[9 : BARS_SHOWN + 9])
+
+
+async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other() -> None:
+    lines = (await evening(bars={"btcusdt-5m": BTC}, most_bars=1800)).lines
+    by_id = {line["id"]: line for line in lines}
+    held: dict[str, Decimal] = {}
+    skipped = exits = entries = 0
+
+    for line in lines:
+        body, symbol = line.get("body", {}), line["subject"]
+        if line["kind"] == "fill":
+            signed = Decimal(body["quantity"]) * (1 if body["side"] == "buy" else -1)
+            held[symbol] = held.get(symbol, Decimal(0)) + signed
+        elif line["kind"] == "intent.skipped":
+            side = by_id[line["causation_id"]]["body"]["plan"]["side"]
+            assert held[symbol] * (1 if side == "buy" else -1) > 0
+            skipped += 1
+        elif line["kind"] == "order.intent":
+            is_exit = body["kind"] == "exit"
+            assert (held.get(symbol, Decimal(0)) != 0) is is_exit
+            assert not is_exit or Decimal(body["quantity"]) == abs(held[symbol])
+            exits, entries = exits + is_exit, entries + (not is_exit)
+    assert min(skipped, exits, entries) > 0

@@ -1,0 +1,62 @@
+"""A program: run a session, and be killed in the middle of it, as `kill -9` does."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from agentic_trading.app import wire
+from agentic_trading.app.options import RunOptions
+from agentic_trading.app.report import Progress
+from agentic_trading.app.run import run
+from agentic_trading.llm.envelope import LLMEnvelope
+
+
+def die() -> None:
+    """End this process as nothing can prevent."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_in(call: int, workflow: str) -> None:
+    """Let the rules answer until the given call of a workflow (from 1) is under way."""
+    numbers = count(1)
+    rules: dict[str, Any] = wire.RULES
+    for name, rule in [*rules.items()]:
+        rules[name] = _deadly(rule, lambda: next(numbers) == call, workflow)
+
+
+def _deadly(
+    rule: Callable[[LLMEnvelope], str], is_time: Callable[[], bool], workflow: str
+) -> Callable[[LLMEnvelope], str]:
+    def answer(envelope: LLMEnvelope) -> str:
+        if envelope.workflow == workflow and is_time():
+            die()
+        return rule(envelope)
+
+    return answer
+
+
+def main(asked: dict[str, Any]) -> None:
+    """Run with `options`, and die at `bar`, or in `call` of `workflow`."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    if "call" in asked:
+        dying_in(asked["call"], asked["workflow"])
+
+    def on_progress(progress: Progress) -> None:
+        if progress.bars_done >= asked.get("bar", progress.bars_done + 1):
+            die()
+
+    given = asked["options"]
+    options = RunOptions(**{**given, "data": tuple(given["data"]), "out": Path(given["out"])})
+    asyncio.run(run(options, on_progress=on_progress))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,162 @@
+"""SIGINT in the middle: an orderly end with everything on disk, and a run that goes on as if nothing had been."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.replaying import replay
+from agentic_trading.app.report import Progress, RunReport
+from agentic_trading.app.run import run
+from tests.flows.sessions import LOADED, calls_in, csv_of, decided, events_in, kept_in, options, ran
+
+BTC = LOADED["btcusdt-5m"]
+
+
+FAULTS = "malformed=10%,refusal=10%"  # a time-out would be waited for: on paper time is real
+
+
+async def interrupted(out: Path, *, at: int, by: signal.Signals = signal.SIGINT, **changes: Any) -> RunReport:
+    """Run until the process is told to end after so many bars."""
+    return await run(options(out, **changes), on_progress=telling_to_end(at, by))
+
+
+def telling_to_end(at: int, by: signal.Signals) -> Callable[[Progress], None]:
+    came: list[int] = []
+
+    def on_progress(progress: Progress) -> None:
+        if progress.bars_done >= at and not came:
+            came.append(progress.bars_done)
+            signal.raise_signal(by)
+
+    return on_progress
+
+
+@pytest.mark.parametrize(
+    ("at", "mode", "by"),
+    [
+        (1, "backtest", signal.SIGINT),
+        (350, "backtest", signal.SIGTERM),
+        (350, "paper", signal.SIGINT),
+        (430, "paper", signal.SIGTERM),
+    ],
+)
+async def test_an_interrupted_run_ends_after_the_moment_under_way_and_goes_on_later(
+    at: int, mode: str, by: signal.Signals, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"data": ("btcusdt-5m",), "bars": 450, "mode": mode, "inject": FAULTS}
+    report = await interrupted(tmp_path / "out", at=at, by=by, **asked)
+    left, decided_so_far = await kept_in(report.log), decided(tmp_path / "out")
+
+    resumed = await ran(tmp_path / "out", **asked, resume=True)
+    whole = await ran(tmp_path / "whole", **asked)
+
+    kept = await kept_in(report.log)
+    assert (report.interrupted, resumed.interrupted) == (True, False)
+    assert at <= report.data[0].bars <= at + 8
+    assert resumed.digest == whole.digest
+    assert decided(tmp_path / "out") == decided(tmp_path / "whole")
+    assert decided(tmp_path / "whole").startswith(decided_so_far)
+    assert kept[: len(left)] == left
+    assert len({one.interaction_id for one in calls_in(kept)}) == len(calls_in(kept)) == whole.attempts
+
+
+async def test_what_an_interrupted_run_has_left_replays(tmp_path: Path) -> None:
+    report = await interrupted(tmp_path, at=700, inject=FAULTS)
+
+    again = await replay(tmp_path, workers=8)
+
+    assert again.identical
+    assert again.bars == sum(each.bars for each in report.data) < 1200
+
+
+async def test_a_run_that_waits_for_a_bar_is_ended_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as stdin, os.fdopen(writer, "w") as sender:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        sender.write("\n".join(csv_of(BTC[:30])) + "\n")
+        sender.flush()
+
+        async with asyncio.timeout(4):
+            report = await interrupted(tmp_path, at=30, data=("-",), mode="paper", bars=None)
+        monkeypatch.undo()
+
+    assert report.interrupted
+    assert report.data[0].bars == 30
+    assert len(events_in(await kept_in(report.log), "skip")) == 2
+
+
+async def test_a_run_that_has_ended_is_not_gone_on_with(tmp_path: Path) -> None:
+    await ran(tmp_path, data=("btcusdt-5m",), bars=20)
+
+    with pytest.raises(OptionError, match="--resume is run 1, which has "):
+        await ran(tmp_path, data=("btcusdt-5m",), bars=20, resume=True)
+
+
+async def test_a_run_that_has_ended_goes_on_with_more_bars(tmp_path: Path) -> None:
+    await ran(tmp_path / "out", data=("btcusdt-5m",), bars=320)
+
+    more = await ran(tmp_path / "out", data=("btcusdt-5m",), bars=400, resume=True)
+    whole = await ran(tmp_path / "whole", data=("btcusdt-5m",), bars=400)
+
+    assert more.digest == whole.digest
+    assert orjson.loads((tmp_path / "out" / "run.json").read_bytes())["bars"] == 400
+    with pytest.raises(OptionError, match="--resume is run 1, which has "):
+        await ran(tmp_path / "out", data=("btcusdt-5m",), bars=400, resume=True)
+
+
+async def test_fewer_bars_than_were_fed_are_refused_and_nothing_is_cut(tmp_path: Path) -> None:
+    await interrupted(tmp_path, at=330, data=("btcusdt-5m",))
+    before = decided(tmp_path)
+
+    with pytest.raises(OptionError, match=r"--bars is 20; allowed: 33\d and more, which run 1 was fed"):
+        await ran(tmp_path, data=("btcusdt-5m",), bars=20, resume=True)
+
+    assert decided(tmp_path) == before != b""
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"data": ("ethusdt-5m",)}, "--data"),
+        ({"mode": "paper"}, "--mode"),
+        ({"inject": "timeout=5%"}, "--inject"),
+        ({"seed": "2"}, "--seed"),
+    ],
+)
+async def test_other_inputs_than_the_run_began_with_are_refused(
+    changes: dict[str, Any], option: str, tmp_path: Path
+) -> None:
+    await interrupted(tmp_path, at=5, data=("btcusdt-5m",))
+
+    with pytest.raises(OptionError, match="as run 1 was started with") as refused:
+        await ran(tmp_path, **{"data": ("btcusdt-5m",), "resume": True, **changes})
+
+    assert refused.value.option == option
+
+
+async def test_a_run_from_a_recording_goes_on_from_the_recording_only(tmp_path: Path) -> None:
+    await ran(tmp_path / "first", data=("btcusdt-5m",), bars=400)
+    recording: dict[str, Any] = {
+        "provider": "recorded",
+        "recorded_from": tmp_path / "first",
+        "data": ("btcusdt-5m",),
+        "bars": 400,
+    }
+    await interrupted(tmp_path / "second", at=350, **recording)
+
+    with pytest.raises(OptionError, match="--provider is 'rules'; allowed: 'recorded'"):
+        await ran(tmp_path / "second", data=("btcusdt-5m",), bars=400, resume=True)
+    resumed = await ran(tmp_path / "second", **recording, resume=True)
+
+    assert decided(tmp_path / "second") == decided(tmp_path / "first")
+    assert not resumed.interrupted

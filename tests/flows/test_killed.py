@@ -1,0 +1,177 @@
+"""A run that is killed goes on where it was: the same digest, nothing asked or kept twice, nothing lost."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app.replaying import NoDigestError, replay
+from agentic_trading.app.report import RunReport
+from agentic_trading.canonical import utc_text
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.store import Record
+from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from tests.flows.sessions import (
+    BARS,
+    FAULTS,
+    LOADED,
+    SAMPLES,
+    calls_in,
+    csv_of,
+    decided,
+    events_in,
+    kept_in,
+    lines_of,
+    on_standard_input,
+    ran,
+    rows_in,
+)
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).with_name("dying_run.py")
+BTC = LOADED["btcusdt-5m"]
+ONE: dict[str, Any] = {"data": SAMPLES[:1], "bars": 450, "mode": "paper"}
+STREAM: dict[str, Any] = {"data": ("-",), "mode": "paper", "bars": None}
+
+pytestmark = pytest.mark.timeout(60)  # a program of its own takes a second to start
+
+
+def kill(out: Path, *, stdin: str = "", when: dict[str, Any], **changes: Any) -> None:
+    """Run a session in a process of its own until it is killed."""
+    options = {"data": SAMPLES, "bars": BARS, "out": str(out), **changes}
+    asked = json.dumps({"options": options, **when})
+    ended = subprocess.run(
+        [sys.executable, str(PROGRAM), asked],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+async def checked(out: Path) -> list[Record]:
+    """Return the records of a log that is whole and holds nothing twice."""
+    records = JsonlRecords(out / "interactions.jsonl")
+    verified = await records.verify()
+    await records.aclose()
+    kept = await kept_in(out / "interactions.jsonl")
+    ids = Counter(r.id if isinstance(r, Event) else r.interaction_id for r in kept)
+    assert verified.is_intact
+    assert verified.lines == len(kept)
+    assert ids.most_common(1)[0][1] == 1
+    return kept
+
+
+def outcome(report: RunReport) -> dict[str, Any]:
+    """Return what a report says of the session itself."""
+    return report.model_dump(exclude={"log", "decision_log", "elapsed_s"})
+
+
+@pytest.mark.parametrize(
+    ("bar", "data"), [(2, SAMPLES), (700, SAMPLES), (340, SAMPLES[:1]), (449, SAMPLES[:1])]
+)
+async def test_a_backtest_killed_between_bars_ends_as_if_nothing_had_been(
+    bar: int, data: tuple[str, ...], tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"data": data, "bars": 450, "inject": FAULTS}
+    kill(tmp_path / "killed", when={"bar": bar}, **asked)
+    with pytest.raises(NoDigestError, match="run 1 did not end; go on with `run --resume"):
+        await replay(tmp_path / "killed")
+
+    resumed = await ran(tmp_path / "killed", **asked, resume=True)
+    whole = await ran(tmp_path / "whole", **asked)
+
+    assert outcome(resumed) == outcome(whole)
+    assert decided(tmp_path / "killed") == decided(tmp_path / "whole")
+    await checked(tmp_path / "killed")
+    assert (await replay(tmp_path / "killed", workers=8)).identical
+
+
+@pytest.mark.parametrize(
+    ("call", "workflow"), [(1, "analysis"), (5, "analysis"), (1, "execution"), (2, "execution")]
+)
+async def test_a_run_on_paper_killed_in_a_call_goes_on_with_that_call(
+    call: int, workflow: str, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"data": SAMPLES, "bars": 450, "mode": "paper"}
+    kill(tmp_path / "killed", when={"call": call, "workflow": workflow}, **asked)
+    left = await kept_in(tmp_path / "killed" / "interactions.jsonl")
+    answered = {one.interaction_id for one in calls_in(left)}
+
+    resumed = await ran(tmp_path / "killed", **asked, resume=True)
+    whole = await ran(tmp_path / "whole", **asked)
+
+    kept = await checked(tmp_path / "killed")
+    assert resumed.digest == whole.digest
+    assert decided(tmp_path / "killed") == decided(tmp_path / "whole")
+    assert sum(one.envelope.workflow == workflow for one in calls_in(left)) == call - 1
+    assert answered < {one.interaction_id for one in calls_in(kept)}
+    assert kept[: len(left)] == left
+    dispatched = {event.causation_id for event in events_in(kept, "attempt.dispatched")}
+    assert dispatched == {
+        one.envelope.envelope_id for one in calls_in(kept) if one.envelope.workflow == "execution"
+    }
+
+
+async def test_a_run_that_is_killed_again_while_it_is_resumed_still_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    kill(out, when={"bar": 400}, **ONE)
+    fed = rows_in(out / "bars-BTCUSDT.csv")
+
+    kill(out, when={"bar": 340}, **ONE, resume=True)
+    with pytest.raises(NoDigestError):
+        await replay(out)
+    still_there = rows_in(out / "bars-BTCUSDT.csv")
+    resumed = await ran(out, **ONE, resume=True)
+    whole = await ran(tmp_path / "whole", **ONE)
+
+    assert still_there == fed
+    assert len(fed) == 401
+    assert resumed.digest == whole.digest
+    await checked(out)
+
+
+async def test_a_stream_that_goes_on_after_a_kill_has_lost_no_bar(tmp_path: Path) -> None:
+    rows = csv_of(BTC[:400])
+    with on_standard_input(tmp_path / "all.csv", rows):
+        whole = await ran(tmp_path / "whole", **STREAM)
+    calls = [line for line in lines_of(decided(tmp_path / "whole")) if line["kind"] == "call"]
+    sent = 1 + [utc_text(bar.close_time) for bar in BTC].index(calls[1]["as_of"])
+
+    stdin = "".join(f"{row}\n" for row in rows[: sent + 1])
+    kill(tmp_path / "killed", stdin=stdin, when={"call": 2, "workflow": "analysis"}, **STREAM)
+    with on_standard_input(tmp_path / "rest.csv", rows[sent + 1 :]):
+        resumed = await ran(tmp_path / "killed", resume=True, **STREAM)
+
+    assert resumed.digest == whole.digest
+    assert resumed.data == whole.data
+    assert rows_in(tmp_path / "killed" / "bars-BTCUSDT.csv") == rows
+
+
+async def test_a_line_that_the_kill_has_torn_is_set_aside(tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    kill(out, when={"bar": 400}, **ONE)
+    log = out / "interactions.jsonl"
+    tear(log)
+
+    resumed = await ran(out, **ONE, resume=True)
+    whole = await ran(tmp_path / "whole", **ONE)
+
+    assert resumed.digest == whole.digest
+    assert list(out.glob("interactions.jsonl.torn-*"))
+    await checked(out)
+
+
+def tear(log: Path) -> None:
+    """Cut the last line of a log in its middle."""
+    content = log.read_bytes()
+    last = content.rindex(b"\n", 0, -1) + 1
+    log.write_bytes(content[: (last + len(content)) // 2])

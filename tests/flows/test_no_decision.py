@@ -1,0 +1,131 @@
+"""A call that failed is no decision: it has its reason on record, is counted apart, and gives no order."""
+
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app import wire
+from agentic_trading.app.report import RunReport
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, evening, events_in, kept_in, ran
+
+BTC = {"btcusdt-5m": LOADED["btcusdt-5m"]}
+
+
+@pytest.mark.parametrize(
+    ("inject", "reasons"),
+    [
+        ("refusal=100%", {"refusal"}),
+        ("timeout=100%", {"timeout"}),
+        ("malformed=100%", {"parsing_error"}),
+        ("cut=100%", {"truncated", "parsing_error"}),
+    ],
+)
+async def test_calls_that_all_fail_give_reasons_and_no_order(
+    inject: str, reasons: set[str], tmp_path: Path
+) -> None:
+    report = await ran(tmp_path, data=("btcusdt-5m",), inject=inject, bars=450)
+
+    events = events_in(await kept_in(report.log))
+    kinds = Counter(event.kind for event in events)
+    assert set(report.no_decisions["analysis"]) <= reasons
+    assert sum(report.no_decisions["analysis"].values()) == kinds["trigger"] == kinds["no_decision"] > 3
+    assert report.decisions == {}
+    assert kinds.keys() == {"skip", "trigger", "no_decision"}
+    assert (report.orders, report.fills, report.pnl, report.equity_end) == (0, 0, 0, report.equity_start)
+
+
+async def test_no_decision_is_counted_apart_from_standing_aside(recorded: RunReport) -> None:
+    events = events_in(await kept_in(recorded.log))
+    verdicts = Counter(event.body["verdict"] for event in events if event.kind == "assessment")
+    missing = [event for event in events if event.kind == "no_decision"]
+
+    assert recorded.decisions["analysis"] == verdicts
+    assert verdicts["stand_aside"] > 0
+    assert sum(sum(counts.values()) for counts in recorded.no_decisions.values()) == len(missing) > 3
+    assert sum(event.kind == "trigger" for event in events) == verdicts.total() + sum(
+        event.body.get("step") == "cmt" for event in missing
+    )
+    assert {event.body["reason"]["category"] for event in missing} <= set(FailureKind)
+
+
+async def test_an_intent_whose_fill_strategy_failed_gives_no_order(recorded: RunReport) -> None:
+    events = events_in(await kept_in(recorded.log))
+    caused = Counter((event.kind, event.trace_id) for event in events)
+    undecided = [event for event in events if event.kind == "no_decision" and event.body.get("step") != "cmt"]
+
+    assert sum(recorded.no_decisions.get("execution", {}).values()) == len(undecided)
+    assert all(caused["order.submitted", event.trace_id] == 0 for event in undecided)
+    assert all(caused["order.intent", event.trace_id] == 1 for event in undecided)
+
+
+async def test_a_reason_is_that_of_the_last_attempt(recorded: RunReport) -> None:
+    everything = await kept_in(recorded.log)
+    last = {one.envelope.envelope_id: one.result for one in calls_in(everything)}
+
+    for event in events_in(everything, "no_decision"):
+        failure = last[event.body["envelope_id"]].failure
+        assert failure is not None
+        assert event.body["reason"]["category"] == failure.category
+        assert event.body["reason"]["description"]
+
+
+@pytest.mark.parametrize("budget_nusd", [1, 100_000_000, 130_000_000])
+async def test_a_budget_is_never_passed_and_what_is_not_asked_has_its_reason(budget_nusd: int) -> None:
+    ledger = wire.budget_ledger(budget_nusd)
+
+    played = await evening(Priced(), model=PRICED, ledger=ledger, bars=BTC, workers=8)
+
+    results = [one.result for one in calls_in(await played.records())]
+    spent = sum(result.cost_nusd for result in results)
+    refused = [r for r in results if r.failure and r.failure.category is FailureKind.BUDGET_EXHAUSTED]
+    missing = events_in(await played.records(), "no_decision")
+    assert spent <= budget_nusd
+    assert bool(spent) is (budget_nusd > 1)
+    assert len(refused) == len(missing) > 0
+    assert {event.body["reason"]["category"] for event in missing} == {"budget_exhausted"}
+    assert all(result.cost_nusd == 0 and result.dispatched_at is None for result in refused)
+
+
+async def test_what_was_charged_in_doubt_counts_against_the_budget() -> None:
+    class Lost(Priced):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            raise ProviderError(FailureKind.TIMEOUT, "no answer", sent=True)
+
+    played = await evening(Lost(), model=PRICED, ledger=wire.budget_ledger(10**9), bars=BTC)
+
+    results = [one.result for one in calls_in(await played.records())]
+    doubtful = [result for result in results if result.in_doubt]
+    assert doubtful
+    assert sum(result.cost_nusd for result in results) <= 10**9
+    assert all(result.cost_nusd == result.reserved_nusd > 0 for result in doubtful)
+    assert played.played.tally.orders == 0
+
+
+async def test_an_execution_call_of_unknown_end_is_not_tried_again() -> None:
+    class LostOnce(Priced):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            if request.envelope.workflow is EnvelopeWorkflow.EXECUTION:
+                raise ProviderError(FailureKind.TIMEOUT, "no answer", sent=True)
+            return await super().complete(request)
+
+    played = await evening(LostOnce(), model=PRICED, bars=BTC)
+
+    calls = [one for one in calls_in(await played.records()) if one.envelope.workflow == "execution"]
+    assert [one.result.attempt_number for one in calls] == [1] * len(calls)
+    assert len(calls) == played.played.tally.intents > 0
+    assert played.played.tally.orders == 0
+    assert played.played.tally.no_decisions["execution"] == {"timeout": len(calls)}
+
+
+async def test_the_least_budget_is_enough_for_rules_that_cost_nothing(tmp_path: Path) -> None:
+    report = await ran(tmp_path, data=("btcusdt-5m",), budget_usd=Decimal("1e-9"), bars=400)
+
+    assert report.attempts > 0
+    assert report.no_decisions == {}
+    assert (report.cost_nusd, report.budget_nusd) == (0, 1)

@@ -1,0 +1,209 @@
+"""What an attempt is charged, on every way out of the gate."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.errors import ReservationStateError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.gate import Admission, Charge, Gate
+from agentic_trading.governance.ledger import ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.result import Usage
+from tests.build import NOW
+from tests.governance.asking import balance
+from tests.governance.gates import (
+    CAPABILITIES,
+    MOST,
+    MOST_NUSD,
+    PRICES,
+    USAGE,
+    USED_NUSD,
+    admitted,
+    gate,
+    tenant,
+)
+from tests.governance.requests import request
+
+HAIKU = {"provider": "anthropic", "model": "claude-haiku-5-5"}
+SERVED = Usage(input_tokens=1000, output_tokens=100)
+
+
+async def charged(served_model: str, **asked: str) -> tuple[Charge, Admission]:
+    """Return what a call costs that `served_model` answered, and its admission."""
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request(**asked))
+    await at.dispatch(admission)
+    return await at.settle(admission, SERVED, served_model=served_model), admission
+
+
+async def test_the_price_is_that_of_the_reservation_however_late_the_answer_comes() -> None:
+    wall = SimClock(datetime(2026, 11, 20, 23, 59, tzinfo=UTC))
+    at = gate(MemoryLedger(), wall=wall)
+    admission = await admitted(at, request(provider="anthropic", model="claude-sonnet-5-5"))
+    await at.dispatch(admission)
+
+    wall.advance_to(datetime(2026, 11, 21, tzinfo=UTC))
+
+    assert (await at.settle(admission, Usage(cache_read_tokens=1000))).cost_nusd == 200_000
+
+
+async def test_who_was_too_late_to_send_settles_nothing_of_who_sent() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    asked = request()
+    sends, loses = await admitted(at, asked), await admitted(at, asked)
+    await at.dispatch(sends)
+
+    with pytest.raises(ReservationStateError):
+        await at.dispatch(loses)
+    await at.release(loses)
+
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).held == MOST
+    assert await at.settle(sends, USAGE) == Charge(USED_NUSD)
+    await at.release(loses)
+    assert ledger.statistics().charged_nusd == USED_NUSD
+
+
+async def test_what_was_not_sent_costs_nothing() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    admission = await admitted(at, request())
+
+    await at.release(admission)
+    await at.release(admission)
+
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == Amount(0, 0, 0)
+    assert ledger.statistics().in_flight == 0
+    await admitted(at, request())
+
+
+async def test_a_refused_connection_costs_nothing_and_counts_no_call() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    assert await at.settle_unsent(admission) == Charge(0)
+    assert await at.settle_unsent(admission) == Charge(0)
+
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == Amount(0, 0, 0)
+    await admitted(at, request())
+
+
+async def test_what_was_never_dispatched_cannot_be_settled_as_unsent() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+
+    with pytest.raises(ReservationStateError):
+        await at.settle_unsent(admission)
+
+
+async def test_what_was_dispatched_or_is_in_doubt_or_forgotten_is_not_given_back() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+    await at.release(admission)
+    await at.in_doubt(admission)
+
+    await at.release(admission)
+    await at.release(replace(admission, reservation_id="long-forgotten:1"))
+
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == MOST
+
+
+async def test_a_call_in_doubt_that_turns_out_unsent_is_corrected_to_nothing() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+    await at.in_doubt(admission)
+
+    assert await at.settle_unsent(admission) == Charge(0, late=True)
+
+
+async def test_a_lost_answer_is_charged_in_full_and_corrected_when_it_comes() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    doubtful = await at.in_doubt(admission)
+    late = await at.settle(admission, USAGE)
+
+    assert doubtful == Charge(MOST_NUSD, in_doubt=True)
+    assert late == Charge(USED_NUSD, late=True)
+    assert await at.settle(admission, Usage(output_tokens=1)) == late
+
+
+async def test_more_than_was_reserved_is_charged_and_said() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    charge = await at.settle(admission, Usage(output_tokens=5000))
+
+    assert charge == Charge(50_000_000, overrun_nusd=50_000_000 - MOST_NUSD)
+    assert ledger.statistics().overruns == 1
+
+
+async def test_a_usage_without_a_price_costs_the_whole_reservation() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    charge = await at.settle(admission, Usage(input_tokens=1, service_tier="priority"))
+
+    assert charge == Charge(MOST_NUSD, priced=False)
+
+
+def price(model: str) -> int:
+    return PRICES.cost_nusd(LLMProvider.ANTHROPIC, model, SERVED, at=NOW)
+
+
+async def test_a_dearer_model_that_served_is_charged_at_its_own_price_and_the_overrun_is_said() -> None:
+    charge, admission = await charged("claude-opus-5-5", **HAIKU)
+
+    cost = price("claude-opus-5-5")
+    assert cost > admission.amount.nusd > price("claude-haiku-5-5")
+    assert charge == Charge(cost, overrun_nusd=cost - admission.amount.nusd)
+
+
+@pytest.mark.parametrize("served_model", ["", "claude-opus-5-5", "claude-haiku-5-5"])
+async def test_a_cheaper_model_that_served_is_charged_as_the_one_asked_for(served_model: str) -> None:
+    charge, _ = await charged(served_model, provider="anthropic", model="claude-opus-5-5")
+
+    assert charge == Charge(price("claude-opus-5-5"))
+
+
+async def test_a_name_that_a_model_is_served_as_has_its_price() -> None:
+    row = CAPABILITIES.of(LLMProvider.ANTHROPIC, "claude-haiku-5-5")
+    renamed = Capabilities([row.model_copy(update={"served_as": ("claude-haiku-5-5-dated",)})])
+    at = Gate(ledger=MemoryLedger(), prices=PRICES, capabilities=renamed, clock=SimClock(NOW), mode="live")
+    admission = await admitted(at, request(**HAIKU))
+    await at.dispatch(admission)
+
+    charge = await at.settle(admission, SERVED, served_model="claude-haiku-5-5-dated")
+
+    assert charge == Charge(price("claude-haiku-5-5"))
+
+
+async def test_a_served_model_without_a_price_costs_the_whole_reservation_or_more() -> None:
+    charge, admission = await charged("gpt-other", **HAIKU)
+
+    assert charge == Charge(admission.amount.nusd, priced=False)
+
+
+async def test_more_than_the_reservation_is_charged_though_the_served_model_has_no_price() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+    await at.dispatch(admission)
+
+    charge = await at.settle(admission, Usage(output_tokens=5000), served_model="gpt-other")
+
+    assert charge == Charge(50_000_000, overrun_nusd=50_000_000 - MOST_NUSD, priced=False)

@@ -1,0 +1,48 @@
+"""Money as dollars and as nano-dollars, and the bounds of a budget."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from agentic_trading.llm import LLMBudget, LLMResult
+from agentic_trading.llm.limits import nusd_from_usd
+
+
+@pytest.mark.parametrize("usd", [1, 1.0, Decimal(1), Decimal("1.0000000001")])
+def test_any_number_of_dollars_is_counted_in_nano_dollars(usd: Any) -> None:
+    assert LLMBudget.model_validate({"max_cost_usd": usd}).max_cost_nusd == 1_000_000_000
+    assert LLMResult.model_validate({"envelope_id": "e", "cost_usd": usd}).cost_nusd == 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    "usd",
+    [
+        *("a", "", b"1", True, [1]),
+        *(float("inf"), float("-inf"), float("nan"), Decimal("nan"), Decimal("inf")),
+        *(-1, 9_007_200, 10**400, Decimal("1e999999")),
+    ],
+)
+def test_what_is_no_amount_of_dollars_is_refused_with_what_is_allowed(usd: Any) -> None:
+    for model, fields in (
+        (LLMBudget, {"max_cost_usd": usd}),
+        (LLMResult, {"envelope_id": "e", "cost_usd": usd}),
+        (LLMResult, {"envelope_id": "e", "cost_usd": usd, "cost_nusd": 5}),
+    ):
+        with pytest.raises(ValidationError, match="no amount of dollars; allowed are"):
+            model.model_validate(fields)
+
+
+def test_the_largest_amount_is_2_53_nano_dollars() -> None:
+    assert nusd_from_usd(Decimal("9007199.254740992")) == 2**53
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["max_output_tokens", "thinking_budget", "max_input_tokens", "max_cost_nusd", "max_calls_per_day"],
+)
+@pytest.mark.parametrize("value", [-1, 2**53 + 1, 2**70])
+def test_a_budget_counts_only_what_is_exact_everywhere(field: str, value: int) -> None:
+    with pytest.raises(ValidationError, match=field):
+        LLMBudget.model_validate({field: value})

@@ -1,0 +1,114 @@
+"""A copy is built anew: checked, and with nothing of the original's that no longer fits."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from agentic_trading.llm import Event, LLMEnvelope, LLMInteraction
+from agentic_trading.llm.presets import PRESETS
+from tests.build import envelope, event, interaction, result
+
+PRESET = PRESETS[envelope().workflow]
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "change"),
+    [
+        ("budget", PRESET.budget, {"max_cost_nusd": 1, "thinking_budget": 9}),
+        ("budget", PRESET.budget, {"max_cost_usd": 0.5}),
+        ("safety_constraints", PRESET.safety, {"require_json": True}),
+        ("output_policy", PRESET.output, {"answers_read": 3, "require_sentinel": True}),
+        ("retry_policy", envelope().retry_policy, {"max_retries": 0, "later": True}),
+    ],
+)
+def test_a_copied_part_is_on_the_wire_what_it_is_in_memory(
+    name: str, part: Any, change: dict[str, Any]
+) -> None:
+    envelope(**{name: part})
+
+    copy = part.model_copy(update=change)
+    sent = envelope(**{name: copy})
+
+    read = LLMEnvelope.from_wire(sent.wire)
+    assert copy != part
+    assert getattr(read, name) == copy
+    assert read.is_intact
+
+
+def test_a_copied_policy_is_another_request() -> None:
+    asked = envelope()
+
+    eager = asked.output_policy.model_copy(update={"answers_read": 5})
+
+    assert asked.model_copy(update={"output_policy": eager}).request_hash != asked.request_hash
+
+
+@pytest.mark.parametrize(
+    ("original", "change"),
+    [
+        (envelope().budget, {"max_output_tokens": 0}),
+        (envelope().output_policy, {"decode": "wild"}),
+        (event(), {"kind": ""}),
+        (result(), {"input_tokens": -1}),
+        (interaction(), {"stored_at": "yesterday"}),
+        (envelope(), {"occurrence": -1}),
+    ],
+)
+def test_a_copy_is_checked(original: Any, change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        original.model_copy(update=change)
+
+
+@pytest.mark.parametrize(
+    "original", [envelope(later=[1]), event(later=[1]), result(later=[1]), interaction(later=[1])]
+)
+def test_a_copy_without_changes_is_equal_to_the_byte(original: Any) -> None:
+    assert original.model_copy() == original
+    assert original.model_copy().wire == original.wire
+
+
+def test_a_copied_event_is_written_as_it_is() -> None:
+    told = event(id="fill-1", body={"qty": "1"})
+    assert b"fill-1" in told.wire
+
+    copy = told.model_copy(update={"id": "fill-2", "body": {"qty": "999"}})
+
+    assert Event.from_wire(copy.wire) == copy
+    assert (copy.id, copy.body) == ("fill-2", {"qty": "999"})
+
+
+def test_a_copied_result_derives_what_follows_from_the_change() -> None:
+    answered = result()
+    assert answered.wire
+
+    copy = answered.model_copy(update={"raw_output": "no", "success": False, "cost_usd": 0.5})
+
+    assert (copy.actionable, copy.cost_nusd) == (False, 500_000_000)
+    assert copy.output_hash == result(raw_output="no").output_hash
+    assert b'"raw_output":"no"' in copy.wire
+    assert answered.model_copy(update={"cost_nusd": 5}).cost_usd == 5e-9
+
+
+def test_a_copied_result_keeps_what_was_decided_unless_its_reason_changes() -> None:
+    held_back = result(actionable=False)
+
+    assert not held_back.model_copy(update={"latency_ms": 1.0}).actionable
+
+
+def test_a_copied_interaction_has_the_id_of_its_own_attempt() -> None:
+    first = interaction()
+    assert first.wire
+    second = first.result.model_copy(update={"attempt_number": 2})
+
+    copy = first.model_copy(update={"result": second})
+
+    assert copy.interaction_id == interaction(envelope=first.envelope, attempt_number=2).interaction_id
+    assert LLMInteraction.from_wire(copy.wire) == copy
+
+
+def test_a_copied_envelope_with_another_id_is_charged_on_its_own() -> None:
+    asked, keyed = envelope(), envelope(idempotency_key="once")
+
+    assert asked.model_copy(update={"envelope_id": "other"}).idempotency_key == "other"
+    assert keyed.model_copy(update={"envelope_id": "other"}).idempotency_key == "once"

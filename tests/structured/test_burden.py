@@ -1,0 +1,94 @@
+"""A schema that would keep the loop from its work is refused before it is compiled."""
+
+from typing import Any
+
+import pytest
+
+from agentic_trading.structured import ParserException, validate
+from agentic_trading.structured.burden import MAX_SCHEMA_BYTES, SHALLOW, TooCostlyError, deepest_answer
+from agentic_trading.structured.reading import MAX_DEPTH
+
+OBJECT = {"type": "object"}
+
+
+def doubling(levels: int, ref: str = "#/$defs/a{}") -> dict[str, Any]:
+    """Return a small schema of which one value is checked 2^levels times."""
+    chain = {
+        f"a{n}": {"$anchor": f"a{n}", "allOf": [{"$ref": ref.format(n - 1)}] * 2}
+        for n in range(1, levels + 1)
+    }
+    return {"$defs": {"a0": {"$anchor": "a0", **OBJECT}, **chain}, "$ref": ref.format(levels)}
+
+
+def nested(levels: int, name: str = "c") -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {name: value}
+    return value
+
+
+@pytest.mark.parametrize("ref", ["#/$defs/a{}", "#a{}", "#/%24defs/a{}"])
+def test_a_chain_of_references_that_doubles_is_refused_at_once(ref: str) -> None:
+    with pytest.raises(ParserException, match="expands to more than"):
+        validate({}, doubling(40, ref))
+
+
+def test_a_few_doublings_are_fine() -> None:
+    assert validate({}, doubling(8)) == []
+
+
+def test_a_schema_that_doubles_with_every_level_of_the_answer_takes_shallow_answers_only() -> None:
+    twice = {"properties": {"c": {"anyOf": [{"$ref": "#"}, {"properties": {"c": {"$ref": "#"}}}]}}}
+
+    assert validate(nested(SHALLOW - 1), twice) == []
+    (violation,) = validate(nested(100), twice)
+    assert violation.keyword == "depth"
+
+
+def test_a_schema_that_doubles_too_fast_is_refused() -> None:
+    with pytest.raises(ParserException, match="expands to more than"):
+        validate({}, {"properties": {"c": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}})
+
+
+def test_a_tree_may_be_as_deep_as_any_answer() -> None:
+    tree = {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}, "additionalProperties": False}
+
+    assert validate(nested(100, "left"), tree) == []
+
+
+def test_a_reference_to_itself_in_place_is_no_burden() -> None:
+    assert validate({}, {"anyOf": [{"$ref": "#"}, OBJECT]}) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"description": "x" * (MAX_SCHEMA_BYTES + 1)}, "bytes; allowed are"),
+        ({"properties": nested(70)}, "nested deeper than 64"),
+        ({"$ref": "other.v1"}, "allowed are references within it"),
+        ({"properties": {"a": {"$id": "inner", "type": "object"}}}, "another schema with an"),
+        ({"anyOf": [{"properties": {f"p{n}": {"type": "null"} for n in range(500)}}] * 300}, "steps"),
+    ],
+    ids=["size", "depth", "outside", "inner id", "steps"],
+)
+def test_a_schema_that_cannot_be_bounded_is_refused_with_the_reason(schema: Any, why: str) -> None:
+    size = len(schema.get("description", ""))
+
+    with pytest.raises(TooCostlyError, match=why):
+        deepest_answer(schema, size)
+
+
+def test_references_by_the_schemas_own_id_and_into_lists_are_followed() -> None:
+    schema = {
+        "$id": "x.v1",
+        "properties": {
+            "a": {"$ref": "x.v1#/anyOf/0"},
+            "b": {"$ref": "#/anyOf/0/type"},
+            "c": {"$ref": "#/no/way"},
+        },
+        "anyOf": [OBJECT],
+    }
+
+    assert deepest_answer(schema, 100) == MAX_DEPTH
+    assert deepest_answer({"$ref": "#nowhere"}, 20) == MAX_DEPTH
+    assert deepest_answer({"anyOf": [OBJECT], "$ref": "#/anyOf/7"}, 20) == MAX_DEPTH

@@ -1,0 +1,159 @@
+"""What was paid is on record once, whoever runs it and however often they are stopped."""
+
+import asyncio
+
+import pytest
+
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Settlement
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.llm import Event, FailureKind, LLMInteraction
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.errors import AttemptTakenError
+from tests.gateway import GOOD, asking, attempts, gateway, held
+
+
+async def is_asked(provider: ScriptedProvider) -> None:
+    """Return once the provider was asked."""
+    for _ in range(1000):
+        await asyncio.sleep(0)
+        if provider.requests:
+            break
+
+
+async def test_a_paid_answer_is_on_record_however_often_its_task_is_cancelled() -> None:
+    class SlowToKeep(MemoryInteractionStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.started, self.release = asyncio.Event(), asyncio.Event()
+
+        async def store(self, interaction: LLMInteraction) -> None:
+            self.started.set()
+            await self.release.wait()
+            await super().store(interaction)
+
+    class Endless(ScriptedProvider):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            self.requests.append(request)
+            await asyncio.Event().wait()
+            return await super().complete(request)
+
+    for provider in (ScriptedProvider([GOOD]), Endless([GOOD])):
+        store = SlowToKeep()
+        desk = gateway(provider, store=store)
+        envelope = asking().build()
+
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(desk.runner.run(envelope))
+            await is_asked(provider)
+            task.cancel()
+            await store.started.wait()
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+            store.release.set()
+
+        assert task.cancelled()
+        (kept,) = await attempts(desk, envelope)
+        assert kept.result.cost_nusd == desk.ledger.statistics().charged_nusd > 0
+        assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_an_attempt_that_another_run_has_sent_is_left_alone() -> None:
+    release, started = asyncio.Event(), asyncio.Event()
+
+    class Slow(ScriptedProvider):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            started.set()
+            await release.wait()
+            return await super().complete(request)
+
+    desk = gateway(Slow([GOOD]))
+    envelope = asking().build()
+
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(desk.runner.run(envelope))
+        await started.wait()
+        with pytest.raises(AttemptTakenError, match="is dispatched already"):
+            await desk.runner.run(envelope)
+        assert await attempts(desk, envelope) == []
+        release.set()
+
+    with pytest.raises(AttemptTakenError, match="is settled already"):
+        await desk.runner.run(envelope)
+    assert await attempts(desk, envelope) == [first.result()]
+    assert desk.ledger.statistics().charged_nusd == first.result().result.cost_nusd > 0
+
+
+async def test_of_two_runs_that_were_both_admitted_one_sends() -> None:
+    release = asyncio.Event()
+    released: list[str] = []
+
+    class Slow(MemoryInteractionStore):
+        async def record(self, event: Event) -> None:
+            await release.wait()
+            await super().record(event)
+
+    provider = ScriptedProvider(['{"action":"buy","size":1,"end":"ok"}'] * 2)
+    desk = gateway(provider, store=Slow(), strict=[EnvelopeWorkflow.EXECUTION])
+    envelope = asking("execution").build()
+
+    async def run() -> None:
+        try:
+            await desk.runner.run(envelope)
+        except AttemptTakenError as e:
+            released.append(e.state)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(run())
+        await asyncio.sleep(0)
+        release.set()
+
+    assert len(provider.requests) == len(released) == 1
+    (kept,) = await attempts(desk, envelope)
+    assert kept.result.cost_nusd == desk.ledger.statistics().charged_nusd > 0
+
+
+async def test_an_answer_that_came_before_the_cancellation_is_charged_and_kept_as_an_answer() -> None:
+    class Slow(MemoryLedger):
+        def __init__(self) -> None:
+            super().__init__()
+            self.settling = asyncio.Event()
+
+        async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+            self.settling.set()
+            await asyncio.sleep(0)
+            return await super().settle(reservation_id, actual)
+
+    ledger = Slow()
+    desk = gateway([GOOD], ledger=ledger)
+    envelope = asking().build()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(desk.runner.run(envelope))
+        await ledger.settling.wait()
+        task.cancel()
+
+    assert task.cancelled()
+    (kept,) = await attempts(desk, envelope)
+    assert (kept.result.actionable, kept.result.in_doubt, kept.result.next_step) == (True, False, "final")
+    assert kept.result.cost_nusd == ledger.statistics().charged_nusd > 0
+
+
+async def test_a_runner_that_was_stopped_waits_for_no_retry() -> None:
+    later = ProviderError(FailureKind.RATE_LIMIT, "later", sent=False, retry_after_s=600)
+    desk = gateway([later, GOOD])
+    desk.runner.stop()
+
+    final = (await desk.runner.run(asking().build())).result
+
+    assert (final.attempt_number, final.cost_nusd) == (2, 0)
+    assert final.failure is not None
+    assert final.failure.category is FailureKind.SHUTDOWN
