@@ -67,17 +67,17 @@ def columns_of(closed: Sequence[ClosedBar]) -> Columns:
 
 def with_talib(columns: Columns) -> dict[str, np.ndarray]:
     """Return the same measures over whole columns."""
-    close = columns[2]
+    high, low, close = columns
     upper, middle, lower = talib.BBANDS(close, 20, 2.0, 2.0)
     return {
         "ema_21": talib.EMA(close, 21),
         "sma_50": talib.SMA(close, 50),
         "sma_200": talib.SMA(close, 200),
         "rsi_14": talib.RSI(close, 14),
-        "atr_14": talib.ATR(*columns, 14),
-        "adx_14": talib.ADX(*columns, 14),
-        "plus_di_14": talib.PLUS_DI(*columns, 14),
-        "minus_di_14": talib.MINUS_DI(*columns, 14),
+        "atr_14": talib.ATR(high, low, close, 14),
+        "adx_14": talib.ADX(high, low, close, 14),
+        "plus_di_14": talib.PLUS_DI(high, low, close, 14),
+        "minus_di_14": talib.MINUS_DI(high, low, close, 14),
         "macd_signal": talib.MACD(close, 12, 26, 9)[1],
         "band_width_pct": 100 * (upper - lower) / middle,
     }

@@ -48,7 +48,7 @@ def test_it_equals_rfc_8785_within_the_stated_limits(value: Any) -> None:
 @given(any_finite)
 def test_any_float_is_spelled_as_ecmascript_does(number: float) -> None:
     for surroundings in ({}, {"a text": "that is no number, and as long as a line"}):
-        value = {"x": number, **surroundings}
+        value: Any = {"x": number, **surroundings}
 
         assert canonical_bytes(value) == rfc8785.dumps(value)
 

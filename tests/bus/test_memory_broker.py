@@ -86,10 +86,12 @@ async def test_a_reader_that_gives_back_at_once_lets_others_run(broker: MemoryBr
     has_run = asyncio.Event()
 
     async def refuse() -> int:
+        deliveries = 0
         while not has_run.is_set():
             delivery = await subscription.take()
             await subscription.give_back(delivery)
-        return delivery.deliveries
+            deliveries = delivery.deliveries
+        return deliveries
 
     async def run() -> None:
         has_run.set()

@@ -279,9 +279,11 @@ def test_the_record_says_that_no_rule_beyond_the_schema_ran() -> None:
 def test_a_rule_does_not_see_the_sentinel() -> None:
     seen: list[str] = []
 
-    accepted(
-        '{"side": "BUY", "qty": 1, "end": "ok"}', policy=SEALED, check=lambda text: seen.append(text) or []
-    )
+    def note(text: str) -> list[Violation]:
+        seen.append(text)
+        return []
+
+    accepted('{"side": "BUY", "qty": 1, "end": "ok"}', policy=SEALED, check=note)
 
     assert seen == ['{"side":"BUY","qty":1}']
 

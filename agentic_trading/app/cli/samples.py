@@ -30,10 +30,10 @@ class Contents:
     symbol: str
     timeframe: str
     rows: int
-    first_open: datetime | None
-    last_close: datetime | None
-    low: Decimal | None
-    high: Decimal | None
+    first_open: datetime
+    last_close: datetime
+    low: Decimal
+    high: Decimal
     gaps: tuple[Gap, ...]
     duplicates: int
     sha256: str
@@ -76,10 +76,10 @@ async def described(name: str) -> Contents:
         symbol=feed.symbol,
         timeframe=str(feed.timeframe),
         rows=len(bars),
-        first_open=bars[0].open_time if bars else None,
-        last_close=bars[-1].close_time if bars else None,
-        low=min((bar.low for bar in bars), default=None),
-        high=max((bar.high for bar in bars), default=None),
+        first_open=bars[0].open_time,
+        last_close=bars[-1].close_time,
+        low=min(bar.low for bar in bars),
+        high=max(bar.high for bar in bars),
         gaps=tuple(item for item in items if isinstance(item, Gap)),
         duplicates=sum(isinstance(item, Duplicate) for item in items),
         sha256=sample.sha256 if sample else await asyncio.to_thread(_sha256, name.rpartition("=")[2]),
@@ -103,8 +103,7 @@ def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "symbol", f"{contents.symbol}, {contents.timeframe} bars"
     yield "rows", f"{contents.rows:,}"
     yield "span (UTC)", f"{moment(contents.first_open)} to {moment(contents.last_close)}"
-    if contents.rows:
-        yield "prices", f"{contents.low} to {contents.high}"
+    yield "prices", f"{contents.low} to {contents.high}"
     yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
     for line in capped([
         f"{gap.missing:,} missing from {moment(gap.after)} to {moment(gap.before)}" for gap in contents.gaps

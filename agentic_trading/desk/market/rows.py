@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.cells import CELLS
@@ -105,7 +105,7 @@ class BarRows:
 
     def _bar(self, line: int, pairs: Pairs) -> Bar:
         columns: dict[str, str] = {}
-        values: dict[str, object] = dict(self._identity)
+        values: dict[str, Any] = dict(self._identity)
         for column, text in pairs:
             field = ALIASES.get(column, column)
             columns[field] = column

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
@@ -39,7 +40,7 @@ class MarketSnapshot:
     frames: Mapping[Timeframe, Frame]
     levels: LevelBook
 
-    def layer_inputs(self) -> dict[str, dict[str, object]]:
+    def layer_inputs(self) -> dict[str, dict[str, Any]]:
         """Return what the layers of an analysis are told, as plain JSON values.
 
         Keys: `trend`, `levels`, `indicators`, `risk`, `volatility`. Prices and distances between prices have

@@ -139,12 +139,12 @@ def test_a_row_ends_at_the_longest_timeframe_that_has_the_measure(layer: Layer) 
         frames = snapshot.layer_inputs()[layer]["timeframes"]
         told = layer_evidence(snapshot)[layer]
 
-        assert told["of"] == list(frames)  # type: ignore[call-overload]
+        assert told["of"] == list(frames)
         for measure in MEASURES[layer]:
             row = told[measure]
             rest = [None] * (len(told["of"]) - len(row))
             assert row[-1:] != [None]
-            assert [*row, *rest] == [frame.get(measure) for frame in frames.values()]  # type: ignore[attr-defined]
+            assert [*row, *rest] == [frame.get(measure) for frame in frames.values()]
 
 
 def test_a_measure_that_a_shorter_timeframe_lacks_keeps_its_place() -> None:
@@ -186,9 +186,9 @@ def test_numbers_are_those_of_the_snapshot() -> None:
     snapshot = market()
     inputs, evidence = snapshot.layer_inputs(), layer_evidence(snapshot)
 
-    hour = inputs["indicators"]["timeframes"]["1h"]  # type: ignore[index]
+    hour = inputs["indicators"]["timeframes"]["1h"]
     assert evidence[Layer.INDICATORS]["rsi_14"][2] == hour["rsi_14"]
-    assert evidence[Layer.LEVELS]["above"] == inputs["levels"]["nearest"]["above"]  # type: ignore[index]
+    assert evidence[Layer.LEVELS]["above"] == inputs["levels"]["nearest"]["above"]
 
 
 def test_the_trend_tells_which_bars_have_a_hole_and_says_nothing_where_none_has() -> None:

@@ -51,6 +51,10 @@ def feed(fd: int) -> StdinFeed:
     return StdinFeed(fd, symbol="BTCUSDT", timeframe=Timeframe.M5)
 
 
+async def next_of(items: AsyncIterator[FeedItem]) -> FeedItem:
+    return await anext(items)
+
+
 def stream(pipe: Pipe) -> AsyncIterator[FeedItem]:
     return aiter(feed(pipe.reader))
 
@@ -71,7 +75,7 @@ async def test_a_line_may_come_in_pieces(pipe: Pipe) -> None:
     text = bar(0).model_dump_json().encode()
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(anext(items), name="next bar")
+        waiting = group.create_task(next_of(items), name="next bar")
         for piece in (text[:10], text[10:60], text[60:] + b"\n"):
             pipe.write(piece)
             await asyncio.sleep(0)
@@ -91,7 +95,7 @@ async def test_waiting_for_a_bar_leaves_the_loop_free(pipe: Pipe) -> None:
     turns = 0
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(anext(items), name="next bar")
+        waiting = group.create_task(next_of(items), name="next bar")
         for _ in range(100):
             await asyncio.sleep(0)
             turns += not waiting.done()

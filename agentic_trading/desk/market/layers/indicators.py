@@ -1,6 +1,7 @@
 """Layer 4: what the oscillators of each timeframe say."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
@@ -8,7 +9,7 @@ from agentic_trading.desk.market.layers.sheet import Sheet
 from agentic_trading.desk.market.rounding import price, ratio
 
 
-def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, object]:
+def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return RSI, MACD, ADX with its sides and the place in the Bollinger bands, for each timeframe.
 
     MACD is in units of price; `macd_histogram_change` is what the histogram gained since the last bar.
@@ -22,7 +23,7 @@ def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, object]:
     }
 
 
-def _one(sheet: Sheet, frame: Frame) -> dict[str, object]:
+def _one(sheet: Sheet, frame: Frame) -> dict[str, Any]:
     momentum = frame.momentum
     return sheet.keep(
         frame,

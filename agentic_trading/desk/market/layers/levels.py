@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
@@ -16,7 +17,7 @@ NEAREST = 4
 
 def levels_layer(
     frames: Mapping[Timeframe, Frame], book: LevelBook, *, last: float, decision: Timeframe
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Return the levels by kind, and the four nearest on either side of the price `last`.
 
     Distances are in ATR of the decision timeframe, positive above the price. `touches` counts the bars
@@ -51,15 +52,15 @@ def _note_absent(sheet: Sheet, book: LevelBook) -> None:
             sheet.not_available[name] = reason
 
 
-def _swings(frame: Frame) -> dict[str, object]:
+def _swings(frame: Frame) -> dict[str, Any]:
     return {
         "highs": [_swing(frame, swing, frame.touch_highs) for swing in frame.swing_highs[-SWINGS_TOLD:]],
         "lows": [_swing(frame, swing, frame.touch_lows) for swing in frame.swing_lows[-SWINGS_TOLD:]],
     }
 
 
-def _swing(frame: Frame, swing: Swing, extremes: Sequence[float]) -> dict[str, object]:
-    told: dict[str, object] = {"price": price(swing.price), "at": stamp(swing.at)}
+def _swing(frame: Frame, swing: Swing, extremes: Sequence[float]) -> dict[str, Any]:
+    told: dict[str, Any] = {"price": price(swing.price), "at": stamp(swing.at)}
     if swing.label is not None:
         told["label"] = swing.label.value
     atr = frame.volatility.atr_14
@@ -68,12 +69,12 @@ def _swing(frame: Frame, swing: Swing, extremes: Sequence[float]) -> dict[str, o
     return told
 
 
-def _periods(book: LevelBook) -> dict[str, object]:
+def _periods(book: LevelBook) -> dict[str, Any]:
     periods = {"prior_day": book.prior_day, "prior_week": book.prior_week}
     return {name: _period(period) for name, period in periods.items() if period is not None}
 
 
-def _period(period: Period) -> dict[str, object]:
+def _period(period: Period) -> dict[str, Any]:
     return {
         "opened": stamp(period.opened),
         "high": price(period.high),
@@ -84,8 +85,8 @@ def _period(period: Period) -> dict[str, object]:
     }
 
 
-def _derived(book: LevelBook) -> dict[str, object]:
-    told: dict[str, object] = {}
+def _derived(book: LevelBook) -> dict[str, Any]:
+    told: dict[str, Any] = {}
     if book.pivots is not None:
         told["pivots"] = {name: price(value) for name, value in asdict(book.pivots).items()}
     if book.leg is not None:
@@ -99,7 +100,7 @@ def _derived(book: LevelBook) -> dict[str, object]:
     return told
 
 
-def _nearest(levels: Sequence[Level], last: float, frame: Frame | None) -> dict[str, object]:
+def _nearest(levels: Sequence[Level], last: float, frame: Frame | None) -> dict[str, Any]:
     by_distance = sorted(levels, key=lambda level: (abs(level.price - last), level.name))
     above = [level for level in by_distance if level.price > last][:NEAREST]
     below = [level for level in by_distance if level.price <= last][:NEAREST]
@@ -109,8 +110,8 @@ def _nearest(levels: Sequence[Level], last: float, frame: Frame | None) -> dict[
     }
 
 
-def _told(level: Level, last: float, frame: Frame | None) -> dict[str, object]:
-    told: dict[str, object] = {"level": level.name, "price": price(level.price)}
+def _told(level: Level, last: float, frame: Frame | None) -> dict[str, Any]:
+    told: dict[str, Any] = {"level": level.name, "price": price(level.price)}
     distance = ratio(frame.in_atr(level.price - last)) if frame else None
     if distance is not None:
         told["distance_atr"] = distance

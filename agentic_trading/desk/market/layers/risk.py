@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
@@ -36,9 +37,7 @@ class Stop:
     price: float
 
 
-def risk_layer(
-    book: LevelBook, frame: Frame | None, *, last: float, decision: Timeframe
-) -> dict[str, object]:
+def risk_layer(book: LevelBook, frame: Frame | None, *, last: float, decision: Timeframe) -> dict[str, Any]:
     """Return stop candidates and targets for a trade either way at the price `last`.
 
     Stops stand 1, 1.5, 2 and 3 ATR of the decision timeframe away, and a quarter of an ATR beyond its
@@ -46,7 +45,7 @@ def risk_layer(
     distance to the target over that to the stop of 2 ATR. Without an ATR there is neither.
     """
     atr = frame.volatility.atr_14 if frame else None
-    told: dict[str, object] = {"entry": price(last), "timeframe": decision.value}
+    told: dict[str, Any] = {"entry": price(last), "timeframe": decision.value}
     if frame is None or not atr:
         reason = NO_BAR if frame is None else f"needs an ATR: 15 bars that move, has {frame.bars}"
         return {**told, "not_available": {decision.value: reason}}
@@ -78,7 +77,7 @@ def swing_stops(side: Side, last: float, atr: float, frame: Frame) -> Iterator[S
             return
 
 
-def _stop(stop: Stop, last: float) -> dict[str, object]:
+def _stop(stop: Stop, last: float) -> dict[str, Any]:
     return {
         "kind": stop.kind,
         "price": price(stop.price),
@@ -86,7 +85,7 @@ def _stop(stop: Stop, last: float) -> dict[str, object]:
     }
 
 
-def _targets(side: Side, levels: Sequence[Level], last: float, atr: float) -> list[dict[str, object]]:
+def _targets(side: Side, levels: Sequence[Level], last: float, atr: float) -> list[dict[str, Any]]:
     ahead = sorted(
         (side.sign * (level.price - last), level.name, level)
         for level in levels

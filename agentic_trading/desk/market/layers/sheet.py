@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
@@ -61,7 +62,7 @@ class Sheet:
                 self.not_available[timeframe.value] = NO_BAR
         return [frames[timeframe] for timeframe in Timeframe if timeframe in frames]
 
-    def keep(self, frame: Frame, values: Mapping[str, Value]) -> dict[str, object]:
+    def keep(self, frame: Frame, values: Mapping[str, Value]) -> dict[str, Any]:
         """Return the values that are there; note why the others are not."""
         for name, value in values.items():
             if value is None:

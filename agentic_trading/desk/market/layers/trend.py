@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame, Trend
@@ -12,7 +13,7 @@ from agentic_trading.desk.market.rounding import price, ratio, stamp
 OPPOSITE = {Trend.UP, Trend.DOWN}
 
 
-def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, object]:
+def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return direction, averages, slopes, structure and range of each timeframe.
 
     Distances and slopes are in ATR of the same timeframe, slopes per bar over 5 bars. `conflicts` names
@@ -36,7 +37,7 @@ def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, object]:
     }
 
 
-def _one(sheet: Sheet, frame: Frame) -> dict[str, object]:
+def _one(sheet: Sheet, frame: Frame) -> dict[str, Any]:
     trend, close = frame.trend, frame.close
     return {
         "close_time": stamp(frame.close_time),

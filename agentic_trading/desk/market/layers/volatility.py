@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import exp
+from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
@@ -10,7 +11,7 @@ from agentic_trading.desk.market.layers.sheet import Sheet
 from agentic_trading.desk.market.rounding import price, ratio
 
 
-def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, object]:
+def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return ATR, realised volatility, their ranks and the regime of each timeframe.
 
     Realised volatility is in percent a year of 365 days. `next_bar_low` and `next_bar_high` lie one
@@ -25,7 +26,7 @@ def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, object]:
     }
 
 
-def _one(sheet: Sheet, frame: Frame) -> dict[str, object]:
+def _one(sheet: Sheet, frame: Frame) -> dict[str, Any]:
     reading, bars_per_year = frame.volatility, frame.timeframe.bars_per_year
     swing = reading.realised_20
     return sheet.keep(

@@ -1,5 +1,6 @@
 """Indicators by hand: small series whose values one can check on paper, and markets that stand still."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import pairwise
 from math import isclose, log, sqrt
@@ -197,7 +198,7 @@ def test_a_rank_is_the_one_that_counting_gives(values: list[int], period: int) -
         assert rank.update(value) == (pytest.approx(counted) if count >= period else None)
 
 
-def swings_of(highs: list[float], lows: list[float], wing: int = 1) -> Swings:
+def swings_of(highs: Sequence[float], lows: Sequence[float], wing: int = 1) -> Swings:
     swings = Swings(wing)
     for place, (high, low) in enumerate(zip(highs, lows, strict=True)):
         swings.update(MONDAY + place * timedelta(hours=1), high, low)
