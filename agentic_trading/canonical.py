@@ -25,6 +25,8 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_P
 # of nine, at half their cost. Text may look like it too.
 _FOLDED = bytes.maketrans(b"+123]}", b"----,,")
 _EXPONENT = re.compile(rb"[0-9]e[-+0-9]")
+_MINUS_ZERO = re.compile(rb"-0\.0(?=[,}\]])")
+_POINT_ZERO = re.compile(rb"\.0(?=[,}\]])")
 _SHORTEST = 32  # a number alone has nothing around it by which to know it
 _EXACT_INTEGER = 2**53
 _LARGEST_INTEGER = 10**21
@@ -118,8 +120,8 @@ def _spelled(value: Any) -> tuple[bytes, Any]:
 
 def _without_point_zero(spelled: bytes) -> bytes:
     if b"-0.0" in spelled:
-        spelled = spelled.replace(b"-0.0,", b"0,").replace(b"-0.0}", b"0}").replace(b"-0.0]", b"0]")
-    return spelled.replace(b".0,", b",").replace(b".0}", b"}").replace(b".0]", b"]")
+        spelled = _MINUS_ZERO.sub(b"0", spelled)
+    return _POINT_ZERO.sub(b"", spelled)
 
 
 def _plain_scalar(value: Any) -> Any:

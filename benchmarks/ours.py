@@ -5,7 +5,7 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ from agentic_trading.worker.attempt import Timing, answered
 from agentic_trading.worker.record import Recorder
 from agentic_trading.worker.runner import CallRunner, Parts
 from benchmarks.peers.question import ANSWER, CONTEXT, EVIDENCE, INSTRUCTIONS, SCHEMA
-from benchmarks.peers.rounds import AT_ONCE, Round, answer_rounds, timed
+from benchmarks.peers.rounds import AT_ONCE, Round, answer_rounds, nothing, timed
 
 AS_OF = datetime(2026, 1, 2, 2, tzinfo=UTC)
 PARSED = exact_value(ANSWER.encode())  # every number digit for digit
@@ -128,19 +128,31 @@ class Gateway:
         )
 
 
-async def whole(store: InteractionStore, count: int) -> Round:
+async def whole(
+    store: InteractionStore, count: int, finish: Callable[[], Awaitable[None]] = nothing
+) -> Round:
     """Build, run and keep `count` calls."""
     runner = Gateway(store).runner()
 
     async def call() -> Any:
         return (await runner.run(envelope())).result.parsed_output
 
-    return await timed(call, lambda answer: bool(answer == PARSED), count)
+    return await timed(call, lambda answer: bool(answer == PARSED), count, finish)
 
 
 async def in_memory(count: int) -> Round:
     """Keep the attempts in memory."""
     return await whole(MemoryInteractionStore(), count)
+
+
+async def in_a_file(count: int) -> Round:
+    """Keep the attempts in a log on disk, written behind; what is still to be written counts."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = JsonFileInteractionStore(Path(folder) / "log.jsonl", durability=Durability.RELAXED)
+        try:
+            return await whole(store, count, store.flush)
+        finally:
+            await store.aclose()
 
 
 class Stages:
@@ -210,3 +222,16 @@ async def a_few_stage_by_stage(gateway: Gateway, stages: Stages) -> int:
             interaction = LLMInteraction(envelope=one, result=result, stored_at=CLOCK.now())
             await recorder.keep(interaction, final=True)
     return sum(result.parsed_output != PARSED for result in results)
+
+
+def main() -> None:
+    """Answer rounds, with logs as a program that uses this package would set them."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        cache_logger_on_first_use=True,  # structlog's own advice for speed
+    )
+    answer_rounds({"in_memory": in_memory, "in_a_file": in_a_file, "stage_by_stage": stage_by_stage})
+
+
+if __name__ == "__main__":
+    main()

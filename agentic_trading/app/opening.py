@@ -83,9 +83,8 @@ async def resumed_run(
     await _resumable(options, folder, feeds)
     await asyncio.to_thread(folder.prepare)
     await store.open()
-    manifest = await _resumable(
-        options, folder, feeds
-    )  # another process may have ended it until the lock was ours
+    # Once more: until the lock was ours, another process may have ended the run.
+    manifest = await _resumable(options, folder, feeds)
     earlier = await left_by(folder, manifest, store)
     answers = await _answers(options, await _recorded(options), earlier)
     goes_on = {

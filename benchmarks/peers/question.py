@@ -115,7 +115,9 @@ sold into, looks like; nothing in the bars speaks against it, and the last one c
   ]
 }"""
 
-DATA = json.dumps({"context": CONTEXT, "evidence": [content for _, content in EVIDENCE]}, separators=(",", ":"))
+DATA = json.dumps(
+    {"context": CONTEXT, "evidence": [content for _, content in EVIDENCE]}, separators=(",", ":")
+)
 """Context and evidence as the text that a caller would paste into a prompt."""
 
 QUESTION = f"{DATA}\n\nAnswer with one JSON object under this JSON Schema:\n{json.dumps(SCHEMA)}"

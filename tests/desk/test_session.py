@@ -176,7 +176,7 @@ async def test_the_execution_agent_is_shown_the_last_bars_only() -> None:
 
 
 async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other() -> None:
-    lines = (await evening(bars={"btcusdt-5m": BTC}, most_bars=1800)).lines
+    lines = (await evening(bars={"btcusdt-5m": BTC}, most_bars=1900)).lines
     by_id = {line["id"]: line for line in lines}
     held: dict[str, Decimal] = {}
     skipped = exits = entries = 0

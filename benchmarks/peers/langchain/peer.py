@@ -43,12 +43,12 @@ class Stub(BaseChatModel):
     def _llm_type(self) -> str:
         return "stub"
 
-    def _generate(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> ChatResult:
+    def _generate(self, *_args: Any, **_kwargs: Any) -> ChatResult:
         usage = {"input_tokens": 1_200, "output_tokens": 410, "total_tokens": 1_610}
         return ChatResult(generations=[ChatGeneration(message=AIMessage(ANSWER, usage_metadata=usage))])
 
-    async def _agenerate(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> ChatResult:
-        return self._generate(messages)
+    async def _agenerate(self, *_args: Any, **_kwargs: Any) -> ChatResult:
+        return self._generate()
 
 
 class Keeper(AsyncCallbackHandler):

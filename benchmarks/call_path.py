@@ -1,0 +1,157 @@
+"""What a call costs in CPU time, beside what others cost: the whole in-process path around an answer that is there at once.
+
+Run: python benchmarks/call_path.py [--quick]. Exits with 1 if an answer was wrong, or if the path costs more than a
+quarter of the Anthropic SDK's own cost or a seventh of a LangChain chain's, in the same run. The first run installs
+the peers, each into an environment of its own.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from benchmarks.peers.contender import Contender, UnavailableError, peer, versions
+from benchmarks.peers.rounds import Round
+
+GOAL_US = 100
+"""The absolute goal, on the machine of the reference figures; printed, not judged: machines differ."""
+STAGES = "stage_by_stage"
+
+
+@dataclass
+class Row:
+    """One way of making calls, and its rounds. `most` is the share of its cost that ours may reach; None is not judged."""
+
+    title: str
+    contender: str
+    way: str
+    most: float | None = None
+    rounds: list[Round] = field(default_factory=list)
+    unavailable: str = ""
+
+    @property
+    def cpu_us(self) -> float:
+        return median(one.cpu_us for one in self.rounds)
+
+    @property
+    def best_us(self) -> float:
+        return min(one.cpu_us for one in self.rounds)
+
+    def measure(self, contender: Contender, count: int) -> None:
+        """Add a round; a contender that breaks is out, with the reason."""
+        try:
+            self.rounds.append(contender.round(self.way, count))
+        except UnavailableError as e:
+            self.unavailable = e.reason
+
+    def over(self, other: "Row") -> float:
+        """Return the median of how many times `other` this one cost, round by round: neighbours disturb both alike."""
+        return median(
+            mine.cpu_us / theirs.cpu_us for mine, theirs in zip(self.rounds, other.rounds, strict=True)
+        )
+
+
+OURS = "agentic_trading"
+PEERS = ("anthropic_sdk", "langchain")
+
+
+def rows() -> list[Row]:
+    """Return what is measured, ours first."""
+    return [
+        Row("agentic_trading, kept in memory", OURS, "in_memory"),
+        Row("agentic_trading, kept in a file (relaxed)", OURS, "in_a_file"),
+        Row("agentic_trading, its stages one by one", OURS, STAGES),
+        Row("Anthropic SDK: messages.create alone", "anthropic_sdk", "call", most=1 / 4),
+        Row("LangChain: prompt | model | parser, callback", "langchain", "call", most=1 / 7),
+    ]
+
+
+def opened(stack: ExitStack, table: Sequence[Row]) -> dict[str, Contender]:
+    """Start every contender that there is; the rows of others say why there is none."""
+    contenders = {OURS: stack.enter_context(Contender("benchmarks.ours", Path(sys.executable)))}
+    for name in PEERS:
+        try:
+            contenders[name] = stack.enter_context(peer(name))
+        except UnavailableError as e:
+            for row in table:
+                row.unavailable = row.unavailable or (e.reason if row.contender == name else "")
+    return contenders
+
+
+def measure(table: Sequence[Row], rounds: int, count: int) -> None:
+    """Fill the rows: every round asks everybody once, every other one the other way round, after one to warm up."""
+    with ExitStack() as stack:
+        contenders = opened(stack, table)
+        for number in range(rounds + 1):
+            for row in table if number % 2 else reversed(table):
+                if not row.unavailable:
+                    row.measure(contenders[row.contender], count)
+    for row in table:
+        del row.rounds[:1]
+
+
+def print_costs(table: Sequence[Row]) -> None:
+    """Print what each way costs."""
+    ours = table[0]
+    print(f"\n{'':<46}{'CPU us a call':>14}{'best':>8}{'to ours':>10}")
+    for row in table:
+        if row.way == STAGES:
+            continue
+        if row.unavailable:
+            print(f"{row.title:<46}{row.unavailable}")
+        else:
+            print(f"{row.title:<46}{row.cpu_us:>14,.0f}{row.best_us:>8,.0f}{row.over(ours):>9.2f}x")
+
+
+def print_stages(whole: Row, stages: Row) -> None:
+    """Print each stage's cost, and what the loop around them adds."""
+    names = stages.rounds[0].stages_us
+    us = {name: median(one.stages_us[name] for one in stages.rounds) for name in names}
+    total = sum(us.values())
+    print(f"\n{'stage, timed alone':<46}{'CPU us a call':>14}{'share':>8}")
+    for name, cost in us.items():
+        print(f"  {name:<44}{cost:>14.1f}{cost / total:>8.0%}")
+    print(f"  {'sum of the stages':<44}{total:>14.1f}")
+    print(f"  {'whole call':<44}{whole.cpu_us:>14.1f}   (the loop, its time limit, colder caches: the rest)")
+
+
+def judged(table: Sequence[Row]) -> bool:
+    """Print what was promised and what is; return whether all of it holds."""
+    ours = table[0]
+    holds = True
+    print(f"\nGoal {GOAL_US} us: {'met' if ours.cpu_us <= GOAL_US else 'not met'} ({ours.cpu_us:.0f})")
+    for row in table:
+        if row.most is None or row.unavailable:
+            continue
+        share = ours.over(row)
+        verdict = "holds" if share <= row.most else "DOES NOT HOLD"
+        holds &= share <= row.most
+        print(f"At most {row.most:.2f} of {row.title.partition(':')[0]}: {share:.2f}, {verdict}")
+    wrong = sum(one.wrong for row in table for one in row.rounds)
+    print(f"Wrong answers: {wrong}")
+    return holds and wrong == 0
+
+
+def main() -> int:
+    """Print the tables; return the exit code."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--quick", action="store_true", help="3 short rounds instead of 9 long ones")
+    rounds, count = (3, 200) if arguments.parse_args().quick else (9, 1_000)
+    table = rows()
+    measure(table, rounds, count)
+    ours = [row for row in table if row.contender == OURS]
+    if any(row.unavailable for row in ours):
+        print("; ".join(row.unavailable for row in ours), file=sys.stderr)
+        return 1
+    print(f"{rounds} rounds of {count:,} calls each, interleaved; medians. Question 3 KB, answer 1.5 KB.")
+    print("Peers: " + "; ".join(f"{name} ({versions(name)})" for name in PEERS))
+    print_costs(table)
+    print_stages(ours[0], ours[-1])
+    return 0 if judged(table) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
