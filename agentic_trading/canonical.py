@@ -27,7 +27,6 @@ _FOLDED = bytes.maketrans(b"+123]}", b"----,,")
 _EXPONENT = re.compile(rb"[0-9]e[-+0-9]")
 _MINUS_ZERO = re.compile(rb"-0\.0(?=[,}\]])")
 _POINT_ZERO = re.compile(rb"\.0(?=[,}\]])")
-_SHORTEST = 32  # a number alone has nothing around it by which to know it
 _EXACT_INTEGER = 2**53
 _LARGEST_INTEGER = 10**21
 _DEEPEST = 128
@@ -106,7 +105,8 @@ def _spelled(value: Any) -> tuple[bytes, Any]:
     try:
         spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
         folded = spelled.translate(_FOLDED)
-        if len(spelled) >= _SHORTEST and not (b"e-" in folded and _EXPONENT.search(spelled)):
+        is_lone_number = spelled[-1:].isdigit()  # with nothing around it by which to know it
+        if not is_lone_number and not (b"e-" in folded and _EXPONENT.search(spelled)):
             if b".0," not in folded and b"null" not in folded:
                 return spelled, None
             shorter = _without_point_zero(spelled)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 import pytest
@@ -32,6 +33,7 @@ rfc_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ascii_keys, inner, max_size=4),
     max_leaves=12,
 )
+looks_alike = st.sampled_from(['a:2.0,"b', "-0.0]", "null", "1e-7", "five-minute", "1e+16}", ".0,"])
 any_finite = st.floats(allow_nan=False, allow_infinity=False)
 exact_values = st.recursive(
     st.none() | st.booleans() | st.integers() | text | st.decimals(allow_nan=False, allow_infinity=False),
@@ -43,6 +45,14 @@ exact_values = st.recursive(
 @given(rfc_values)
 def test_it_equals_rfc_8785_within_the_stated_limits(value: Any) -> None:
     assert canonical_bytes(value) == rfc8785.dumps(value)
+
+
+@given(st.lists(rfc_values, max_size=4), st.lists(looks_alike, min_size=1))
+def test_text_that_looks_like_a_number_is_left_alone(values: list[Any], texts: list[str]) -> None:
+    value = {"a text of more than thirty-two characters": texts, "values": values}
+
+    assert canonical_bytes(value) == rfc8785.dumps(value)
+    assert plain(value) == value
 
 
 @given(any_finite)
@@ -159,6 +169,28 @@ def test_exact_spelling_keeps_every_digit(value: dict[str, Any]) -> None:
 def test_exact_spelling_refuses_what_is_not_decoded_json(value: Any) -> None:
     with pytest.raises(CanonicalError, match=r"\$\.x"):
         exact_bytes(value)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_no_number_hides_behind_a_null(odd: float) -> None:
+    value = {
+        "position": None,
+        "candles": [{"close": 42_500.0}, {"close": odd}],
+        "symbol": "BTCUSDT",
+        "limit": 1,
+    }
+
+    with pytest.raises(CanonicalError, match=r"\$\.candles\[1\]\.close"):
+        canonical_bytes(value)
+
+
+def test_both_passes_of_a_repeated_hour_are_spelled() -> None:
+    first = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+
+    assert [utc_text(first), utc_text(first.replace(fold=1))] == [
+        "2026-10-25T00:30:00Z",
+        "2026-10-25T01:30:00Z",
+    ]
 
 
 def test_times_are_spelled_in_utc() -> None:

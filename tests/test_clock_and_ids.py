@@ -1,6 +1,7 @@
 """Time and chance come from one place each."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID, uuid5
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,13 @@ async def test_the_system_clock_waits_and_yields() -> None:
 def test_random_ids_differ_and_derived_ids_do_not() -> None:
     assert random_id() != random_id()
     assert derived_id("a", 1) == derived_id("a", 1) != derived_id("a1")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.integers(), min_size=1))
+def test_a_derived_id_is_the_uuid_5_of_its_parts(parts: list[str | int]) -> None:
+    expected = uuid5(UUID("6f1d3c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11"), "\x1f".join(map(str, parts)))
+
+    assert derived_id(*parts) == str(expected)
 
 
 def test_seeded_ids_repeat_themselves_and_never_within_a_run() -> None:

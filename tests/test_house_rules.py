@@ -39,8 +39,9 @@ class Module:
 
 
 def read(folder: Path) -> list[Module]:
-    """Read every Python file below `folder`."""
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py"))}
+    """Read every Python file below `folder`, but for those of environments that were made there."""
+    ours = (path for path in sorted(folder.rglob("*.py")) if ".venv" not in path.parts)
+    texts = {path: path.read_text(encoding="utf-8") for path in ours}
     return [Module(str(path.relative_to(ROOT)), text, ast.parse(text)) for path, text in texts.items()]
 
 

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import current_thread, main_thread
 
 from agentic_trading.desk.session import TradingSession
 
@@ -31,18 +32,22 @@ class StopSignals:
 
 @contextmanager
 def stopped_by_signals() -> Generator[StopSignals]:
-    """Turn the first SIGINT or SIGTERM into a stop; a second one of the same kind ends the program at once."""
+    """Turn the first SIGINT or SIGTERM into a stop; a second one of the same kind ends the program at once.
+
+    Signals reach the main thread only: on any other one nothing is changed, and nothing comes.
+    """
     signals = StopSignals()
     loop = asyncio.get_running_loop()
+    heard = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
 
     def first(number: signal.Signals) -> None:
         loop.remove_signal_handler(number)
         signals.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in heard:
         loop.add_signal_handler(number, first, number)
     try:
         yield signals
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in heard:
             loop.remove_signal_handler(number)

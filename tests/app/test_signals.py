@@ -2,11 +2,15 @@
 
 import asyncio
 import signal
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from agentic_trading.app.report import RunReport
 from agentic_trading.app.signals import StopSignals, stopped_by_signals
 from agentic_trading.desk.session import TradingSession
+from tests.flows.sessions import ran
 
 
 class Stopped(TradingSession):
@@ -64,3 +68,16 @@ async def test_afterwards_a_signal_is_the_programs_own_again() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_on_another_thread_a_session_runs_without_hearing_signals(tmp_path: Path) -> None:
+    reports: list[RunReport] = []
+
+    def run_there() -> None:
+        reports.append(asyncio.run(ran(tmp_path, data=("btcusdt-5m",), bars=5)))
+
+    thread = Thread(target=run_there)
+    thread.start()
+    thread.join()
+
+    assert [report.data[0].bars for report in reports] == [5]

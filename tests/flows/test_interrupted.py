@@ -124,6 +124,17 @@ async def test_fewer_bars_than_were_fed_are_refused_and_nothing_is_cut(tmp_path:
     assert decided(tmp_path) == before != b""
 
 
+async def test_a_run_whose_bars_are_gone_is_not_gone_on_with(tmp_path: Path) -> None:
+    await ran(tmp_path, data=("btcusdt-5m",), bars=330)
+    before = decided(tmp_path)
+    (tmp_path / "bars-BTCUSDT.csv").unlink()
+
+    with pytest.raises(OptionError, match=r"--resume is run 1, .* not all here"):
+        await ran(tmp_path, data=("btcusdt-5m",), bars=400, resume=True)
+
+    assert decided(tmp_path) == before != b""
+
+
 @pytest.mark.parametrize(
     ("changes", "option"),
     [

@@ -26,6 +26,7 @@ LINE = b'{"as_of":"2026-01-02T00:00:00Z","body":{"price":"1.50","sizes":[1,2]},"
         (b"[1,2]", b"[1,true]", "$.body.sizes[1]", 2, True),
         (b"[1,2]", b"[true,2]", "$.body.sizes[0]", 1, True),
         (b"[1,2]", b"[1,null]", "$.body.sizes[1]", 2, None),
+        (b"[1,2]", b'{"a":1}', "$.body.sizes", [1, 2], {"a": 1}),
     ],
 )
 def test_the_first_value_that_differs_is_named(old: bytes, new: bytes, path: str, was: Any, now: Any) -> None:
@@ -41,6 +42,13 @@ def test_numbers_that_are_spelled_differently_differ() -> None:
 
     assert found is not None
     assert found.path == "$.a"
+
+
+def test_a_value_that_is_null_is_not_one_that_is_missing() -> None:
+    found = first_difference([b'{"a":{"b":null}}'], [b'{"a":{}}'])
+
+    assert found is not None
+    assert (found.path, found.recorded, found.fresh) == ("$.a", {"b": None}, {})
 
 
 def test_a_difference_says_itself_in_one_sentence() -> None:

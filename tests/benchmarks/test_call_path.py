@@ -1,0 +1,67 @@
+"""The benchmark of the call path measures what it says, and judges by it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import floor, ours
+from benchmarks.call_path import OURS, Row, judged
+from benchmarks.peers.contender import Contender, UnavailableError
+from benchmarks.peers.rounds import AT_ONCE, Round, timed
+
+
+def row(contender: str, *cpu_us: float, most: float | None = None, wrong: int = 0) -> Row:
+    """Return a row that has been measured."""
+    return Row(contender, contender, "call", most, [Round(us, us, wrong) for us in cpu_us])
+
+
+async def test_every_wrong_answer_is_counted() -> None:
+    async def call() -> int:
+        return 2
+
+    wrong = await timed(call, lambda answer: answer == 1, 3 * AT_ONCE)
+    right = await timed(call, lambda answer: answer == 2, 3 * AT_ONCE)
+
+    assert wrong.wrong == 3 * AT_ONCE
+    assert right.wrong == 0
+
+
+async def test_our_path_and_the_floor_give_the_answer() -> None:
+    for way in (ours.in_memory, ours.least, ours.stage_by_stage):
+        assert (await way(AT_ONCE)).wrong == 0
+    assert await floor.call() == ours.PARSED
+
+
+async def test_the_stages_add_up() -> None:
+    measured = await ours.stage_by_stage(AT_ONCE)
+
+    assert sum(measured.stages_us.values()) == pytest.approx(measured.cpu_us)
+    assert min(measured.stages_us.values()) > 0
+
+
+def test_a_contender_that_breaks_says_why() -> None:
+    with (
+        Contender("benchmarks.nowhere", Path(sys.executable)) as nobody,
+        pytest.raises(UnavailableError) as e,
+    ):
+        nobody.round("call", AT_ONCE)
+
+    assert "No module named benchmarks.nowhere" in e.value.reason
+
+
+@pytest.mark.parametrize(
+    ("peer_us", "wrong", "holds"), [((400, 800), 0, True), ((399, 398), 0, False), ((400, 800), 1, False)]
+)
+def test_the_share_of_the_peers_cost_and_wrong_answers_are_judged(
+    peer_us: tuple[float, ...], wrong: int, *, holds: bool
+) -> None:
+    table = [row(OURS, 100, 200), row("peer", *peer_us, most=1 / 4, wrong=wrong)]
+
+    assert judged(table) is holds
+
+
+def test_a_peer_that_is_not_there_is_not_judged() -> None:
+    absent = Row("peer", "peer", "call", most=1 / 4, unavailable="cannot be installed")
+
+    assert judged([row(OURS, 100), absent])

@@ -1,0 +1,109 @@
+"""Plain JSON inside a model: apart from the caller's, and spelled once."""
+
+import copy
+import pickle
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from agentic_trading.canonical import canonical_bytes, plain
+from agentic_trading.llm import EnvelopeBuilder, LLMEnvelope
+from agentic_trading.llm.plain import JsonData, JsonObject, SpelledObject, json_of
+
+
+class Kept(BaseModel, frozen=True):
+    """A model with both kinds of plain JSON."""
+
+    data: JsonData = None
+    members: JsonObject = {}
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+contents = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(contents)
+def test_what_is_kept_is_spelled_as_what_was_given(content: Any) -> None:
+    kept = Kept(data=content, members={"content": content})
+
+    assert json_of(kept.data) == canonical_bytes(content)
+    assert json_of(kept.members) == canonical_bytes({"content": content})
+    assert kept.data == plain(content)
+
+
+def test_an_object_is_spelled_once() -> None:
+    kept = Kept(data={"x": 1}, members={"x": 1})
+
+    assert json_of(kept.data) is json_of(kept.data)
+    assert json_of(kept.members) is json_of(kept.members)
+
+
+def test_what_json_has_no_type_for_becomes_what_it_reads_back_as() -> None:
+    given = {
+        "price": Decimal("1.50"),
+        "pair": ("BTC", "USDT"),
+        "at": datetime(2026, 1, 2, tzinfo=UTC),
+        "of": 2.0,
+    }
+
+    kept = Kept(members=given).members
+
+    assert kept == {"price": "1.50", "pair": ["BTC", "USDT"], "at": "2026-01-02T00:00:00Z", "of": 2}
+    assert type(kept["of"]) is int
+
+
+def test_later_changes_of_the_callers_do_not_reach_what_is_kept() -> None:
+    mine: dict[str, Any] = {"levels": [1, 2]}
+    kept = Kept(data=mine, members=mine)
+
+    mine["levels"].append(3)
+
+    assert kept.data == kept.members == {"levels": [1, 2]}
+
+
+@pytest.mark.parametrize("value", [[1], "text", 1, None])
+def test_what_is_no_object_is_refused_where_one_belongs(value: Any) -> None:
+    with pytest.raises(ValidationError, match="valid dictionary"):
+        Kept(members=value)
+
+
+def test_what_is_read_from_json_is_spelled_when_it_is_asked_for() -> None:
+    kept = Kept.model_validate_json('{"data": {"b": 2.0, "a": 1}, "members": {"b": 2.0, "a": 1}}')
+
+    assert json_of(kept.data) == json_of(kept.members) == b'{"a":1,"b":2}'
+
+
+def test_a_copy_of_an_object_keeps_its_bytes_and_another_dict_has_none() -> None:
+    known = SpelledObject({"b": [1], "a": 2}, b'{"a":2,"b":[1]}')
+
+    for same in (copy.copy(known), copy.deepcopy(known), pickle.loads(pickle.dumps(known))):  # noqa: S301 - our own bytes
+        assert same == known
+        assert type(same) is SpelledObject
+        assert same.json == known.json
+    assert type({**known}) is dict
+    assert type(known.copy()) is dict
+
+
+def test_evidence_that_is_copied_with_other_contents_has_other_bytes() -> None:
+    envelope = EnvelopeBuilder().with_instructions("Judge.").add_evidence("bars", {"rsi": 62.3}).build()
+    (item,) = envelope.retrieved_evidence
+
+    other = item.model_copy(update={"content": {"rsi": 62.4}})
+    changed = envelope.model_copy(update={"retrieved_evidence": [other]})
+
+    assert changed.evidence_json == [b'{"rsi":62.4}']
+    assert changed.request_hash != envelope.request_hash
+    assert LLMEnvelope.from_wire(changed.wire).is_intact
