@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 
 from agentic_trading.app import wire
+from agentic_trading.app.serving import serving
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm.limits import NANO
@@ -28,9 +29,9 @@ async def local_gateway(
 
     That holds as long as no usage passes its estimate; one that does is charged all the same, and counted.
     Who asks says for which tenant; one other than `tenant` is refused, so that there is one budget and not one each.
-    `checks` are rules beyond JSON Schema, by the schema's `$id`. Leaving the block finishes the calls under way and
-    keeps what was recorded; the store stays open, as it was handed in open. Raises `StoreError` (within an
-    `ExceptionGroup`) if the log cannot be written.
+    `checks` are rules beyond JSON Schema, by the schema's `$id`. Leaving the block, also by an error, finishes
+    the calls under way and keeps what was recorded; the store stays open, as it was handed in open. Errors come out
+    in an `ExceptionGroup`: those of the block, and `StoreError` if the log cannot be written.
     """
     broker = wire.memory_broker()
     pool = wire.worker_pool(
@@ -46,11 +47,7 @@ async def local_gateway(
         tenant=tenant,
     )
     try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(pool.run(), name="worker-pool")
-            async with GatewayClient(broker) as client:
-                yield client
-            pool.stop()
+        async with serving(pool, broker) as client:
+            yield client
     finally:
         await provider.aclose()
-        await broker.aclose()

@@ -1,12 +1,12 @@
 """One session played within this process, live or from its recording."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import Mode
-from agentic_trading.client.gateway import Gateway, GatewayClient
+from agentic_trading.app.serving import serving
+from agentic_trading.client.gateway import Gateway
 from agentic_trading.desk.blotter import Blotter
 from agentic_trading.desk.exchange import Account, Exchange, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
@@ -91,22 +91,13 @@ async def play(stage: Stage, played: Played, watch: Watch) -> None:
         workers=stage.workers,
     )
     try:
-        async with asyncio.TaskGroup() as group:
-            serving = group.create_task(pool.run(), name="worker-pool")
-            try:
-                async with GatewayClient(broker) as client:
-                    await _trade(stage, played, watch, client, venue, exchange)
-            except Exception:
-                pool.stop()
-                await serving  # the group would cancel it, and events that wait to be kept would be lost
-                raise
-            pool.stop()
+        async with serving(pool, broker) as client:
+            await _trade(stage, played, watch, client, venue, exchange)
     except BaseExceptionGroup as group_of_errors:
         raise _first(group_of_errors) from group_of_errors
     finally:
         played.account = await exchange.account()
         played.open_orders = await exchange.open_orders()
-        await broker.aclose()
 
 
 async def _trade(

@@ -1,5 +1,6 @@
 """A gateway within the process: its budget holds over everybody who uses it."""
 
+import asyncio
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -9,6 +10,7 @@ from agentic_trading.app.local import local_gateway
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import (
     EnvelopeBuilder,
+    Event,
     FailureKind,
     LLMEnvelope,
     LLMInteraction,
@@ -18,6 +20,7 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.providers.scripted import ScriptedProvider
+from tests.build import event
 
 BUDGET_USD = Decimal("0.1")
 
@@ -68,3 +71,29 @@ async def test_a_moment_of_the_future_is_refused(ahead: timedelta, *, is_allowed
 
     assert bool(provider.requests) is is_allowed
     assert (FailureKind.LOOK_AHEAD in kinds([result])) is not is_allowed
+
+
+class SlowLog(MemoryInteractionStore):
+    """A log that lets the loop turn before it keeps an event."""
+
+    async def record(self, event: Event) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await super().record(event)
+
+
+async def record_and_fail(store: MemoryInteractionStore, facts: list[Event]) -> None:
+    async with local_gateway(ScriptedProvider([]), store=store, budget_usd=BUDGET_USD) as client:
+        for fact in facts:
+            await client.record(fact)
+        raise LookupError("the caller's own mistake")
+
+
+async def test_what_was_recorded_is_kept_though_the_block_ends_in_an_error() -> None:
+    store, facts = SlowLog(), [event(id=f"e-{number}") for number in range(20)]
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await record_and_fail(store, facts)
+
+    assert caught.group_contains(LookupError, match="own mistake")
+    assert [entry.record async for entry in store.scan()] == facts
