@@ -14,7 +14,7 @@ from agentic_trading.app.options import RunOptions
 from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.app.report import Progress, RunReport
 from agentic_trading.app.result import report_of
-from agentic_trading.app.signals import stopped_by_signals
+from agentic_trading.app.signals import StopSignals, stopped_by_signals
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
@@ -39,10 +39,15 @@ class ReplayMissError(TradingError):
 async def run(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
     """Run a session into `options.out` and report on it; SIGINT and SIGTERM end it after the moment under way.
 
-    Raises `OptionError` for options that do not fit together or name nothing and for a source that holds no bar or
+    Before the first moment a signal cancels this task. Raises `OptionError` for options that do not fit together or name nothing and for a source that holds no bar or
     bars of another length, `StoreError` for a folder or log that cannot be used, and what a feed raises for a bar
     that is none; all that was answered is on disk in any case.
     """
+    with stopped_by_signals() as signals:
+        return await _run(options, signals, on_progress)
+
+
+async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgress) -> RunReport:
     clock = SystemClock()
     started = clock.monotonic()
     named = await asyncio.to_thread(sources, options.data)
@@ -57,7 +62,7 @@ async def run(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
             opened = await new_run(options, folder, named, store)
         rows = expected_rows([source.rows for source in named], options.bars)
         running = Running(options, folder, opened, feeds, store, tables, rows)
-        manifest = await running.to_the_end(on_progress)
+        manifest = await running.to_the_end(signals, on_progress)
         elapsed_s = clock.monotonic() - started
         return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
 
@@ -78,7 +83,7 @@ class Running:
     rows: int | None
     played: Played = field(default_factory=Played)
 
-    async def to_the_end(self, on_progress: OnProgress) -> RunManifest:
+    async def to_the_end(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
         """Play the session and write what it decides; return the manifest of the run that has ended."""
         manifest = self.opened.manifest
         log = DecisionLog(self.folder.decisions(manifest.run_number))
@@ -95,8 +100,7 @@ class Running:
             self._refuse_misses()
             on_progress(self._progress(moment))
 
-        with stopped_by_signals() as signals:
-            await play(stage, self.played, Watch(after_moment, before_moment, hold=signals.hold))
+        await play(stage, self.played, Watch(after_moment, before_moment, hold=signals.hold))
         ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
         manifest = manifest.model_copy(update=ended)
         await asyncio.to_thread(self.folder.write_manifest, manifest)

@@ -116,7 +116,7 @@ def run(
     try:
         with progress as on_progress:
             report = asyncio.run(run_session(options, on_progress=on_progress))
-    except KeyboardInterrupt:  # before the session began, or a second time
+    except (KeyboardInterrupt, asyncio.CancelledError):  # a second time, or before the session began
         stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
     if as_json:
         show_json(report)
