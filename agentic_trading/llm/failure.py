@@ -17,6 +17,7 @@ class FailureKind(StrEnum):
     AUTH_ERROR = "auth_error"
     BILLING = "billing"
     INVALID_REQUEST = "invalid_request"
+    SCHEMA_REFUSED = "schema_refused"
     BUDGET_EXHAUSTED = "budget_exhausted"
     NOT_ALLOWED = "not_allowed"
     LOOK_AHEAD = "look_ahead"

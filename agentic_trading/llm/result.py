@@ -75,8 +75,11 @@ def _hash_of_output(fields: dict[str, Any]) -> str:
     return sha256_hex(fields["raw_output"].encode())[:16]
 
 
-NextStep = Literal["", "final", "retry", "ask_again", "raise_cap"]
-"""What followed from an attempt; empty where nobody said. A replay takes the same step."""
+NextStep = Literal["", "final", "retry", "ask_again", "raise_cap", "prompt"]
+"""What followed from an attempt; empty where nobody said. A replay takes the same step.
+
+`prompt`: the provider refused the schema, and the next attempt tells it in words.
+"""
 
 ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 

@@ -1,7 +1,7 @@
 """The attempts of one envelope: ask, admit, answer, settle, read, record, decide."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, assert_never
@@ -20,6 +20,7 @@ from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.parser import OutputParser, select
+from agentic_trading.structured.prompts import request_over
 from agentic_trading.worker.attempt import (
     Timing,
     answered,
@@ -34,8 +35,18 @@ from agentic_trading.worker.checks import Checks, check_of
 from agentic_trading.worker.errors import AttemptTakenError
 from agentic_trading.worker.finishing import to_the_end
 from agentic_trading.worker.record import Recorder
+from agentic_trading.worker.refused import RefusedSchemas
 from agentic_trading.worker.telling import told
-from agentic_trading.worker.turn import Attempted, Closed, Read, Turn, Unanswered, may_degrade, next_turn
+from agentic_trading.worker.turn import (
+    Attempted,
+    Closed,
+    Read,
+    Turn,
+    Unanswered,
+    is_schema_refused,
+    may_degrade,
+    next_turn,
+)
 
 READ_AT_ONCE_CHARS = 64 * 1024
 """Answers up to this length are read on the loop, which takes about a millisecond; longer ones in a thread."""
@@ -92,6 +103,7 @@ class CallRunner:
         self._clock = parts.clock
         self._stopping = False
         self._pauses: set[asyncio.Timeout] = set()
+        self._refused_schemas = RefusedSchemas()
 
     def stop(self) -> None:
         """Wait for no retry any more: a call that would have to wait ends with `shutdown`. Harmless twice."""
@@ -108,15 +120,15 @@ class CallRunner:
         call = self._prepare(envelope)
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        turn = Turn(call.parser.request(envelope, call.capability, attempt=1, answer=1))
+        turn = Turn(self._first_request(call))
         while True:
             if not await self._waited(turn.wait_s):
                 stopped = self._unsent(envelope, turn.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
             attempted = await self._attempt(call, turn.request)
-            following = next_turn(
-                turn, attempted, now=self._clock.now(), most_output_tokens=call.capability.max_output_tokens
-            )
+            if is_schema_refused(turn.request, attempted):
+                self._refused_schemas.add(envelope)
+            following = next_turn(turn, attempted, call.capability, now=self._clock.now())
             interaction = await self._keep(envelope, attempted, following.step if following else "final")
             if following is None:
                 return interaction
@@ -134,6 +146,12 @@ class CallRunner:
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
         return Call(envelope, capability, select(capability, envelope))
+
+    def _first_request(self, call: Call) -> ModelRequest:
+        envelope, capability = call.envelope, call.capability
+        if self._refused_schemas.holds(envelope):
+            return request_over("prompted", envelope, capability, attempt=1, answer=1)
+        return call.parser.request(envelope, capability, attempt=1, answer=1)
 
     async def _waited(self, seconds: float) -> bool:
         """Wait; returns False if there is no time for that, because the runner is stopping."""
@@ -315,7 +333,8 @@ class CallRunner:
                 provider_request_id=recorded.provider_request_id,
                 provider_response_id=recorded.provider_response_id,
             )
-            outcome = await self._read(call, request, response)
+            as_asked_then = replace(request, transport=recorded.reading.transport)
+            outcome = await self._read(call, as_asked_then, response)
             read_again = partial(served_again, recorded, call.envelope, outcome)
             return Read(read_again, outcome, recorded.next_step)
         to_result = partial(served_again, recorded, call.envelope, None)

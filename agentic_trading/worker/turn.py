@@ -7,12 +7,14 @@ from typing import assert_never
 
 from agentic_trading.governance.retry import Failed, wait_before_retry
 from agentic_trading.ids import fraction
+from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step
 from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.prompts import raised_cap_request, reask_request
+from agentic_trading.structured.prompts import raised_cap_request, reask_request, request_over
 
 ToResult = Callable[[NextStep], LLMResult]
 """Put an attempt on record, together with what follows from it."""
@@ -59,18 +61,18 @@ class Turn:
     step: NextStep = ""
 
 
-def next_turn(
-    turn: Turn, attempted: Attempted, *, now: datetime, most_output_tokens: int | None = None
-) -> Turn | None:
+def next_turn(turn: Turn, attempted: Attempted, capability: Capability, *, now: datetime) -> Turn | None:
     """Return the request to make next, or None when this attempt was the last.
 
-    `most_output_tokens` is what the model can write at most: a cap that cannot be raised ends the call. An attempt
-    that was recorded with its next step is followed by that step, whatever time it is now, and without a wait.
+    A cap that the model's `capability` does not let rise ends the call. An attempt that was recorded with its next
+    step is followed by that step, whatever time it is now, and without a wait.
     """
     match attempted:
         case Closed():
             return None
         case Unanswered(recorded=recorded):
+            if recorded == "prompt" or (not recorded and is_schema_refused(turn.request, attempted)):
+                return _told_in_words(turn, capability)
             if recorded:
                 return _tried_again(turn, 0.0) if recorded == "retry" else None
             return _retry(turn, attempted.failed, now)
@@ -78,9 +80,26 @@ def next_turn(
             if isinstance(outcome, Accepted):
                 return None
             step = recorded or _step_after(turn, outcome)
-            return _again(turn, outcome, step, most_output_tokens)
+            return _again(turn, outcome, step, capability.max_output_tokens)
         case _:
             assert_never(attempted)
+
+
+def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:
+    """Whether the provider refused the schema that `request` was sent with, so that telling it in words is left."""
+    return (
+        isinstance(attempted, Unanswered)
+        and attempted.failed.kind is FailureKind.SCHEMA_REFUSED
+        and request.response_schema is not None
+    )
+
+
+def _told_in_words(turn: Turn, capability: Capability) -> Turn:
+    request = turn.request
+    prompted = request_over(
+        "prompted", request.envelope, capability, attempt=request.attempt + 1, answer=request.answer
+    )
+    return replace(turn, request=prompted, wait_s=0.0, step="prompt")
 
 
 def _retry(turn: Turn, failed: Failed, now: datetime) -> Turn | None:
@@ -118,7 +137,7 @@ def _step_after(turn: Turn, rejected: Rejected) -> NextStep:
             assert_never(step)
 
 
-def _again(turn: Turn, rejected: Rejected, step: NextStep, most_output_tokens: int | None) -> Turn | None:
+def _again(turn: Turn, rejected: Rejected, step: NextStep, most_output_tokens: int) -> Turn | None:
     attempt = turn.request.attempt + 1
     if step == "ask_again":
         request = reask_request(turn.request, rejected, attempt=attempt)
