@@ -12,7 +12,7 @@ BARS :=
 SEED := 5
 
 # In CI the tests run once, under coverage, and `cov` judges what they left; elsewhere `cov` runs them itself.
-# Coverage slows a test down several times, so its five seconds are thirty there.
+# Coverage slows a test down several times, so its twenty seconds are thirty there.
 PYTEST := $(PY) -m $(if $(CI),coverage run -m )pytest$(if $(CI), --timeout=30)
 
 .DEFAULT_GOAL := run

@@ -5,6 +5,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from typing_extensions import override
+
 
 class Clock(Protocol):
     """Tell the time; everything that needs it is handed one of these."""
@@ -61,6 +63,15 @@ class SimClock:
         if moment < self._now:
             raise ValueError(f"a clock cannot go back from {self._now.isoformat()} to {moment.isoformat()}")
         self._now = moment.astimezone(UTC)
+
+
+class PacedClock(SimClock):
+    """A simulated clock for calls that leave the process: the market's time stands still, and a wait is a real one."""
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        """Wait for `seconds` of real time: whoever asked for a pause has no simulated one."""
+        await asyncio.sleep(max(0.0, seconds))
 
 
 class MarketClock:

@@ -12,7 +12,7 @@ from hypothesis import settings
 from agentic_trading.clock import SimClock
 from agentic_trading.ids import NewId, seeded_ids
 
-# How fast a machine is says nothing about the code: an example has no deadline, a test has its five seconds.
+# How fast a machine is says nothing about the code: an example has no deadline, a test has its time limit.
 settings.register_profile("default", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

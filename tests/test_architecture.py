@@ -98,6 +98,9 @@ BREACHES = {
     "anthropic by the window": Breach(
         "anthropic has one door", "worker/x_sdk.py", "import anthropic", "worker.x_sdk -> anthropic"
     ),
+    "openai by the window": Breach(
+        "openai has one door", "worker/y_sdk.py", "import openai", "worker.y_sdk -> openai"
+    ),
     "aiokafka by the window": Breach(
         "aiokafka has one door", "worker/x_kafka.py", "import aiokafka", "worker.x_kafka -> aiokafka"
     ),

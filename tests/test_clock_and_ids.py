@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.clock import SimClock, SystemClock
+from agentic_trading.clock import PacedClock, SimClock, SystemClock
 from agentic_trading.ids import derived_id, fraction, random_id, seeded_ids
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -48,6 +48,17 @@ async def test_the_system_clock_waits_and_yields() -> None:
     await clock.sleep(-1)
 
     assert clock.monotonic() - before >= 0.001
+
+
+async def test_a_paced_clock_stands_still_while_it_waits() -> None:
+    clock = PacedClock(START)
+    before = clock.monotonic()
+
+    await clock.sleep(0.001)
+    await clock.sleep(-1)
+
+    assert clock.monotonic() - before >= 0.001
+    assert clock.now() == START
 
 
 def test_random_ids_differ_and_derived_ids_do_not() -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.call_path import PEERS
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     page
@@ -13,7 +15,15 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"(?:^|[`\s])make ([a-z]+)(?=[\s`,;.)]|$)", re.MULTILINE)
+SPAN = re.compile(r"`[^`\n]+`")
+MODULE = re.compile(r"[\w/]+\.py\b")
+MODULES = [
+    f"/{path.relative_to(ROOT).as_posix()}"
+    for place in ("agentic_trading/**", "tests/**", "benchmarks", "benchmarks/peers", "benchmarks/peers/*")
+    for path in ROOT.glob(f"{place}/*.py")
+]
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -29,6 +39,13 @@ def test_a_link_leads_to_a_file_that_exists(page: Path) -> None:
     links = LINK.findall(page.read_text(encoding="utf-8"))
 
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@every_page
+def test_a_module_in_code_is_there(page: Path) -> None:
+    named = {name for span in SPAN.findall(page.read_text(encoding="utf-8")) for name in MODULE.findall(span)}
+
+    assert [name for name in named if not any(module.endswith(f"/{name}") for module in MODULES)] == []
 
 
 @every_page
@@ -54,8 +71,11 @@ def test_the_index_of_decisions_names_every_decision() -> None:
     assert {page.name for page in folder.glob("[0-9]*.md")} <= listed
 
 
-def test_the_pinned_versions_name_no_host() -> None:
-    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize(
+    "file", ["constraints.txt", *(f"benchmarks/peers/{peer}/constraints.txt" for peer in PEERS)]
+)
+def test_the_pinned_versions_name_no_host(file: str) -> None:
+    pins = (ROOT / file).read_text(encoding="utf-8").splitlines()
 
     assert pins
     assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9.-]+==[\w.]+( ; [\w .<>=!'\"()]+)?", pin)] == []

@@ -41,7 +41,9 @@ class DataSource(BaseModel, frozen=True):
 class RunManifest(BaseModel, frozen=True):
     """What a run was asked to be and how far it came: what a replay needs, beside the log and the bars.
 
-    `answers` says who was asked: the rules, or a recording of what `provider` answered. `first_seq` is the number of
+    `answers` says who was asked: the rules, a model, or a recording of what `provider` answered. `model` is empty where
+    each workflow asked its own; `base_url` is a server's address without its host, empty for the provider's own;
+    `max_calls` counts attempts, None where they were not limited. `first_seq` is the number of
     the log line before its first one. `digest` is that of the decision log, None while the run has not ended.
     """
 
@@ -52,9 +54,11 @@ class RunManifest(BaseModel, frozen=True):
     answers: ProviderName = "rules"
     provider: LLMProvider
     model: str
+    base_url: str = ""
     data: tuple[DataSource, ...]
     bars: int | None
     budget_usd: Decimal
+    max_calls: int | None = None
     inject: str
     seed: str
     workers: int

@@ -2,28 +2,36 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 from agentic_trading import __version__
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import Source, read_bars
 from agentic_trading.app.folder import RunManifest, SessionFolder
 from agentic_trading.app.intake import ReadAhead
-from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions
+from agentic_trading.app.providers import base_url_of, chosen, host_free, prove, ready
+from agentic_trading.app.recordings import session_folder
 from agentic_trading.app.words import counted
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What an interrupted run has left: its answers, what they cost at most, and the bars that it was fed."""
+    """What an interrupted run has left: its answers, what they cost at most, and the bars that it was fed.
+
+    `calls` are those that were sent, as the ledger counts them: not one that surely never arrived.
+    """
 
     answers: wire.Recording
     spent_nusd: int
+    calls: int
     bars: Mapping[str, Sequence[Bar]]
 
 
@@ -36,16 +44,24 @@ class Opened:
     earlier: Earlier | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The run whose answers shall be given again."""
+
+    manifest: RunManifest
+    attempts: Sequence[LLMInteraction]
+
+
 async def new_run(
-    options: RunOptions, folder: SessionFolder, named: Sequence[Source], store: wire.Log
+    options: RunOptions, folder: SessionFolder, named: Sequence[Source], store: wire.Log, tables: wire.Tables
 ) -> Opened:
     """Begin the folder's next run; nothing is written unless it can.
 
-    Raises `OptionError` or `FaultsError` for who shall answer, `StoreError` for a folder or log that cannot be used,
-    `StoreLockedError` while another process runs in the folder.
+    Raises `OptionError`, `WeightsError` or `FaultsError` for who shall answer, `StoreError` for a folder or log that
+    cannot be used, `StoreLockedError` while another process runs in the folder.
     """
     recorded = await _recorded(options)
-    answers = await _answers(options, recorded, None)
+    answers = await _answers(options, recorded, tables)
     await asyncio.to_thread(folder.prepare)
     await store.open()
     run_number = await asyncio.to_thread(folder.last_run) + 1
@@ -58,9 +74,11 @@ async def new_run(
         answers=options.provider,
         provider=answers.llm,
         model=answers.model,
+        base_url=host_free(base_url_of(options)),
         data=tuple(source.data for source in named),
-        bars=options.bars,
+        bars=options.most_bars,
         budget_usd=options.budget_usd,
+        max_calls=options.max_calls,
         inject=options.inject,
         seed=options.seed,
         workers=options.workers,
@@ -72,24 +90,31 @@ async def new_run(
 
 
 async def resumed_run(
-    options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead], store: wire.Log
+    options: RunOptions,
+    folder: SessionFolder,
+    feeds: Sequence[ReadAhead],
+    store: wire.Log,
+    tables: wire.Tables,
 ) -> Opened:
-    """Go on with the folder's last run, with its answers and bars; budget, bars and workers are those asked for now.
+    """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those asked for now.
 
     Raises what `new_run` raises, and `OptionError` for a folder without a run, for other inputs than the run was
     started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
     end if there is nothing more to feed it: nothing is written then.
     """
-    await _resumable(options, folder, feeds)
+    manifest = await _resumable(options, folder, feeds)
+    answers = await _answers(options, await _recorded(options), tables, manifest.model)
     await asyncio.to_thread(folder.prepare)
     await store.open()
     # Once more: until the lock was ours, another process may have ended the run.
     manifest = await _resumable(options, folder, feeds)
     earlier = await left_by(folder, manifest, store)
-    answers = await _answers(options, await _recorded(options), earlier)
+    if options.provider != "recorded":
+        answers = replace(answers, recorded=earlier.answers)
     goes_on = {
-        "bars": options.bars,
+        "bars": options.most_bars,
         "budget_usd": options.budget_usd,
+        "max_calls": options.max_calls,
         "workers": options.workers,
         "interrupted": False,
         "digest": None,
@@ -112,7 +137,14 @@ async def left_by(folder: SessionFolder, manifest: RunManifest, store: Interacti
     for one in interactions:
         dispatched.pop((one.envelope.envelope_id, one.result.attempt_number), None)
     spent = sum(one.result.cost_nusd for one in interactions) + sum(dispatched.values())
-    return Earlier(wire.recording(interactions), spent, await _fed(folder, manifest))
+    calls = sum(map(was_called, (one.result for one in interactions))) + len(dispatched)
+    return Earlier(wire.recording(interactions), spent, calls, await _fed(folder, manifest))
+
+
+def was_called(result: LLMResult) -> bool:
+    """Say whether an attempt counts as a call: it was answered, or may have been; a refused connection does not."""
+    is_live = result.served_from == "live" and result.dispatched_at is not None
+    return is_live and (result.reading is not None or result.in_doubt)
 
 
 async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> list[LLMInteraction]:
@@ -133,28 +165,42 @@ async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> lis
     ]
 
 
-async def _recorded(options: RunOptions) -> RunManifest | None:
-    """Return the manifest of the run whose answers shall be given again, if that was asked for."""
+async def _recorded(options: RunOptions) -> Recorded | None:
+    """Return the run whose answers shall be given again, if that was asked for."""
     if options.recorded_from is None:
         return None
-    return await asyncio.to_thread(SessionFolder(options.recorded_from).read_manifest, option="--from")
+    with ExitStack() as unpacked:
+        path = await asyncio.to_thread(unpacked.enter_context, session_folder(options.recorded_from))
+        folder = SessionFolder(path)
+        manifest = await asyncio.to_thread(folder.read_manifest, option="--from")
+        attempts = await recorded_attempts(folder, manifest)
+        await asyncio.to_thread(unpacked.close)
+    return Recorded(manifest, attempts)
 
 
 async def _answers(
-    options: RunOptions, recorded: RunManifest | None, earlier: Earlier | None
+    options: RunOptions, recorded: Recorded | None, tables: wire.Tables, model: str = ""
 ) -> wire.Answers:
-    """Return who answers a run: the rules, or an earlier session; an interrupted run's own answers go first."""
-    if recorded is None or options.recorded_from is None:
-        return wire.rules(
-            inject=options.inject, seed=options.seed, recorded=earlier.answers if earlier else None
-        )
-    attempts = await recorded_attempts(SessionFolder(options.recorded_from), recorded)
-    return wire.replayed(wire.recording(attempts), recorded.provider, recorded.model)
+    """Return who answers a run: the rules, a model, or an earlier session; `model` is that of a run that goes on."""
+    if recorded is not None:
+        manifest = recorded.manifest
+        return wire.replayed(wire.recording(recorded.attempts), manifest.provider, manifest.model)
+    if options.provider not in MODELS:
+        return wire.rules(inject=options.inject, seed=options.seed)
+    who = chosen(options, tables, now=SystemClock().now(), model=model)
+    provider = await ready(options, who)
+    if options.provider in HOSTED:
+        try:
+            await prove(provider, who)
+        except BaseException:
+            await provider.aclose()
+            raise
+    return wire.Answers(wire.with_faults(provider, options.inject, options.seed), who.llm, who.model)
 
 
 def _session_id(
     options: RunOptions,
-    recorded: RunManifest | None,
+    recorded: Recorded | None,
     answers: wire.Answers,
     run_number: int,
     symbols: Sequence[str],
@@ -165,7 +211,7 @@ def _session_id(
     same ids would be taken for the same records.
     """
     if recorded is not None:
-        own = recorded.session_id
+        own = recorded.manifest.session_id
         return own if run_number == 1 else derived_id("session", own, run_number)
     return derived_id("session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols)
 
@@ -176,12 +222,13 @@ async def _resumable(options: RunOptions, folder: SessionFolder, feeds: Sequence
     _refuse_other_inputs(options, manifest, feeds)
     fed = await _fed(folder, manifest)
     most = max((len(bars) for bars in fed.values()), default=0)
-    if options.bars is not None and options.bars < most:
-        raise OptionError("--bars", options.bars, f"{most} and more, which run {manifest.run_number} was fed")
+    if options.most_bars is not None and options.most_bars < most:
+        allowed = f"{most - options.warm_up} and more, which run {manifest.run_number} was fed"
+        raise OptionError("--bars", options.bars, allowed)
     if manifest.has_ended and sum(map(len, fed.values())) < manifest.bars_done:
         was = f"run {manifest.run_number}, which has ended, and whose {counted(manifest.bars_done, 'bar')} are not all here"
         raise OptionError("--resume", was, "a run with the files of bars that it was fed")
-    if manifest.has_ended and (options.bars == most or not await _goes_on(feeds, fed)):
+    if manifest.has_ended and (options.most_bars == most or not await _goes_on(feeds, fed)):
         was = f"run {manifest.run_number}, which has come to its end after {counted(most, 'bar')} of a symbol"
         raise OptionError(
             "--resume", was, "a run that was interrupted, or a source with more bars and --bars for them"
@@ -210,6 +257,8 @@ def _refuse_other_inputs(options: RunOptions, manifest: RunManifest, feeds: Sequ
         "--data": (",".join(feed.name for feed in feeds), ",".join(source.name for source in manifest.data)),
         "--mode": (options.mode, manifest.mode),
         "--provider": (options.provider, manifest.answers),
+        "--model": (options.model or manifest.model, manifest.model),
+        "--base-url": (host_free(base_url_of(options)), manifest.base_url),
         "--inject": (options.inject, manifest.inject),
         "--seed": (options.seed, manifest.seed),
     }

@@ -4,12 +4,20 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
+from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.limits import NANO
 
 Mode = Literal["backtest", "paper"]
-ProviderName = Literal["rules", "recorded"]
+ProviderName = Literal["rules", "recorded", "anthropic", "openai", "local"]
+
+HOSTED: frozenset[ProviderName] = frozenset({"anthropic", "openai"})
+"""Who answers over a network."""
+
+MODELS: frozenset[ProviderName] = HOSTED | {"local"}
+"""Who answers with a model: it takes its time, and may cost money."""
 
 
 class OptionError(TradingError, ValueError):
@@ -26,9 +34,11 @@ class OptionError(TradingError, ValueError):
 class RunOptions:
     """A run: its market data, its mode, who answers, and how much it may use.
 
-    `data` names samples, CSV files, or `-` for lines on standard input. `bars` limits the bars of each symbol.
-    `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit. `models_file`
-    adds rows to the table of models.
+    `data` names samples, CSV files, or `-` for lines on standard input. `bars` limits the bars of each symbol, not
+    counting the first `warm_up` ones. `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit. `models_file` and
+    `prices_file` add rows to the tables of models and prices. An empty `model` is the provider's default, `base_url`
+    None its own address. `record` says that a backtest may ask over a network; `max_calls` counts attempts, and
+    `settings` hold keys and folders.
     Raises `OptionError` for values that no run can have.
     """
 
@@ -38,12 +48,19 @@ class RunOptions:
     provider: ProviderName = "rules"
     recorded_from: Path | None = None
     bars: int | None = None
+    warm_up: int = 0
     budget_usd: Decimal = Decimal(5)
     workers: int = 4
     inject: str = ""
     seed: str = "1"
     resume: bool = False
     models_file: Path | None = None
+    prices_file: Path | None = None
+    model: str = ""
+    base_url: str | None = None
+    record: bool = False
+    max_calls: int | None = None
+    settings: Settings | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at a file."""
@@ -62,6 +79,33 @@ class RunOptions:
         if self.provider == "recorded" and self.inject:
             allowed = "faults in live answers; a recording holds the faults of its own run"
             raise OptionError("--inject", repr(self.inject), allowed)
+        self._check_calls()
+        self._check_model()
+        if self.base_url is not None:
+            check_url("--base-url", self.base_url)
+
+    def _check_calls(self) -> None:
+        if self.max_calls is not None and self.provider == "recorded":
+            allowed = "a limit on live calls; a recording holds what its own run was refused"
+            raise OptionError("--max-calls", self.max_calls, allowed)
+        if self.max_calls is not None and self.max_calls < 1:
+            raise OptionError("--max-calls", self.max_calls, "1 and more")
+        if self.provider in HOSTED and self.mode == "backtest" and not self.record:
+            allowed = f"--record with --provider {self.provider}: a backtest asks over a network only if it is told to"
+            raise OptionError("--record", "left out", allowed)
+
+    def _check_model(self) -> None:
+        if self.model and self.provider not in MODELS:
+            raise OptionError("--model", repr(self.model), "a model of anthropic, openai or local")
+        if self.base_url is not None and self.provider not in HOSTED:
+            raise OptionError(
+                "--base-url", "given", "the address of a server with --provider anthropic or openai"
+            )
+
+    @property
+    def most_bars(self) -> int | None:
+        """How many bars of each symbol the run is fed at most, those that warm it up among them."""
+        return None if self.bars is None else self.warm_up + self.bars
 
     @property
     def budget_nusd(self) -> int:
@@ -69,7 +113,24 @@ class RunOptions:
         return int(self.budget_usd * NANO)
 
 
+def check_url(option: str, url: str) -> None:
+    """Raise `OptionError` for what is no address of a server; one with a password in it is not shown."""
+    allowed = "http:// or https://, a host, and where the API begins, without user and password"
+    try:
+        parts = urlsplit(url)
+        is_fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        raise OptionError(option, "no address", allowed) from None
+    if parts.username is not None or parts.password is not None:
+        raise OptionError(option, "an address with a password in it", allowed)
+    if not is_fit or parts.query or parts.fragment:
+        raise OptionError(option, repr(url), allowed)
+
+
 MOST_WORKERS = 256
+WARM_UP_BARS = 12 * 26 - 1
+"""Five-minute bars until an analyst can be asked for the first time, but for the last one: a trend needs the average of
+21 hours, five times in a row."""
 LEAST_BUDGET_USD = Decimal("1e-9")
 MOST_BUDGET_USD = 9_000_000
 """In nano-dollars still below 2^53, up to where every reader of the log counts exactly."""

@@ -1,5 +1,6 @@
 """One session played within this process, live or from its recording."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -8,7 +9,7 @@ from agentic_trading.app.options import Mode
 from agentic_trading.app.serving import serving
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.desk.blotter import Blotter
-from agentic_trading.desk.exchange import Account, Exchange, OpenOrder
+from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
@@ -39,12 +40,13 @@ class Stage:
 
 @dataclass(slots=True)
 class Played:
-    """What a session came to so far: counts, bars and notes as they were fed, intents, the account, and what is still open."""
+    """What a session came to so far: counts, bars and notes as they were fed, intents and fills, the account, and what is still open."""
 
     tally: Tally = field(default_factory=Tally)
     bars: list[Bar] = field(default_factory=list)
     notes: list[Gap | Duplicate] = field(default_factory=list)
     intents: list[OrderIntent] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
     account: Account | None = None
     open_orders: Sequence[OpenOrder] = ()
 
@@ -110,6 +112,7 @@ async def _trade(
         played.notes.extend(moment.notes)
         await watch.after_moment(moment, blotter.close())
 
+    beside = await asyncio.to_thread(wire.companions, stage.symbols)
     session = wire.trading_session(
         venue,
         session_id=stage.session_id,
@@ -117,10 +120,11 @@ async def _trade(
         clock=stage.clock,
         exchange=exchange,
         answers=stage.answers,
+        beside=beside,
         before_moment=watch.before_moment,
         after_moment=over,
     )
-    played.intents = session.intents
+    played.intents, played.fills = session.intents, session.fills
     watch.hold(session)
     await session.run(stage.feeds, most_bars=stage.most_bars)
 

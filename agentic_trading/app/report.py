@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from agentic_trading.app.options import Mode
 from agentic_trading.desk.exchange import OrderType
+from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side
 
 Counts = dict[str, int]
@@ -55,6 +56,18 @@ class WorkingOrder(BaseModel, frozen=True):
     expires_at: datetime
 
 
+class FillingCost(BaseModel, frozen=True):
+    """What filling has cost against the prices at which it was decided.
+
+    `intents` are those that were sent, in order, and `total` their sum; `market_now` is what the same ones would have
+    cost if each had been taken at the open of the next bar.
+    """
+
+    total: TotalShortfall = TotalShortfall()
+    market_now: TotalShortfall = TotalShortfall()
+    intents: list[Shortfall] = []
+
+
 class RunReport(BaseModel, frozen=True):
     """A run in figures. Money is in the quote currency as exact decimals, cost in whole nano-dollars.
 
@@ -62,7 +75,8 @@ class RunReport(BaseModel, frozen=True):
     kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
     open of the next bar; `cancelled` counts orders by why the rest of them was not filled, and `working` are those
     that were still open at the end, beside `open_positions`; `knowledge` counts calls by whether the model may have
-    seen the period in training; `assumed` is what the money rests on that no bar tells. An injected kind of fault
+    seen the period in training; `sent` attempts reached a provider or may have, `accepted` of them gave an answer that
+    was used, and `max_calls` is how many were allowed; `assumed` is what the money rests on that no bar tells. An injected kind of fault
     that was asked for and hit nothing counts nothing. `digest` is the SHA-256 of the decision log.
     """
 
@@ -77,6 +91,9 @@ class RunReport(BaseModel, frozen=True):
     skips: Counts
     attempts: int
     attempts_by_outcome: Counts
+    sent: int = 0
+    accepted: int = 0
+    max_calls: int | None = None
     injected: dict[str, Counts]
     input_tokens: int
     output_tokens: int
@@ -97,6 +114,7 @@ class RunReport(BaseModel, frozen=True):
     equity_end: Decimal
     buy_and_hold_pnl: Decimal
     market_now_pnl: Decimal
+    shortfall: FillingCost = FillingCost()
     knowledge: Counts
     assumed: list[str] = []
     log: Path

@@ -4,15 +4,18 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
 from itertools import groupby
+from typing import TypedDict
 
 from agentic_trading.app import wire
 from agentic_trading.app.assumptions import assumptions
 from agentic_trading.app.feeds import what_of
 from agentic_trading.app.folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.play import Played
-from agentic_trading.app.report import Counts, DataReport, OpenPosition, RunReport, WorkingOrder
+from agentic_trading.app.report import Counts, DataReport, FillingCost, OpenPosition, RunReport, WorkingOrder
 from agentic_trading.app.words import counted
+from agentic_trading.desk.exchange import Fill
 from agentic_trading.desk.execution.baseline import buy_and_hold, market_now
+from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import Gap
@@ -42,33 +45,27 @@ async def report_of(
     elapsed_s: float,
 ) -> RunReport:
     """Return the report of a run that has ended; what was asked is read from its log, the rest is counted."""
-    attempts = [
-        entry.record
-        async for entry in store.scan(manifest.first_seq)
-        if isinstance(entry.record, LLMInteraction)
-    ]
+    attempts = await _attempts(store, manifest.first_seq)
     results = [attempt.result for attempt in attempts]
     tally = played.tally
-    baselines = await _baselines(played, [source.symbol for source in manifest.data])
+    symbols = [source.symbol for source in manifest.data]
+    market_now_pnl, market_now_fills = await _market_now(played, symbols)
     equity_end = _equity(played)
     return RunReport(
         session_id=manifest.session_id,
         run_number=manifest.run_number,
         mode=manifest.mode,
         provider=manifest.provider,
-        model=manifest.model,
+        model=manifest.model or ", ".join(sorted({result.model_requested for result in results})),
         data=[_data_report(source, played) for source in manifest.data],
         decisions={workflow: dict(counts) for workflow, counts in sorted(tally.decisions.items())},
         no_decisions={workflow: dict(counts) for workflow, counts in sorted(tally.no_decisions.items())},
         skips=dict(tally.skips),
-        attempts=len(results),
         attempts_by_outcome=dict(Counter(_outcome(result) for result in results)),
+        **_sums(results),
+        max_calls=manifest.max_calls,
         injected=_injected(attempts, wire.fault_kinds(manifest.inject)),
-        input_tokens=sum(result.usage.total_input_tokens for result in results),
-        output_tokens=sum(result.output_tokens for result in results),
-        cost_nusd=sum(result.cost_nusd for result in results),
         budget_nusd=int(manifest.budget_usd * NANO),
-        in_doubt=sum(result.in_doubt for result in results),
         intents=tally.intents,
         intents_rejected=dict(tally.intents_rejected),
         orders=tally.orders,
@@ -81,8 +78,9 @@ async def report_of(
         equity_start=wire.STARTING_CASH,
         equity_end=equity_end,
         pnl=EXACT.subtract(equity_end, wire.STARTING_CASH),
-        buy_and_hold_pnl=baselines[0],
-        market_now_pnl=baselines[1],
+        buy_and_hold_pnl=await _buy_and_hold(played, symbols),
+        market_now_pnl=market_now_pnl,
+        shortfall=_filling_cost(played, market_now_fills),
         knowledge=_knowledge(attempts, tables.capabilities),
         assumed=assumptions(wire.venue([]), TradingRules()),
         log=folder.log,
@@ -91,6 +89,35 @@ async def report_of(
         elapsed_s=elapsed_s,
         interrupted=manifest.interrupted,
     )
+
+
+class _Sums(TypedDict):
+    """The sums over all attempts; the names are those of `RunReport`."""
+
+    attempts: int
+    sent: int
+    accepted: int
+    input_tokens: int
+    output_tokens: int
+    cost_nusd: int
+    in_doubt: int
+
+
+def _sums(results: Sequence[LLMResult]) -> _Sums:
+    return {
+        "attempts": len(results),
+        "sent": sum(result.dispatched_at is not None for result in results),
+        "accepted": sum(result.actionable for result in results),
+        "input_tokens": sum(result.usage.total_input_tokens for result in results),
+        "output_tokens": sum(result.output_tokens for result in results),
+        "cost_nusd": sum(result.cost_nusd for result in results),
+        "in_doubt": sum(result.in_doubt for result in results),
+    }
+
+
+async def _attempts(store: InteractionStore, first_seq: int) -> list[LLMInteraction]:
+    records = [entry.record async for entry in store.scan(first_seq)]
+    return [record for record in records if isinstance(record, LLMInteraction)]
 
 
 def _data_report(source: DataSource, played: Played) -> DataReport:
@@ -159,20 +186,35 @@ def _what_became(hit: LLMResult, final: LLMResult) -> str:
     return "asked again, then accepted" if hit.reading else "tried again, then accepted"
 
 
-async def _baselines(played: Played, symbols: Sequence[str]) -> tuple[Decimal, Decimal]:
-    """Return what holding and what taking the next open would have made of the same cash."""
+async def _market_now(played: Played, symbols: Sequence[str]) -> tuple[Decimal, Sequence[Fill]]:
+    """Return what taking the next open would have made of the same intents, and the fills."""
     if not played.bars:
-        return ZERO, ZERO
+        return ZERO, ()
     venue = wire.venue(symbols, played.bars)
-    at_market = await market_now(played.intents, played.bars, wire.paper_exchange(venue))
+    outcome = await market_now(played.intents, played.bars, wire.paper_exchange(venue))
+    return EXACT.subtract(outcome.equity, venue.cash), outcome.fills
+
+
+def _filling_cost(played: Played, market_now_fills: Sequence[Fill]) -> FillingCost:
+    intents = shortfalls(played.intents, played.fills)
+    market_now = shortfalls(played.intents, market_now_fills)
+    return FillingCost(
+        total=total_shortfall(intents), market_now=total_shortfall(market_now), intents=intents
+    )
+
+
+async def _buy_and_hold(played: Played, symbols: Sequence[str]) -> Decimal:
+    """Return what holding would have made of the same cash, an equal part of it in each symbol."""
+    if not played.bars:
+        return ZERO
+    venue = wire.venue(symbols, played.bars)
     held = ZERO
     for symbol in symbols:
-        bars: list[Bar] = [bar for bar in played.bars if bar.symbol == symbol]
+        bars = [bar for bar in played.bars if bar.symbol == symbol]
         if bars:
             outcome = await buy_and_hold(bars, wire.paper_exchange(venue), venue.instruments[symbol])
             held = EXACT.add(held, EXACT.subtract(outcome.equity, venue.cash))
-    each = EXACT.divide(held, len(symbols)).quantize(Decimal("0.01"))
-    return each, EXACT.subtract(at_market.equity, venue.cash)
+    return EXACT.divide(held, len(symbols)).quantize(Decimal("0.01"))
 
 
 def _equity(played: Played) -> Decimal:

@@ -10,7 +10,8 @@ from agentic_trading.app.feeds import ResumedFeed, sources
 from agentic_trading.app.folder import BarFiles, RunManifest, SessionFolder
 from agentic_trading.app.intake import CheckedFeed, ReadAhead, open_feeds
 from agentic_trading.app.opening import Opened, new_run, resumed_run
-from agentic_trading.app.options import RunOptions
+from agentic_trading.app.options import MODELS, RunOptions
+from agentic_trading.app.outage import Outage, UnusableProviderError
 from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.app.report import Progress, RunReport
 from agentic_trading.app.result import report_of
@@ -20,6 +21,7 @@ from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.moments import Moment
 from agentic_trading.errors import TradingError
+from agentic_trading.governance.ledger import Ledger
 from agentic_trading.llm.store import InteractionStore
 
 OnProgress = Callable[[Progress], None]
@@ -40,7 +42,7 @@ async def run(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
     """Run a session into `options.out` and report on it; SIGINT and SIGTERM end it after the moment under way.
 
     Before the first moment a signal cancels this task. Raises `OptionError` for options that do not fit together or name nothing and for a source that holds no bar or
-    bars of another length, `StoreError` for a folder or log that cannot be used, and what a feed raises for a bar
+    bars of another length, `WeightsError` and `UnusableProviderError` for a model that cannot be asked, `StoreError` for a folder or log that cannot be used, and what a feed raises for a bar
     that is none; all that was answered is on disk in any case.
     """
     with stopped_by_signals() as signals:
@@ -51,18 +53,19 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     clock = SystemClock()
     started = clock.monotonic()
     named = await asyncio.to_thread(sources, options.data)
-    tables = await asyncio.to_thread(wire.load_tables, options.models_file)
+    tables = await asyncio.to_thread(wire.load_tables, options.models_file, options.prices_file)
     feeds = await open_feeds(named)
     folder = SessionFolder(options.out)
     store = wire.log_for(options.mode, folder.log)
     async with aclosing(store):
         if options.resume:
-            opened = await resumed_run(options, folder, feeds, store)
+            opened = await resumed_run(options, folder, feeds, store, tables)
         else:
-            opened = await new_run(options, folder, named, store)
-        rows = expected_rows([source.rows for source in named], options.bars)
+            opened = await new_run(options, folder, named, store, tables)
+        rows = expected_rows([source.rows for source in named], options.most_bars)
         running = Running(options, folder, opened, feeds, store, tables, rows)
-        manifest = await running.to_the_end(signals, on_progress)
+        async with aclosing(opened.answers.provider):
+            manifest = await running.to_the_end(signals, on_progress)
         elapsed_s = clock.monotonic() - started
         return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
 
@@ -82,6 +85,7 @@ class Running:
     tables: wire.Tables
     rows: int | None
     played: Played = field(default_factory=Played)
+    outage: Outage = field(default_factory=Outage)
 
     async def to_the_end(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
         """Play the session and write what it decides; return the manifest of the run that has ended."""
@@ -98,31 +102,39 @@ class Running:
         async def after_moment(moment: Moment, lines: Sequence[bytes]) -> None:
             await log.append(lines)
             self._refuse_misses()
+            self._refuse_to_ask_in_vain()
             on_progress(self._progress(moment))
 
-        await play(stage, self.played, Watch(after_moment, before_moment, hold=signals.hold))
+        watch = Watch(after_moment, before_moment, around=self.outage.around, hold=signals.hold)
+        await play(stage, self.played, watch)
         ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
         manifest = manifest.model_copy(update=ended)
         await asyncio.to_thread(self.folder.write_manifest, manifest)
         return manifest
 
     def _stage(self) -> Stage:
-        manifest, earlier = self.opened.manifest, self.opened.earlier
+        options, manifest = self.options, self.opened.manifest
         feeds = [self._feed(feed) for feed in self.feeds]
-        left_nusd = self.options.budget_nusd - (earlier.spent_nusd if earlier else 0)
         return Stage(
             session_id=manifest.session_id,
             mode=manifest.mode,
             symbols=[feed.symbol for feed in feeds],
             feeds=feeds,
-            most_bars=self.options.bars,
+            most_bars=options.most_bars,
             answers=self.opened.answers,
             tables=self.tables,
             store=self.store,
-            ledger=wire.budget_ledger(max(0, left_nusd)),
-            clock=wire.clock_for(manifest.mode),
-            workers=self.options.workers,
+            ledger=self._ledger(),
+            clock=wire.clock_for(manifest.mode, paced=options.provider in MODELS),
+            # One model in this process answers one call at a time: who waits for it must not use up the call's time.
+            workers=1 if options.provider == "local" else options.workers,
         )
+
+    def _ledger(self) -> Ledger:
+        options, earlier = self.options, self.opened.earlier
+        spent_nusd, calls = (earlier.spent_nusd, earlier.calls) if earlier else (0, 0)
+        calls_left = None if options.max_calls is None else max(0, options.max_calls - calls)
+        return wire.budget_ledger(max(0, options.budget_nusd - spent_nusd), max_calls=calls_left)
 
     def _feed(self, feed: ReadAhead) -> BarFeed:
         fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else ()
@@ -132,6 +144,10 @@ class Running:
         recorded = self.opened.answers.recorded
         if self.options.provider == "recorded" and recorded is not None and recorded.misses:
             raise ReplayMissError(recorded.misses)
+
+    def _refuse_to_ask_in_vain(self) -> None:
+        if self.outage.failure is not None:
+            raise UnusableProviderError(self.options.provider, self.outage.failure, begun=True)
 
     def _progress(self, moment: Moment) -> Progress:
         tally = self.played.tally

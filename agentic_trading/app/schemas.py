@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from agentic_trading.app.options import OptionError
 from agentic_trading.bus.deadletter import DeadLetter
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
@@ -31,7 +32,7 @@ MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
 })
 """What crosses a process or a disk, by the `$id` of its schema."""
 
-ANSWERS: Final = (CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA)
+ANSWERS: Final = (CMT_ASSESSMENT_V1_SCHEMA, CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA)
 """What a model of the desk must answer."""
 
 

@@ -3,12 +3,20 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings
 
 from agentic_trading.errors import TradingError
 
 PREFIX = "AGENTIC_"
+
+ANTHROPIC_KEY = "ANTHROPIC_API_KEY"
+ANTHROPIC_URL = "ANTHROPIC_BASE_URL"
+OPENAI_KEY = "OPENAI_API_KEY"
+OPENAI_URL = "OPENAI_BASE_URL"
+
+_WELL_KNOWN = frozenset({ANTHROPIC_KEY, ANTHROPIC_URL, OPENAI_KEY, OPENAI_URL})
+"""Names that the providers chose. What they hold is never shown: an address may have a key in it, too."""
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["human", "json"]
@@ -22,18 +30,44 @@ class SettingsError(TradingError, ValueError):
         super().__init__("; ".join(problems))
 
 
-class Settings(BaseSettings, frozen=True, env_prefix=PREFIX, env_ignore_empty=True):
+class Settings(
+    BaseSettings, frozen=True, env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True
+):
     """What the environment says; an empty variable counts as absent.
 
     `store` is the log, or the folder of a session, that `trace` and `spend` read; without it they take the newest
-    session below `runs`, where sessions go that are given no folder.
+    session below `runs`, where sessions go that are given no folder. `models_file` and `prices_file` hold rows in
+    place of or beside the shipped ones. `models_dir` is where weights lie, `secrets_dir` where keys do, in files.
     """
 
     store: Path | None = None
     runs: Path = Path("runs")
     models_file: Path | None = None
+    prices_file: Path | None = None
+    models_dir: Path = Path("~/.cache/agentic-trading/models")
+    secrets_dir: Path | None = None
     log_level: LogLevel = "warning"
     log_format: LogFormat = "human"
+    anthropic_api_key: SecretStr | None = Field(default=None, validation_alias=ANTHROPIC_KEY)
+    anthropic_base_url: str | None = Field(default=None, validation_alias=ANTHROPIC_URL, repr=False)
+    openai_api_key: SecretStr | None = Field(default=None, validation_alias=OPENAI_KEY)
+    openai_base_url: str | None = Field(default=None, validation_alias=OPENAI_URL, repr=False)
+
+    @field_validator("models_file", "prices_file", "models_dir", "secrets_dir")
+    @classmethod
+    def _home_spelled_out(cls, path: Path | None) -> Path | None:
+        """Take `~` for the home folder: not every program that sets a variable does."""
+        try:
+            return path and path.expanduser()
+        except RuntimeError as e:
+            raise ValueError("a path without ~, as the home folder is not known") from e
+
+    @field_validator("anthropic_base_url", "openai_base_url")
+    @classmethod
+    def _web_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("an address that begins with http:// or https://")
+        return url
 
 
 def load_settings() -> Settings:
@@ -41,10 +75,12 @@ def load_settings() -> Settings:
     try:
         return Settings()
     except ValidationError as e:
-        raise SettingsError([_problem(error) for error in e.errors(include_url=False)]) from e
+        raise SettingsError([_problem(error) for error in e.errors(include_url=False)]) from None
 
 
 def _problem(error: Any) -> str:
-    variable = PREFIX + "_".join(str(part) for part in error["loc"]).upper()
-    allowed = error.get("ctx", {}).get("expected") or error["msg"]
-    return f"{variable} is {error['input']!r}; allowed: {allowed}"
+    name = "_".join(str(part) for part in error["loc"]).upper()
+    allowed = error.get("ctx", {}).get("expected") or error["msg"].removeprefix("Value error, ")
+    if name in _WELL_KNOWN:
+        return f"{name} holds what it must not; allowed: {allowed}"
+    return f"{PREFIX}{name} is {error['input']!r}; allowed: {allowed}"

@@ -1,7 +1,7 @@
 """Where it is put together: the only code, beside a front door, that names adapters."""
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -10,11 +10,14 @@ from pathlib import Path
 from agentic_trading.app.options import Mode
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.client.gateway import Gateway
-from agentic_trading.clock import Clock, MarketClock, SimClock, SystemClock
+from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.analysis.v1.check import check_cmt_assessment_v1
+from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
+from agentic_trading.desk.companion import Companion
 from agentic_trading.desk.exchange import Exchange
 from agentic_trading.desk.exchanges.costs import Costs
 from agentic_trading.desk.exchanges.paper import PaperExchange
@@ -32,6 +35,7 @@ from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.feeds.file import CsvFeed
 from agentic_trading.desk.market.feeds.memory import MemoryFeed
 from agentic_trading.desk.market.feeds.stdin import StdinFeed
+from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 from agentic_trading.desk.moments import Moment
 from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
@@ -45,6 +49,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.faults import Faults, FaultyProvider
+from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.recorded import RecordedAnswers
 from agentic_trading.llm.providers.rules import MODEL, RulesProvider
 from agentic_trading.llm.store import InteractionStore
@@ -65,10 +70,13 @@ RULES_MODEL = MODEL
 Recording = RecordedAnswers
 Log = JsonFileInteractionStore
 BASE = Timeframe.M5
+DECISION = Timeframe.H1
+SHIPPED_PAIRS = {"BTCUSDT": ("btcusdt-5m", "ethusdt-5m"), "ETHUSDT": ("ethusdt-5m", "btcusdt-5m")}
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule}
 CHECKS = {
+    CMT_ASSESSMENT_V1_SCHEMA["$id"]: check_cmt_assessment_v1,
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
     FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,
 }
@@ -100,11 +108,43 @@ class Answers:
 
 def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> Answers:
     """Let the built-in rules answer, with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
-    provider: Provider = RulesProvider(RULES)
+    return Answers(with_faults(RulesProvider(RULES), inject, seed), LLMProvider.RULES, RULES_MODEL, recorded)
+
+
+def with_faults(provider: Provider, inject: str, seed: str) -> Provider:
+    """Return `provider` with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
     faults = Faults.parse(inject)
-    if faults.shares:
-        provider = FaultyProvider(provider, faults, seed)
-    return Answers(provider, LLMProvider.RULES, RULES_MODEL, recorded)
+    return FaultyProvider(provider, faults, seed) if faults.shares else provider
+
+
+def keys(key: str | None, *, folder: Path | None, name: str, is_free: bool) -> Keys | None:
+    """Return where keys come from: files called `name` in `folder`, else `key`; None without both.
+
+    Of a server that `is_free` it is not known whether it asks for a key: without one it is told some word.
+    """
+    one = OneKey(key or "none") if key or is_free else None
+    return one if folder is None else SecretsFolder(folder, name, one)
+
+
+def anthropic(keys: Keys, base_url: str | None) -> Provider:
+    """Return the Messages API as a provider."""
+    from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+
+    return AnthropicProvider(keys, base_url=base_url)
+
+
+def openai(keys: Keys, base_url: str | None, capabilities: Capabilities) -> Provider:
+    """Return a chat API as a provider."""
+    from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+
+    return OpenAIProvider(keys, base_url=base_url, capabilities=capabilities)
+
+
+def local(weights: Path, *, model: str) -> Provider:
+    """Return a model that answers in this process."""
+    from agentic_trading.llm.providers.local.provider import LocalProvider
+
+    return LocalProvider(weights, model=model)
 
 
 def fault_kinds(inject: str) -> list[str]:
@@ -147,9 +187,14 @@ def memory_log() -> MemoryInteractionStore:
     return MemoryInteractionStore()
 
 
-def clock_for(mode: Mode) -> MovableClock:
-    """Return the clock of a mode, still before the first bar: simulated in a backtest, following the market on paper."""
-    return SimClock(LONG_AGO) if mode == "backtest" else MarketClock(LONG_AGO)
+def clock_for(mode: Mode, *, paced: bool = False) -> MovableClock:
+    """Return the clock of a mode, still before the first bar: simulated in a backtest, following the market on paper.
+
+    `paced` is for models that answer live in a backtest: a pause that a server asks for is then a real one.
+    """
+    if mode == "paper":
+        return MarketClock(LONG_AGO)
+    return PacedClock(LONG_AGO) if paced else SimClock(LONG_AGO)
 
 
 def log_for(mode: Mode, path: Path) -> Log:
@@ -166,9 +211,10 @@ class Tables:
     prices: PriceBook
 
 
-def load_tables(models_file: Path | None = None) -> Tables:
-    """Read the shipped tables, and the rows of `models_file` in place of or beside theirs; reads files."""
-    return Tables(Capabilities.load(*([models_file] if models_file else [])), PriceBook.load())
+def load_tables(models_file: Path | None = None, prices_file: Path | None = None) -> Tables:
+    """Read the shipped tables, and the rows of these files in place of or beside theirs; reads files."""
+    models, prices = ([file] if file else [] for file in (models_file, prices_file))
+    return Tables(Capabilities.load(*models), PriceBook.load(None, *prices))
 
 
 def records_of(path: Path) -> JsonlRecords:
@@ -224,9 +270,9 @@ def worker_pool(
     )
 
 
-def budget_ledger(budget_nusd: int) -> MemoryLedger:
-    """Return a ledger that lets a tenant spend `budget_nusd` in all; a pool serves one tenant."""
-    return MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd)])
+def budget_ledger(budget_nusd: int, *, max_calls: int | None = None) -> MemoryLedger:
+    """Return a ledger that lets a tenant spend `budget_nusd` and make `max_calls` in all; a pool serves one tenant."""
+    return MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd, calls=max_calls)])
 
 
 def venue(symbols: Iterable[str], bars: Iterable[Bar] = ()) -> Venue:
@@ -242,6 +288,14 @@ def paper_exchange(venue: Venue) -> PaperExchange:
     return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs)
 
 
+def companions(symbols: Sequence[str]) -> dict[str, Companion]:
+    """Return the shipped market that runs beside a shipped one in a session of its own; reads files."""
+    name, beside = SHIPPED_PAIRS.get(symbols[0], ("", "")) if len(symbols) == 1 else ("", "")
+    if not name:
+        return {}
+    return {symbols[0]: Companion(load_sample(name), load_sample(beside), decision=DECISION)}
+
+
 def trading_session(
     venue: Venue,
     *,
@@ -250,17 +304,24 @@ def trading_session(
     clock: MovableClock,
     exchange: Exchange,
     answers: Answers,
+    beside: Mapping[str, Companion],
     before_moment: Callable[[Moment], Awaitable[None]],
     after_moment: Callable[[Moment], Awaitable[None]],
 ) -> TradingSession:
-    """Return a session over the symbols of `venue` whose agents ask through `gateway`."""
+    """Return a session over the symbols of `venue` whose agents ask through `gateway`.
+
+    Each market is looked at beside the first other one of the session, or the one in `beside`.
+    """
     fill_limits, risk_limits = FillLimits(), RiskLimits()
+    views = {symbol: MarketView(symbol, decision=DECISION) for symbol in venue.instruments}
     desks = {
         symbol: SymbolDesk(
-            MarketView(symbol),
+            view,
             CmtAnalyst(gateway, clock, session_id=session_id, provider=answers.llm, model=answers.model),
+            neighbour=next((other for name, other in views.items() if name != symbol), None),
+            companion=beside.get(symbol),
         )
-        for symbol in venue.instruments
+        for symbol, view in views.items()
     }
     settings = ExecutionSettings(session_id=session_id, provider=answers.llm, model=answers.model)
     return TradingSession(

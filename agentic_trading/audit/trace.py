@@ -89,9 +89,8 @@ class TraceRow:
 class TraceTree:
     """The records of one trace, each below its direct cause.
 
-    A cause is named by the id of an event, of an envelope, or of one of its interactions. `nodes`, `roots`,
-    `orphans` and all children stand in the log's order (of a call, its first attempt's). Roots are the nodes
-    without a cause, with one that is not among the records (`orphans`), and the first of each ring of causes
+    A cause is named by the id of an event, of an envelope, or of one of its interactions. `nodes`, `orphans`
+    and all children stand in the log's order (of a call, its first attempt's). Roots are the nodes without a cause, with one that is not among the records (`orphans`), and the first of each ring of causes
     (`cycles`, by ids), so that every record stands in the tree exactly once, whatever was recorded.
     """
 
@@ -111,11 +110,6 @@ class TraceTree:
             if parent is not None:
                 self._children[parent].append(place)
         self._roots = [place for place, parent in enumerate(self._parents) if parent is None]
-
-    @property
-    def roots(self) -> tuple[TraceNode, ...]:
-        """The nodes that stand below no other."""
-        return self._at(self._roots)
 
     @property
     def cost_nusd(self) -> int:

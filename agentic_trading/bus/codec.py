@@ -14,7 +14,6 @@ from agentic_trading.bus.headers import (
     ENVELOPE_REQUESTED,
     EVENT_RECORDED,
     INTERACTION_RECORDED,
-    escaped,
     event_headers,
     header,
     source,
@@ -29,14 +28,13 @@ from agentic_trading.llm.interaction import LLMInteraction
 M = TypeVar("M", bound=Wired)
 
 _FINAL: Final = "ce_final"
-_REPLY_TO: Final = "ce_replyto"
 _MAJOR: Final = SCHEMA_VERSION.partition(".")[0]
 _BROKEN: Final = (ValueError, TypeError, ArithmeticError, RecursionError)
 """What reading raises for bytes that nobody here has written: years beyond the calendar, nesting without end."""
 
 
-def envelope_message(envelope: LLMEnvelope, *, reply_to: str = "") -> Message:
-    """Return the message that asks for a call; `reply_to` names who waits for the answer."""
+def envelope_message(envelope: LLMEnvelope) -> Message:
+    """Return the message that asks for a call."""
     headers = event_headers(
         ENVELOPE_REQUESTED,
         envelope.envelope_id,
@@ -48,12 +46,10 @@ def envelope_message(envelope: LLMEnvelope, *, reply_to: str = "") -> Message:
         subject=envelope.subject,
         expires="" if envelope.deadline is None else utc_text(envelope.deadline),
     )
-    if reply_to:
-        headers[_REPLY_TO] = escaped(reply_to)
     return Message(envelope.trace_id, envelope.wire, headers)
 
 
-def interaction_message(interaction: LLMInteraction, *, final: bool, reply_to: str = "") -> Message:
+def interaction_message(interaction: LLMInteraction, *, final: bool) -> Message:
     """Return the message that tells of an attempt; `final` marks the last one of its envelope."""
     envelope = interaction.envelope
     headers = event_headers(
@@ -67,8 +63,6 @@ def interaction_message(interaction: LLMInteraction, *, final: bool, reply_to: s
         subject=envelope.subject,
     )
     headers[_FINAL] = "true" if final else "false"
-    if reply_to:
-        headers[_REPLY_TO] = escaped(reply_to)
     return Message(envelope.trace_id, interaction.wire, headers)
 
 
@@ -105,11 +99,6 @@ def dead_letter_message(letter: DeadLetter) -> Message:
 def is_final(message: Message) -> bool:
     """Whether an interaction's message is the last attempt of its envelope; the body is not looked at."""
     return message.headers.get(_FINAL) == "true"
-
-
-def reply_to(message: Message) -> str:
-    """Return who waits for the answer; empty for nobody in particular."""
-    return header(message, _REPLY_TO)
 
 
 def answered_envelope(message: Message) -> str:

@@ -78,16 +78,15 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         time: datetime,
         envelope_id: str = "",
         trace_id: str = "",
-        letter_id: str = "",
     ) -> Self:
-        """Give up a delivery; without `letter_id` the same message in the same place has the same id."""
+        """Give up a delivery; the same message in the same place has the same id."""
         message = delivery.message
         digest = sha256_hex(message.value)
         headers = dict(message.headers)
         if sum(map(len, headers)) + sum(map(len, headers.values())) > MAX_HEADERS:
             headers = {}
         return cls(
-            id=letter_id or derived_id("dead-letter", delivery.topic, delivery.position, digest),
+            id=derived_id("dead-letter", delivery.topic, delivery.position, digest),
             reason=reason,
             detail=_spelled(detail[:MAX_DETAIL]),
             source_topic=delivery.topic,

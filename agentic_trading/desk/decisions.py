@@ -18,17 +18,11 @@ class DecisionLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._digest = sha256()
-        self._lines = 0
 
     @property
     def digest(self) -> str:
         """The digest of what has been written, in 64 hexadecimal digits."""
         return self._digest.hexdigest()
-
-    @property
-    def lines(self) -> int:
-        """How many lines have been written."""
-        return self._lines
 
     async def open(self) -> None:
         """Start the file anew."""
@@ -40,7 +34,6 @@ class DecisionLog:
             return
         block = b"".join(line + b"\n" for line in lines)
         self._digest.update(block)
-        self._lines += len(lines)
         await asyncio.to_thread(self._write, block)
 
     def _write(self, block: bytes, *, mode: Literal["ab", "wb"] = "ab") -> None:

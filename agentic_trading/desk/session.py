@@ -13,7 +13,8 @@ from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.plan import TradePlan
-from agentic_trading.desk.exchange import Exchange
+from agentic_trading.desk.companion import Companion
+from agentic_trading.desk.exchange import Exchange, Fill
 from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.proposal import Proposal, propose_entry, propose_exit
@@ -22,7 +23,7 @@ from agentic_trading.desk.execution.trader import Trader
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.snapshot import MarketView
+from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
 from agentic_trading.desk.moments import Moment, moments
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
@@ -41,13 +42,16 @@ class MovableClock(Clock, Protocol):
 
 @dataclass(slots=True)
 class SymbolDesk:
-    """What one symbol needs: its view of the market, its analyst, and the last bars.
+    """What one symbol needs: its view of the market, its analyst, a market to compare with, and the last bars.
 
+    `neighbour` is the view of another symbol of the session; where there is none, `companion` may know one.
     `is_due` says that a bar of the decision timeframe has closed with the last bar, so that the analyst shall look.
     """
 
     view: MarketView
     analyst: CmtAnalyst
+    neighbour: MarketView | None = None
+    companion: Companion | None = None
     bars: list[Bar] = field(default_factory=list)
     is_due: bool = False
 
@@ -55,8 +59,16 @@ class SymbolDesk:
         """Take the next closed bar."""
         closed = self.view.push(bar, as_of=bar.close_time)
         self.is_due = any(each.bar.timeframe is self.view.decision for each in closed)
+        if self.companion is not None:
+            self.companion.push(bar)
         self.bars.append(bar)
         del self.bars[:-BARS_SHOWN]
+
+    def snapshot(self) -> MarketSnapshot:
+        """Return the market at the close of the newest bar, beside the second one if there is one."""
+        moment = self.bars[-1].close_time
+        second = self.neighbour or self.companion
+        return self.view.snapshot(moment, beside=None if second is None else second.second_market(moment))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,8 @@ class TradingSession:
     was approved for one symbol counts when the next one is sized. `instruments` learn from every bar. `spread_bps`
     is the whole spread that the exchange charges.
     A decision taken at a bar's close can be filled by the next bar at the earliest. `before_moment` is awaited before
-    anything is done at a moment, `after_moment` when all is. `intents` are those whose orders were placed, in order.
+    anything is done at a moment, `after_moment` when all is. `intents` are those whose orders were placed, `fills` what came of them, each
+    in order.
     """
 
     def __init__(
@@ -107,6 +120,7 @@ class TradingSession:
         self._before_moment = before_moment
         self._after_moment = after_moment
         self.intents: list[OrderIntent] = []
+        self.fills: list[Fill] = []
         self._stopping = False
         self._waiting: asyncio.Timeout | None = None
 
@@ -144,7 +158,8 @@ class TradingSession:
         for bar in moment.bars:
             self._desks[bar.symbol].push(bar)
             self._instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
-            await self._trader.on_bar(bar)
+            reports = await self._trader.on_bar(bar)
+            self.fills.extend(report for report in reports if isinstance(report, Fill))
         approved: list[OrderIntent] = []
         for assessment in await self._assess(moment):
             approved.extend(await self._intents(assessment, approved))
@@ -162,7 +177,7 @@ class TradingSession:
         async with asyncio.TaskGroup() as group:
             for symbol in due:
                 desk = self._desks[symbol]
-                looking = desk.analyst.consider(desk.view.snapshot(), position=held.get(symbol))
+                looking = desk.analyst.consider(desk.snapshot(), position=held.get(symbol))
                 asked.append(group.create_task(looking, name=f"analyst-{symbol}"))
         return [each for task in asked if isinstance(each := task.result(), Assessment)]
 

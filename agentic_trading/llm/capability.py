@@ -22,6 +22,7 @@ class Capability(BaseModel, frozen=True, extra="forbid"):
     """One model as its provider documents it; None and empty mean that nothing is known or offered.
 
     `sampling`: takes a temperature while thinking is off · `native_schema`: holds its answer to a JSON Schema ·
+    `holds_bounds`: to the schema's bounds, lengths, patterns and sizes of arrays as well ·
     `thinking`: the kinds that it takes, `enabled` being the one with a token budget · `served_as`: other ids under
     which the same model may answer · `training_cutoff` and `retires_on`: the last day that counts as before.
     `min_bytes_per_token` is a lower bound: no token covers fewer UTF-8 bytes, so that bytes bound tokens.
@@ -32,6 +33,7 @@ class Capability(BaseModel, frozen=True, extra="forbid"):
     model: str = Field(min_length=1)
     sampling: bool
     native_schema: bool
+    holds_bounds: bool = False
     forced_tool: bool = False
     strict_tool: bool = False
     json_mode: bool = False

@@ -50,7 +50,7 @@ def transport_for(envelope: LLMEnvelope, capability: Capability) -> Transport:
     """Return how the answer's form is asked for: enforced where model and schema allow it, else told in words."""
     if envelope.response_format is ResponseFormat.TEXT:
         return "text"
-    if capability.native_schema and _enforced_schema(envelope) is not None:
+    if capability.native_schema and _enforced_schema(envelope, capability) is not None:
         return "native_schema"
     return "prompted"
 
@@ -71,7 +71,7 @@ def request_over(
         user=data_block(envelope),
         transport=transport,
         max_tokens=dials.max_tokens,
-        response_schema=_enforced_schema(envelope) if transport == "native_schema" else None,
+        response_schema=_enforced_schema(envelope, capability) if transport == "native_schema" else None,
         thinking_budget=dials.thinking_budget,
         effort=dials.effort,
         temperature=dials.temperature,
@@ -130,8 +130,9 @@ def _demand(transport: Transport, envelope: LLMEnvelope) -> str:
     return _PROMPTED + prompt_schema(envelope.output_schema_json, sentinel=sentinel)
 
 
-def _enforced_schema(envelope: LLMEnvelope) -> Mapping[str, Any] | None:
-    return strict_schema(envelope.output_schema_json, sentinel=envelope.output_policy.require_sentinel)
+def _enforced_schema(envelope: LLMEnvelope, capability: Capability) -> Mapping[str, Any] | None:
+    sentinel = envelope.output_policy.require_sentinel
+    return strict_schema(envelope.output_schema_json, sentinel=sentinel, bounds=capability.holds_bounds)
 
 
 def _told(violation: Violation) -> dict[str, Any]:

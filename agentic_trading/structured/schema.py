@@ -1,5 +1,6 @@
 """What is shown of a JSON Schema: to a model in words, to a provider that holds its answer to it."""
 
+import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -34,6 +35,14 @@ _ENFORCED = frozenset(
     {"type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "definitions",
      "description", "additionalProperties"}
 )  # fmt: skip
+# What a grammar engine holds besides (LLGuidance, found by running: docs/decisions/0011-local-model.md).
+_BOUNDS = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
+     "minItems", "maxItems"}
+)  # fmt: skip
+_NO_GRAMMAR = re.compile(
+    r"\(\?(?!:)|\\[bB1-9]"
+)  # look-around, flags, word borders and back references in a pattern
 _WITHOUT_STRICT_FORM = frozenset(
     {"patternProperties", "prefixItems", "unevaluatedProperties", "unevaluatedItems", "additionalItems",
      "dependentSchemas", "if", "not"}
@@ -54,11 +63,12 @@ def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
 
 
 @lru_cache(maxsize=256)
-def strict_schema(schema_json: bytes, *, sentinel: bool) -> SpelledObject | None:
+def strict_schema(schema_json: bytes, *, sentinel: bool, bounds: bool = False) -> SpelledObject | None:
     """Return the form that providers enforce, or None where the schema has no such form.
 
-    Objects are closed, `oneOf` is `anyOf`, and what is not enforced (bounds, patterns, formats) stands in the
-    description. There is no such form for open maps, tuples, conditions and recursion, and none for a broken schema.
+    Objects are closed, `oneOf` is `anyOf`, and what is not enforced stands in the description: formats, and bounds,
+    lengths and patterns unless `bounds` says that the provider holds them as well. There is no such form for open
+    maps, tuples, conditions and recursion, and none for a broken schema.
     Do not change the result: it is shared.
     """
     schema = _asked(schema_json, sentinel=sentinel)
@@ -66,7 +76,7 @@ def strict_schema(schema_json: bytes, *, sentinel: bool) -> SpelledObject | None
         return None
     if not all(map(_is_closed, _nested(schema))) or _is_recursive(schema):
         return None
-    strict = _strict(schema)
+    strict = _strict(schema, _ENFORCED | _BOUNDS if bounds else _ENFORCED)
     return SpelledObject(strict, canonical_bytes(strict))
 
 
@@ -166,14 +176,14 @@ def _target(schema: Schema) -> str:
     return str(schema["$ref"]).rpartition("/")[2]
 
 
-def _strict(schema: Schema) -> Schema:
-    strict = _children_changed(schema, _strict)
+def _strict(schema: Schema, enforced: frozenset[str]) -> Schema:
+    strict = _children_changed(schema, lambda child: _strict(child, enforced))
     if "oneOf" in strict:
         strict["anyOf"] = [*strict.get("anyOf", []), *strict.pop("oneOf")]
     told = [
         f"{keyword}: {orjson.dumps(strict.pop(keyword)).decode()}"
         for keyword in [*strict]
-        if keyword not in _ENFORCED
+        if keyword not in enforced or (keyword == "pattern" and _NO_GRAMMAR.search(strict[keyword]))
     ]
     if told:
         strict["description"] = " ".join(

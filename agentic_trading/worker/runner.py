@@ -43,7 +43,6 @@ from agentic_trading.worker.turn import (
     Read,
     Turn,
     Unanswered,
-    is_schema_refused,
     may_degrade,
     next_turn,
 )
@@ -94,6 +93,12 @@ class Call:
     capability: Capability
     parser: OutputParser
 
+    def first_request(self, refused_schemas: RefusedSchemas) -> ModelRequest:
+        """Return the request to begin with: a schema that was refused before is told in words at once."""
+        if refused_schemas.holds(self.envelope):
+            return request_over("prompted", self.envelope, self.capability, attempt=1, answer=1)
+        return self.parser.request(self.envelope, self.capability, attempt=1, answer=1)
+
 
 class CallRunner:
     """Run one envelope to its end. Every attempt passes the gate, is settled on every way out, and is kept."""
@@ -120,14 +125,13 @@ class CallRunner:
         call = self._prepare(envelope)
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        turn = Turn(self._first_request(call))
+        turn = Turn(call.first_request(self._refused_schemas))
         while True:
             if not await self._waited(turn.wait_s):
                 stopped = self._unsent(envelope, turn.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
             attempted = await self._attempt(call, turn.request)
-            if is_schema_refused(turn.request, attempted):
-                self._refused_schemas.add(envelope)
+            self._refused_schemas.learn(turn.request, attempted)
             following = next_turn(turn, attempted, call.capability, now=self._clock.now())
             interaction = await self._keep(envelope, attempted, following.step if following else "final")
             if following is None:
@@ -146,12 +150,6 @@ class CallRunner:
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
         return Call(envelope, capability, select(capability, envelope))
-
-    def _first_request(self, call: Call) -> ModelRequest:
-        envelope, capability = call.envelope, call.capability
-        if self._refused_schemas.holds(envelope):
-            return request_over("prompted", envelope, capability, attempt=1, answer=1)
-        return call.parser.request(envelope, capability, attempt=1, answer=1)
 
     async def _waited(self, seconds: float) -> bool:
         """Wait; returns False if there is no time for that, because the runner is stopping."""

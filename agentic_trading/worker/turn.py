@@ -99,6 +99,9 @@ def _told_in_words(turn: Turn, capability: Capability) -> Turn:
     prompted = request_over(
         "prompted", request.envelope, capability, attempt=request.attempt + 1, answer=request.answer
     )
+    prompted = replace(
+        prompted, user=request.user, max_tokens=request.max_tokens
+    )  # as far as the call had come
     return replace(turn, request=prompted, wait_s=0.0, step="prompt")
 
 

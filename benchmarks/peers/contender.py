@@ -70,15 +70,16 @@ class Contender:
 
 
 def peer(name: str) -> Contender:
-    """Return the peer in folder `name`, its environment made or renewed if its requirements ask for that.
+    """Return the peer in folder `name`, its environment made or renewed if what it is made from asks for that.
 
+    It is made from `requirements.txt`, what the peer is, and `constraints.txt`, the versions of all that this needs.
     Raises `UnavailableError` where it cannot be installed.
     """
     folder = PEERS / name
-    requirements, python = folder / "requirements.txt", folder / ".venv" / "bin" / "python"
-    ready = folder / ".venv" / "ready"
-    if not ready.exists() or ready.stat().st_mtime < requirements.stat().st_mtime:
-        _install(folder / ".venv", python, requirements)
+    ready, python = folder / ".venv" / "ready", folder / ".venv" / "bin" / "python"
+    changed = max((folder / pins).stat().st_mtime for pins in ("requirements.txt", "constraints.txt"))
+    if not ready.exists() or ready.stat().st_mtime < changed:
+        _install(folder)
         ready.touch()
     return Contender(f"benchmarks.peers.{name}.peer", python)
 
@@ -88,14 +89,14 @@ def versions(name: str) -> str:
     return ", ".join((PEERS / name / "requirements.txt").read_text(encoding="utf-8").split())
 
 
-def _install(environment: Path, python: Path, requirements: Path) -> None:
-    print(f"Installing {requirements.parent.name} ...", file=sys.stderr)
-    make = [sys.executable, "-m", "venv", "--clear", str(environment)]
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+def _install(folder: Path) -> None:
+    print(f"Installing {folder.name} ...", file=sys.stderr)
+    make = [sys.executable, "-m", "venv", "--clear", ".venv"]
+    pip = [".venv/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     try:
-        for command in (make, [*pip, "--requirement", str(requirements)]):
+        for command in (make, [*pip, "--requirement", "requirements.txt", "--constraint", "constraints.txt"]):
             subprocess.run(  # noqa: S603 - both are named above
-                command, check=True, capture_output=True, text=True, timeout=INSTALL_S
+                command, check=True, capture_output=True, text=True, timeout=INSTALL_S, cwd=folder
             )
     except subprocess.CalledProcessError as e:
         last = e.stderr.strip().rpartition("\n")[2]

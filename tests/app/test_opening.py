@@ -16,10 +16,11 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.reading import AttemptTrace, Stage
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.app.test_folder import manifest
-from tests.build import envelope, event, interaction
+from tests.build import NOW, envelope, event, interaction
 from tests.desk.market.bars import bar
 from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, stage
 
@@ -73,6 +74,22 @@ async def test_what_an_earlier_run_has_left_in_the_log_is_not_this_runs(tmp_path
     assert earlier.spent_nusd == 7
 
 
+async def test_calls_that_were_answered_or_may_have_been_are_counted(tmp_path: Path) -> None:
+    trace = AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)
+    store = MemoryInteractionStore()
+    lost = envelope()
+    await store.store(interaction(dispatched_at=NOW, reading=trace))
+    await store.store(interaction(dispatched_at=NOW, in_doubt=True))
+    await store.store(interaction(dispatched_at=NOW))
+    await store.store(interaction(dispatched_at=NOW, reading=trace, served_from="recorded"))
+    await store.store(interaction())
+    await store.record(dispatched(lost, 900))
+
+    earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
+
+    assert earlier.calls == 3
+
+
 async def test_the_bars_that_were_fed_are_what_is_gone_on_with(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
     files = BarFiles(folder, manifest())
@@ -124,8 +141,18 @@ async def part(store: InteractionStore, budget_nusd: int, bars: int, recorded: w
     await play(set_up, played, stopping_at(bars, played))
 
 
-@pytest.mark.parametrize("budget_nusd", [100_000_000, 130_000_000, 10**10])
-async def test_both_parts_of_a_run_together_keep_the_budget(budget_nusd: int, tmp_path: Path) -> None:
+async def budget_for(percent: int) -> int:
+    """Return what lets so much of the session's cost be spent: what the dearest call sets aside must fit on top."""
+    store = MemoryInteractionStore()
+    await part(store, 10**10, 450, None)
+    results = [one.result for one in calls_in([entry.record async for entry in store.scan()])]
+    spent = sum(result.cost_nusd for result in results)
+    return max(result.reserved_nusd for result in results) + spent * percent // 100
+
+
+@pytest.mark.parametrize("percent", [20, 50, 1000])
+async def test_both_parts_of_a_run_together_keep_the_budget(percent: int, tmp_path: Path) -> None:
+    budget_nusd = await budget_for(percent)
     store = MemoryInteractionStore()
     await part(store, budget_nusd, 370, None)
     earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
@@ -136,5 +163,5 @@ async def test_both_parts_of_a_run_together_keep_the_budget(budget_nusd: int, tm
     spent = sum(result.cost_nusd for result in results)
     assert 0 < earlier.spent_nusd <= spent <= budget_nusd
     refused = [r for r in results if r.failure and r.failure.category is FailureKind.BUDGET_EXHAUSTED]
-    assert bool(refused) is (budget_nusd < 10**10)
+    assert bool(refused) is (percent < 100)
     assert len({result.result_id for result in results}) == len(results)

@@ -9,6 +9,7 @@ from agentic_trading.app.folder import DataSource, SessionFolder
 from agentic_trading.app.play import Played
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.result import report_of
+from agentic_trading.desk.execution.shortfall import total_shortfall
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.reading import AttemptTrace, Stage
@@ -131,6 +132,12 @@ async def test_equity_is_cash_and_what_is_held_at_its_last_close() -> None:
     assert report.pnl == report.equity_end - report.equity_start != 0
     assert report.buy_and_hold_pnl != 0
     assert report.market_now_pnl != report.pnl
+    cost = report.shortfall
+    assert cost.total == total_shortfall(cost.intents)
+    assert [each.intent_id for each in cost.intents] == [each.intent_id for each in played.intents]
+    assert cost.total.total_bps is not None
+    assert cost.market_now.total_bps not in {None, cost.total.total_bps}
+    assert 0 < cost.total.fees < report.fees  # those of stops and targets are not in it
     assert (report.orders, report.fills, report.fees) == (
         played.tally.orders,
         played.tally.fills,

@@ -9,8 +9,20 @@ from agentic_trading.app.settings import SettingsError, load_settings
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("STORE", "RUNS", "MODELS_FILE", "LOG_LEVEL", "LOG_FORMAT"):
+    for name in (
+        "STORE",
+        "RUNS",
+        "MODELS_FILE",
+        "PRICES_FILE",
+        "MODELS_DIR",
+        "SECRETS_DIR",
+        "LOG_LEVEL",
+        "LOG_FORMAT",
+    ):
         monkeypatch.delenv(f"AGENTIC_{name}", raising=False)
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/trader")
     monkeypatch.chdir(tmp_path)
 
 
@@ -46,4 +58,52 @@ def test_every_wrong_variable_is_named_with_what_is_allowed(monkeypatch: pytest.
     assert caught.value.problems == (
         "AGENTIC_LOG_LEVEL is 'loud'; allowed: 'debug', 'info', 'warning' or 'error'",
         "AGENTIC_LOG_FORMAT is 'xml'; allowed: 'human' or 'json'",
+    )
+
+
+def test_weights_lie_in_the_users_cache_unless_it_is_said_where() -> None:
+    assert load_settings().models_dir == Path("/home/trader/.cache/agentic-trading/models")
+
+
+def test_a_home_folder_is_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTIC_SECRETS_DIR", "~/secrets")
+    monkeypatch.setenv("AGENTIC_PRICES_FILE", "~/prices.json")
+
+    settings = load_settings()
+
+    assert settings.secrets_dir == Path("/home/trader/secrets")
+    assert settings.prices_file == Path("/home/trader/prices.json")
+
+
+def test_the_providers_own_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-one")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-two")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+
+    settings = load_settings()
+
+    assert settings.anthropic_api_key is not None
+    assert settings.anthropic_api_key.get_secret_value() == "sk-one"
+    assert settings.openai_api_key is not None
+    assert settings.openai_api_key.get_secret_value() == "sk-two"
+    assert (settings.anthropic_base_url, settings.openai_base_url) == (None, "http://127.0.0.1:8000/v1")
+
+
+def test_no_spelling_of_the_settings_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-one")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://name:sk-two@127.0.0.1")
+
+    settings = load_settings()
+
+    assert "sk-" not in f"{settings!r} {settings}"
+
+
+def test_an_address_that_is_none_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "name:sk-one@example")
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    assert caught.value.problems == (
+        "ANTHROPIC_BASE_URL holds what it must not; allowed: an address that begins with http:// or https://",
     )

@@ -7,12 +7,13 @@ import pytest
 import structlog
 
 from agentic_trading.app.telemetry import configure_logging
+from tests.app.logging_kept import logging_kept
 
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
+    with logging_kept():
+        yield
 
 
 def test_an_event_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,6 @@ from agentic_trading.bus.codec import (
     read_envelope,
     read_event,
     read_interaction,
-    reply_to,
 )
 from agentic_trading.bus.deadletter import DeadLetter
 from agentic_trading.bus.errors import UnreadableMessageError
@@ -71,7 +70,7 @@ def test_an_envelope_says_in_its_headers_what_and_whose_it_is() -> None:
         tenant_id="acme", subject="BTCUSDT", deadline=NOW + timedelta(seconds=90),
     )  # fmt: skip
 
-    message = envelope_message(asked, reply_to="desk-1")
+    message = envelope_message(asked)
 
     assert message.key == TRACE
     assert message.headers == {
@@ -86,21 +85,19 @@ def test_an_envelope_says_in_its_headers_what_and_whose_it_is() -> None:
         "ce_causationid": "trigger-1",
         "ce_partitionkey": TRACE,
         "ce_dataschema": "urn:agentic-trading:schema:llm_envelope.v1",
-        "ce_replyto": "desk-1",
         "content-type": "application/json",
         "traceparent": "00-0b7c6c1e6a1c5c0e9d0f8f5b6f3f8a11-8444555555555555-01",
     }
-    assert reply_to(message) == "desk-1"
 
 
 def test_an_interaction_comes_back_equal_and_answers_its_envelope() -> None:
     told = interaction(envelope=ASKED, parsed_output={"price": Decimal("1.50"), "size": 3})
 
-    message = interaction_message(told, final=True, reply_to="desk ü")
+    message = interaction_message(told, final=True)
 
     assert read_interaction(message) == told
     assert (message.key, message.headers["ce_id"]) == (TRACE, told.interaction_id)
-    assert (answered_envelope(message), is_final(message), reply_to(message)) == ("e-1", True, "desk ü")
+    assert (answered_envelope(message), is_final(message)) == ("e-1", True)
     assert not is_final(interaction_message(told, final=False))
 
 
@@ -126,9 +123,7 @@ def test_a_dead_letter_answers_the_envelope_that_it_holds() -> None:
 
 
 def test_a_name_cannot_forge_a_header() -> None:
-    headers = envelope_message(
-        envelope(subject="x\r\nce_id: forged", tenant_id="a\nb"), reply_to="\n"
-    ).headers
+    headers = envelope_message(envelope(subject="x\r\nce_id: forged", tenant_id="a\nb")).headers
 
     assert all(value.isprintable() and value.isascii() for value in headers.values())
 

@@ -44,6 +44,7 @@ class Stage:
             clock=self.clock,
             exchange=wire.paper_exchange(where),
             answers=wire.Answers(self.desk.provider, LLMProvider.RULES, wire.RULES_MODEL),
+            beside={},
             before_moment=self._before,
             after_moment=self._after,
         )
@@ -176,7 +177,7 @@ async def test_the_execution_agent_is_shown_the_last_bars_only() -> None:
 
 
 async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other() -> None:
-    lines = (await evening(bars={"btcusdt-5m": BTC}, most_bars=1900)).lines
+    lines = (await evening(bars={"ethusdt-5m": LOADED["ethusdt-5m"]}, most_bars=2_100)).lines
     by_id = {line["id"]: line for line in lines}
     held: dict[str, Decimal] = {}
     skipped = exits = entries = 0

@@ -37,7 +37,7 @@ async def test_one_and_eight_workers_write_the_same_decision_log(inject: str, tm
     assert bool(alone.no_decisions) is bool(inject)
 
 
-@pytest.mark.parametrize("seed", ["a", "b"])
+@pytest.mark.parametrize("seed", ["b", "c"])
 async def test_the_order_in_which_answers_come_decides_nothing(seed: str) -> None:
     in_order, shuffled = Shuffled(rules(), seed), Shuffled(rules(), seed)
 

@@ -10,6 +10,8 @@ import pytest
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.replaying import replay
 from agentic_trading.app.report import RunReport
+from agentic_trading.canonical import sha256_hex
+from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.replay.network import NetworkBlockedError
@@ -60,6 +62,30 @@ async def test_a_changed_word_of_a_prompt_is_named_with_its_place(
     assert report.misses == 1
     assert report.unused > 0
     assert report.bars < sum(each.bars for each in recorded.data)
+
+
+async def test_an_edit_of_the_analysts_prompt_is_a_changed_request_and_no_silent_difference(
+    recorded: RunReport, tmp_path: Path
+) -> None:
+    def edit(asked: LLMEnvelope) -> LLMEnvelope:
+        if asked.workflow is not EnvelopeWorkflow.ANALYSIS:
+            return asked
+        edited = CMT_ASSESSMENT_PROMPT.text.replace(
+            "the longer one weighs more", "the shorter one weighs more"
+        )
+        return asked.model_copy(
+            update={"instructions": edited, "prompt_version": sha256_hex(edited.encode())[:16]}
+        )
+
+    report = await replay(tmp_path, edit=edit)
+
+    assert not report.identical
+    assert report.misses >= 1
+    assert [change.partition(",")[0].partition(":")[0] for change in report.request_changes] == [
+        "instructions",
+        "prompt_version",
+    ]
+    assert "longer" in report.request_changes[0]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Broken(RecordedAnswers):
 
 
 async def test_what_raises_comes_again_and_then_becomes_a_dead_letter_with_its_bytes() -> None:
-    desk = gateway(lambda _request: GOOD, recorded=Broken())
+    desk = gateway(lambda _request: GOOD, recorded=Broken([]))
     envelope = asking(n=7).build()
 
     async with running(desk) as client:

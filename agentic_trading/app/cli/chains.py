@@ -59,7 +59,8 @@ def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
     orphans = [
         f"  {node.kind} {node.id} names a cause that is not here: {node.cause}" for node in chain.orphans
     ]
-    return Group(drawn, *(Text(orphan, "red") for orphan in orphans))
+    cycles = [f"  these name each other as their cause: {', '.join(ring)}" for ring in chain.cycles]
+    return Group(drawn, *(Text(odd, "red") for odd in (*orphans, *cycles)))
 
 
 def path_of(answer: Why) -> RenderableType:

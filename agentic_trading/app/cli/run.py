@@ -1,13 +1,10 @@
 """`agentic-trading run`: a trading session from bars to fills."""
 
-import asyncio
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-
-from agentic_trading.app.cli.exits import ExitCode, stop
 
 
 def sample_names() -> list[str]:
@@ -39,14 +36,34 @@ Mode = Annotated[
     typer.Option("--mode", help="Simulated time, or bars as they come."),
 ]
 Provider = Annotated[
-    Literal["rules", "recorded"],
-    typer.Option("--provider", help="Who answers: the built-in rules, or an earlier session's answers."),
+    Literal["rules", "recorded", "anthropic", "openai", "local"],
+    typer.Option("--provider", help="Who answers: the built-in rules, an earlier session, or a model."),
+]
+Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Which model; see `models list`.")]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="A server of your own that speaks the provider's API."),
+]
+Record = Annotated[
+    bool, typer.Option("--record", help="Let a backtest ask over a network; its answers are recorded.")
 ]
 RecordedFrom = Annotated[
     Path | None,
     typer.Option("--from", metavar="DIR", help="The session whose answers --provider recorded gives."),
 ]
-Bars = Annotated[int | None, typer.Option("--bars", metavar="N", help="At most N bars of each symbol.")]
+MaxCalls = Annotated[
+    int | None,
+    typer.Option("--max-calls", metavar="N", help="At most N calls, then no decision; a second try is one."),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a model is asked.")]
+Bars = Annotated[
+    int | None,
+    typer.Option(
+        "--bars",
+        metavar="N",
+        help="At most N bars of each symbol, beside those before that warm it up.",
+    ),
+]
 BudgetUsd = Annotated[
     Decimal,
     typer.Option("--budget-usd", metavar="X", parser=usd_amount, help="What all calls may cost, in dollars."),
@@ -74,27 +91,29 @@ def run(
     data: MarketData,
     mode: Mode = "backtest",
     provider: Provider = "rules",
+    model: Model = "",
+    base_url: BaseUrl = None,
+    record: Record = False,
     recorded_from: RecordedFrom = None,
     bars: Bars = None,
     budget_usd: BudgetUsd = Decimal(5),
+    max_calls: MaxCalls = None,
     workers: Workers = 4,
     inject: Inject = "",
     seed: Seed = "1",
     out: Out = None,
     resume: Resume = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a trading session: bars in, calls under budget, paper fills out, everything on record.
 
-    A second run into the same folder is run 2 and continues its log. Ctrl-C stops after what is under way;
-    all that was answered is on disk.
+    A model is asked only after you were told what that will come to, and said yes. A second run into the same folder
+    is run 2 and continues its log. Ctrl-C stops after what is under way; all that was answered is on disk.
     """
-    from agentic_trading.app.cli.output import show, show_json, terminal_is_watching
-    from agentic_trading.app.cli.progress import bar_on_standard_error, no_bar
+    from agentic_trading.app.cli.running import run_and_tell
     from agentic_trading.app.cli.start import start
-    from agentic_trading.app.cli.summary import summary
-    from agentic_trading.app.options import RunOptions
-    from agentic_trading.app.run import run as run_session
+    from agentic_trading.app.options import WARM_UP_BARS, RunOptions
 
     settings = start()
     names = tuple(name.strip() for name in data.split(",") if name.strip())
@@ -104,6 +123,7 @@ def run(
         provider=provider,
         recorded_from=recorded_from,
         bars=bars,
+        warm_up=WARM_UP_BARS if bars else 0,
         budget_usd=budget_usd,
         workers=workers,
         inject=inject,
@@ -111,20 +131,14 @@ def run(
         out=out or settings.runs / folder_for(names),
         resume=resume,
         models_file=settings.models_file,
+        prices_file=settings.prices_file,
+        model=model,
+        base_url=base_url,
+        record=record,
+        max_calls=max_calls,
+        settings=settings,
     )
-    progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
-    try:
-        with progress as on_progress:
-            report = asyncio.run(run_session(options, on_progress=on_progress))
-    except (KeyboardInterrupt, asyncio.CancelledError):  # a second time, or before the session began
-        stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
-    if as_json:
-        show_json(report)
-    else:
-        show(summary(report))
-    if report.interrupted:
-        typer.echo("Interrupted; the same command with --resume goes on after the last closed bar.", err=True)
-        raise typer.Exit(ExitCode.INTERRUPTED)
+    run_and_tell(options, yes=yes, as_json=as_json)
 
 
 def folder_for(names: tuple[str, ...]) -> str:

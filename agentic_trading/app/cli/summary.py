@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from decimal import Decimal
+from itertools import zip_longest
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -24,6 +25,8 @@ from agentic_trading.app.report import DataReport, RunReport
 from agentic_trading.app.words import counted
 
 RULES: Final = "rules"
+LOCAL: Final = "local"
+SHORTFALL: Final = "shortfall"
 IN_SAMPLE: Final = "in sample: the rules were written with this sample in view"
 KNOWLEDGE: Final = {
     "in_sample": "in sample",
@@ -101,18 +104,22 @@ def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
 
 
 def _result(report: RunReport) -> Table:
-    figures = table("", "P&L", "return", right=("P&L", "return"))
+    figures = table("", "P&L", "return", SHORTFALL, right=("P&L", "return", SHORTFALL))
     figures.columns[0].min_width = 30
     money = [
-        ("this run", report.pnl),
-        ("market-now on the same orders", report.market_now_pnl),
-        ("buy and hold", report.buy_and_hold_pnl),
+        ("this run", report.pnl, _bps(report.shortfall.total.total_bps)),
+        ("market-now on the same orders", report.market_now_pnl, _bps(report.shortfall.market_now.total_bps)),
+        ("buy and hold", report.buy_and_hold_pnl, ""),
     ]
-    return rows(figures, (("  " + name, _signed(pnl), _share(pnl, report)) for name, pnl in money))
+    return rows(figures, (("  " + name, _signed(pnl), _share(pnl, report), bps) for name, pnl, bps in money))
 
 
 def _signed(amount: Decimal) -> str:
     return f"{amount:+,.2f}"
+
+
+def _bps(amount: Decimal | None) -> str:
+    return "-" if amount is None else f"{amount:+.2f} bps"
 
 
 def _share(pnl: Decimal, report: RunReport) -> str:
@@ -143,12 +150,18 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
 
 def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "attempts", f"{report.attempts:,}: {counts(report.attempts_by_outcome)}"
+    if report.sent:
+        share = report.accepted / report.sent * 100
+        yield "accepted", f"{report.accepted:,} of {counted(report.sent, 'attempt')} sent ({share:.0f} %)"
+    if report.max_calls is not None:
+        yield "calls allowed", f"{report.max_calls:,} (--max-calls)"
     for kind, became in report.injected.items():
         hits = sum(became.values())
         yield f"injected {kind}", f"{hits:,}: {counts(became)}" if hits else "0"
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
-    free = "; rules cost nothing, --budget-usd binds with a priced model" if report.provider == RULES else ""
+    who = {RULES: "rules cost", LOCAL: "a local model costs"}.get(report.provider)
+    free = f"; {who} nothing, --budget-usd binds with a priced model" if who else ""
     yield "cost", f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %){free}"
     if report.in_doubt:
         yield (
@@ -162,6 +175,7 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
     why = f" ({counts(report.intents_rejected)})" if refused else ""
     yield "intents", f"{report.intents:,} · refused by pre-trade limits {refused:,}{why}"
     yield "sent", f"orders {report.orders:,} · fills {report.fills:,} · fees {report.fees:,.2f}"
+    yield from _filling(report)
     if report.cancelled:
         yield "cancelled", f"{sum(report.cancelled.values()):,}: {counts(report.cancelled)}"
     for order in report.working:
@@ -173,6 +187,21 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
             f"{held.quantity:+} {held.symbol} at {held.mark}, unrealised {_signed(held.unrealised)}",
         )
     yield "equity", f"{report.equity_start:,.2f} to {report.equity_end:,.2f}"
+
+
+def _filling(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Tell what filling has cost against the prices at which it was decided, in all and where it was dearest."""
+    total = report.shortfall.total
+    if total.total_bps is None:
+        return
+    how_far = {"whole": total.whole, "in part": total.in_part, "not at all": total.not_at_all}
+    yield "intents filled", counts({name: number for name, number in how_far.items() if number})
+    parts = f"prices {_signed(total.price_cost)}, fees {total.fees:,.2f}"
+    yield SHORTFALL, f"{_bps(total.total_bps)} of {total.arrival_value:,.2f}: {parts}"
+    filled = [each for each in report.shortfall.intents if each.total_bps is not None]
+    dearest = sorted(filled, key=lambda each: each.price_cost + each.fees, reverse=True)
+    lines = [f"{_bps(each.total_bps)}: {each.side} {each.filled} {each.symbol}" for each in dearest]
+    yield from zip_longest(["dearest to fill"], capped(lines), fillvalue="")
 
 
 def _record(report: RunReport) -> Iterator[tuple[str, str]]:

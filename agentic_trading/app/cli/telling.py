@@ -87,16 +87,19 @@ def _chosen(body: Mapping[str, Any], lines: tuple[str, ...]) -> Iterator[str]:
 
 def _layers(layers: Any) -> Iterator[str]:
     for name, judged in layers.items() if isinstance(layers, Mapping) else ():
-        findings = _value_at(judged, "findings")
-        first = findings[0] if isinstance(findings, list) and findings else None
-        score, text, cited = (
-            _value_at(judged, "score"),
-            _value_at(first, "text"),
-            _value_at(first, "evidence_ids"),
-        )
+        score = _value_at(judged, "score")
+        text, cited = _finding(judged)
         scored = f"{score:+d}" if isinstance(score, int) else "no score"
         rests_on = f" ({_spelled(cited)})" if cited else ""
         yield printable(f"{name} {scored}: {text or 'no finding'}{rests_on}")
+
+
+def _finding(judged: Any) -> tuple[Any, Any]:
+    """Return the first finding of a layer and what it cites; logs of the first release hold a list of them."""
+    findings = _value_at(judged, "findings")
+    if isinstance(findings, list) and findings:
+        return _value_at(findings[0], "text"), _value_at(findings[0], "evidence_ids")
+    return _value_at(judged, "finding"), _value_at(judged, "evidence")
 
 
 def _plain(body: Mapping[str, Any]) -> Iterator[str]:

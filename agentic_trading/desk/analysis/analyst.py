@@ -10,8 +10,10 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.answer import read_result
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, Provenance, assess
-from agentic_trading.desk.analysis.context import Limits
+from agentic_trading.desk.analysis.candidates import plan_prices
+from agentic_trading.desk.analysis.context import Limits, not_available
 from agentic_trading.desk.analysis.question import STEP, last_close, put_question
+from agentic_trading.desk.analysis.track import TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.snapshot import MarketSnapshot
 from agentic_trading.desk.market.triggers import Skip, SkipReason, Trigger, TriggerRules, decide
@@ -63,11 +65,23 @@ class CmtAnalyst:
         self._settings = settings or AnalystSettings()
         self._before: MarketSnapshot | None = None
         self._assessed_at: datetime | None = None
+        self._track: TrackRecord | None = None
 
-    def remember(self, snapshot: MarketSnapshot, *, assessed_at: datetime | None) -> None:
-        """Go on after `snapshot`, which an earlier run has seen; `assessed_at` is its last assessment."""
+    @property
+    def track(self) -> TrackRecord | None:
+        """What became of its calls so far; None before the first close that it was shown."""
+        return self._track
+
+    def remember(
+        self, snapshot: MarketSnapshot, *, assessed_at: datetime | None, track: TrackRecord | None = None
+    ) -> None:
+        """Go on after `snapshot`, which an earlier run has seen; `assessed_at` is its last assessment.
+
+        `track` is its record of what became of its calls; without one it starts anew.
+        """
         self._before = snapshot
         self._assessed_at = assessed_at
+        self._track = track
 
     async def consider(
         self,
@@ -86,20 +100,30 @@ class CmtAnalyst:
         if not self._is_new(snapshot):
             return Skip(SkipReason.NO_NEW_BAR, f"no {snapshot.decision} bar has closed")
         before, self._before = self._before, snapshot
+        track = self._seen(snapshot)
         outcome = decide(before, snapshot, self._settings.triggers, assessed_at=self._assessed_at)
         if isinstance(outcome, Skip):
             await self._record("skip", snapshot, cause, {"reason": outcome.reason, "detail": outcome.detail})
             return outcome
-        envelope = self._envelope(snapshot, outcome, position)
+        envelope = self._envelope(snapshot, outcome, position, track)
         await self._record("trigger", snapshot, cause, _trigger_body(outcome, snapshot))
-        return await self._ask(snapshot, envelope)
+        return await self._ask(snapshot, envelope, track)
+
+    def _seen(self, snapshot: MarketSnapshot) -> TrackRecord:
+        """Let the record learn what the newest close says about earlier calls."""
+        if self._track is None:
+            self._track = TrackRecord(snapshot.decision)
+        self._track.see(snapshot.available_at, snapshot.last)
+        return self._track
 
     def _is_new(self, snapshot: MarketSnapshot) -> bool:
         frame = snapshot.frames.get(snapshot.decision)
         earlier = self._before.frames.get(snapshot.decision) if self._before else None
         return frame is not None and (earlier is None or earlier.close_time < frame.close_time)
 
-    async def _ask(self, snapshot: MarketSnapshot, envelope: LLMEnvelope) -> Assessment | NoDecision:
+    async def _ask(
+        self, snapshot: MarketSnapshot, envelope: LLMEnvelope, track: TrackRecord
+    ) -> Assessment | NoDecision:
         answer = await self._client.ask(envelope)
         if isinstance(answer, NoDecision):
             return await self._undecided(snapshot, envelope, answer.reason, cause=envelope.envelope_id)
@@ -108,7 +132,14 @@ class CmtAnalyst:
             return await self._undecided(snapshot, envelope, judgement, cause=answer.interaction_id)
         self._assessed_at = snapshot.as_of
         provenance = self._provenance(snapshot, envelope, answer)
-        assessment = assess(judgement, provenance, self._settings.demands)
+        track.called(snapshot.available_at, judgement.direction, snapshot.last)
+        assessment = assess(
+            judgement,
+            provenance,
+            self._settings.demands,
+            prices=plan_prices(envelope, judgement),
+            not_available=not_available(envelope),
+        )
         await self._record("assessment", snapshot, answer.interaction_id, assessment.model_dump(mode="json"))
         return assessment
 
@@ -117,10 +148,13 @@ class CmtAnalyst:
         snapshot: MarketSnapshot,
         trigger: Trigger,
         position: Position | None,
+        track: TrackRecord,
     ) -> LLMEnvelope:
         envelope_id = self._id(snapshot, "envelope")
         builder = EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)
-        put_question(builder, snapshot, trigger, position=position, limits=self._settings.limits)
+        put_question(
+            builder, snapshot, trigger, position=position, limits=self._settings.limits, record=track
+        )
         builder.with_trace(self._trace_id(snapshot), causation_id=self._id(snapshot, "trigger"))
         builder.with_agent(self._agent_id, "cmt_analyst").with_tenant(self._tenant_id)
         builder.with_provider(self._provider, self._model)

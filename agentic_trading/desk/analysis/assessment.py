@@ -1,17 +1,20 @@
 """What follows from a judgement: total, vetoes, reward for risk and the verdict, all computed here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AwareDatetime, BaseModel, Field
 
-from agentic_trading.desk.analysis.judgement import Judgement, Layer, Layers
+from agentic_trading.desk.analysis.geometry import PlanPrices
+from agentic_trading.desk.analysis.judgement import POINTING, Judgement, Layer
 from agentic_trading.desk.analysis.plan import TradePlan, trade_plan
 from agentic_trading.desk.instrument import Side
 
-VETO_LAYERS: Final = (Layer.TREND, Layer.INDICATORS)
+VETO_LAYERS: Final = (Layer.TREND, Layer.PATTERNS, Layer.INDICATORS)
 VETO_SCORE: Final = -2
 
 
@@ -39,11 +42,11 @@ class StandAside(StrEnum):
 class Demands:
     """What a judgement must reach to become a trade.
 
-    `threshold` is the least total, of at most 8 with the five layers of today; `min_risk_reward` the least
-    reward for one unit of risk.
+    `threshold` is the least total, of at most 13 with all nine layers; `min_risk_reward` the least reward for one
+    unit of risk.
     """
 
-    threshold: int = 3
+    threshold: int = 4
     min_risk_reward: Decimal = field(default=Decimal("1.00"))
 
 
@@ -68,7 +71,8 @@ class Assessment(Provenance, frozen=True):
     """A judgement and what we make of it.
 
     `plan` is there if and only if the verdict is long or short, `stand_aside` if and only if it is not.
-    `risk_reward` is that of the proposed plan, whether it is traded or not.
+    `risk_reward` is that of the proposed plan, whether it is traded or not. `not_available` says by layer what could
+    not be told, and why.
     """
 
     judgement: Judgement
@@ -80,19 +84,28 @@ class Assessment(Provenance, frozen=True):
     verdict: Verdict
     stand_aside: StandAside | None
     plan: TradePlan | None
+    not_available: Mapping[Layer, Mapping[str, str]] = Field(default_factory=dict)
 
 
-def assess(judgement: Judgement, provenance: Provenance, demands: Demands) -> Assessment:
-    """Return the assessment of a judgement that has passed `check_cmt_assessment`."""
+def assess(
+    judgement: Judgement,
+    provenance: Provenance,
+    demands: Demands,
+    *,
+    prices: PlanPrices | None,
+    not_available: Mapping[Layer, Mapping[str, str]] = MappingProxyType({}),
+) -> Assessment:
+    """Return the assessment of a judgement that has passed `check_cmt_assessment`; `prices` are those of its plan."""
     proposed = None
-    if judgement.trade_plan is not None:
+    if prices is not None and judgement.trade_plan is not None:
         proposed = trade_plan(
             provenance.symbol,
             judgement.direction,
-            judgement.trade_plan,
+            prices,
             provenance.last_close,
+            judgement.trade_plan.invalidation,
         )
-    total, vetoed_by = total_score(judgement.layers), vetoes(judgement.layers)
+    total, vetoed_by = total_score(judgement), vetoes(judgement)
     reason = _why_not(proposed, total, vetoed_by, demands)
     return Assessment(
         **dict(provenance),
@@ -105,19 +118,27 @@ def assess(judgement: Judgement, provenance: Provenance, demands: Demands) -> As
         verdict=Verdict.STAND_ASIDE if reason or not proposed else VERDICTS[proposed.side],
         stand_aside=reason,
         plan=None if reason else proposed,
+        not_available=dict(not_available),
     )
 
 
-def total_score(layers: Layers) -> int:
-    """Return the sum of the scores, -6 to 8: how far the layers together speak for the overall direction."""
-    return sum(judged.score for _, judged in layers.by_layer())
+def total_score(judgement: Judgement) -> int:
+    """Return the sum of what the layers say for the overall direction, -11 to 13; a layer not judged says 0."""
+    return sum(_for_direction(judgement, layer) for layer in judgement.layers)
 
 
-def vetoes(layers: Layers) -> tuple[Layer, ...]:
-    """Return which of trend and indicators speak against the overall direction as far as they can."""
+def vetoes(judgement: Judgement) -> tuple[Layer, ...]:
+    """Return which of trend, patterns and indicators speak against the overall direction as far as they can."""
     return tuple(
-        layer for layer, judged in layers.by_layer() if layer in VETO_LAYERS and judged.score <= VETO_SCORE
+        layer
+        for layer in VETO_LAYERS
+        if layer in judgement.layers and _for_direction(judgement, layer) <= VETO_SCORE
     )
+
+
+def _for_direction(judgement: Judgement, layer: Layer) -> int:
+    score = judgement.layers[layer].score
+    return score * judgement.direction.sign if layer in POINTING else score
 
 
 def _why_not(

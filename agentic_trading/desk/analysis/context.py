@@ -13,6 +13,9 @@ from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.llm.envelope import LLMEnvelope
 
+NOT_AVAILABLE: Final = "not_available"
+"""Where the content of a layer names what could not be told, each with its reason."""
+
 LAYER_SOURCES: Final[Mapping[str, Layer]] = MappingProxyType({f"layers/{layer}": layer for layer in Layer})
 """The source that an evidence item of each layer bears."""
 
@@ -38,7 +41,7 @@ class Prompting(BaseModel, frozen=True):
 class Context(BaseModel, frozen=True):
     """What holds for the whole question.
 
-    `last_close` is exact; `atr` is that of the decision timeframe, in units of price, rounded as in the
+    `timeframes` are those that a row of the evidence tells, shortest first. `last_close` is exact; `atr` is that of the decision timeframe, in units of price, rounded as in the
     evidence. Without an open position there is no `position` in the envelope.
     """
 
@@ -73,3 +76,26 @@ def evidence_by_layer(envelope: LLMEnvelope) -> dict[Layer, LayerEvidence]:
         for name, item in named
         if item.source in LAYER_SOURCES
     }
+
+
+def is_available(content: Any) -> bool:
+    """Tell whether the content of a layer says anything but what could not be told."""
+    return bool(content) and set(content) != {NOT_AVAILABLE}
+
+
+def available_layers(envelope: LLMEnvelope) -> frozenset[Layer]:
+    """Return the layers whose numbers an envelope gives."""
+    given = evidence_by_layer(envelope)
+    return frozenset(layer for layer, evidence in given.items() if is_available(evidence.content))
+
+
+def not_available(envelope: LLMEnvelope) -> dict[Layer, dict[str, str]]:
+    """Return what could not be told, by layer, each with its reason; a layer without evidence says `evidence`."""
+    given = evidence_by_layer(envelope)
+    missing = {
+        layer: dict(given[layer].content.get(NOT_AVAILABLE, {}))
+        if layer in given
+        else {"evidence": "not given"}
+        for layer in Layer
+    }
+    return {layer: reasons for layer, reasons in missing.items() if reasons}

@@ -1,11 +1,14 @@
 """The evidence of a question: what of each layer's numbers the model is told, in few words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from agentic_trading.desk.analysis.judgement import Layer
+from agentic_trading.desk.analysis.shapes import patterns_told
+from agentic_trading.desk.analysis.track import TrackRecord
 from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.rounding import significant
 from agentic_trading.desk.market.snapshot import MarketSnapshot
 
 MEASURES: Final[Mapping[Layer, tuple[str, ...]]] = MappingProxyType({
@@ -30,6 +33,13 @@ MEASURES: Final[Mapping[Layer, tuple[str, ...]]] = MappingProxyType({
         "percent_b",
         "band_width_pct",
     ),
+    Layer.SENTIMENT: (
+        "taker_buy_20_pct",
+        "trades",
+        "trades_z",
+        "volume_z",
+        "streak",
+    ),
     Layer.VOLATILITY: (
         "atr_14",
         "atr_pct",
@@ -43,49 +53,78 @@ MEASURES: Final[Mapping[Layer, tuple[str, ...]]] = MappingProxyType({
 """The measures that are told of every timeframe; prices that only repeat a distance are left out."""
 
 SWINGS_TOLD: Final = 2
+SWING: Final = "swing_"
+PRICES: Final = frozenset({"price"})
+DISTANCES: Final = frozenset({"atr_14", "macd_histogram", "macd_histogram_change"})
+DISTANCE_DIGITS: Final = 5
+RATIO_DIGITS: Final = 3
 
 Content = dict[str, Any]
 
 
-def layer_evidence(snapshot: MarketSnapshot) -> dict[Layer, Content]:
-    """Return the evidence of each layer, numbers rounded as in the snapshot.
+def layer_evidence(snapshot: MarketSnapshot, record: TrackRecord) -> dict[Layer, Content]:
+    """Return the evidence of each layer, in the order of `Layer`, in few digits.
 
-    A measure is a row over the timeframes of `of`, shortest first, that ends at the last one which has it;
-    None is not available. What is not available as a whole is named in `not_available`, with the reason.
-    Whole numbers are ints and Nones are rare, so that canonical JSON is one pass of its encoder. About 3.3 kB
-    in all.
+    A measure is a row over `timeframes_told`, shortest first, that ends at the last one which has it; None is not
+    available. Prices are those of the snapshot; distances between prices have 5 significant digits, ratios 3. What is not available as a whole is named in `not_available`, with the reason.
+    A layer of which nothing can be told has nothing else. Whole numbers are ints and Nones are rare, so that
+    canonical JSON is one pass of its encoder. About 3.5 kB in all.
     """
     inputs = snapshot.layer_inputs()
     trend, levels = inputs[Layer.TREND], inputs[Layer.LEVELS]
+    patterns, frames = inputs[Layer.PATTERNS], timeframes_told(snapshot)
     return {
         Layer.TREND: {
-            **_rows(Layer.TREND, trend),
-            "swings": _swing_labels(trend),
+            **_rows(Layer.TREND, trend, frames),
+            "swings": _swing_labels(trend, frames),
             "conflicts": _conflicts(trend),
             **_incomplete(snapshot),
         },
         Layer.LEVELS: {**_nearest(levels), "swings": _swings(levels, snapshot.decision), **_absent(levels)},
-        Layer.INDICATORS: _rows(Layer.INDICATORS, inputs[Layer.INDICATORS]),
+        Layer.PATTERNS: {**patterns_told(patterns, snapshot.decision), **_absent(patterns)},
+        Layer.INDICATORS: _rows(Layer.INDICATORS, inputs[Layer.INDICATORS], frames),
+        Layer.SENTIMENT: _rows(Layer.SENTIMENT, inputs[Layer.SENTIMENT], frames),
         Layer.RISK: _risk(inputs[Layer.RISK]),
-        Layer.VOLATILITY: _rows(Layer.VOLATILITY, inputs[Layer.VOLATILITY]),
+        Layer.VOLATILITY: _rows(Layer.VOLATILITY, inputs[Layer.VOLATILITY], frames),
+        Layer.INTERMARKET: _whole(inputs[Layer.INTERMARKET]),
+        Layer.SYSTEM: _whole(record.told()),
     }
 
 
-def _rows(layer: Layer, told: Mapping[str, Any]) -> Content:
-    frames = told["timeframes"]
-    rows = {name: _row([frame.get(name) for frame in frames.values()]) for name in MEASURES[layer]}
-    return {"of": list(frames), **rows, **_absent(told)}
+def timeframes_told(snapshot: MarketSnapshot) -> tuple[Timeframe, ...]:
+    """Return the timeframes whose measures are told: the one below that of decisions, and those from it on."""
+    frames = list(snapshot.frames)
+    below = [each for each in frames if each.seconds < snapshot.decision.seconds]
+    return (*below[-1:], *frames[len(below) :])
+
+
+def _rows(layer: Layer, told: Mapping[str, Any], timeframes: Sequence[Timeframe]) -> Content:
+    frames = [told["timeframes"][timeframe] for timeframe in timeframes]
+    rows = {name: _row([_short(name, frame.get(name)) for frame in frames]) for name in MEASURES[layer]}
+    return {**rows, **_absent(told)}
 
 
 def _row(values: list[Any]) -> list[Any]:
     """Leave off the timeframes that are too young: they are the longest, and stand last."""
     while values and values[-1] is None:
         values.pop()
-    return [_short(value) for value in values]
+    return values
 
 
-def _short(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _short(name: str, value: Any) -> Any:
+    """Round once more, where digits say nothing and each costs a token: a price that is one keeps all of them."""
+    if not isinstance(value, float):
+        return value
+    if name not in PRICES:
+        value = significant(value, DISTANCE_DIGITS if name in DISTANCES else RATIO_DIGITS)
+    return int(value) if value is not None and value.is_integer() else value
+
+
+def _whole(told: Mapping[str, Any]) -> Content:
+    return {
+        name: [_short(name, each) for each in value] if isinstance(value, list) else _short(name, value)
+        for name, value in told.items()
+    }
 
 
 def _absent(told: Mapping[str, Any]) -> Content:
@@ -98,8 +137,8 @@ def _is_of_one_frame(name: str) -> bool:
     return name.startswith(tuple(f"{timeframe}." for timeframe in Timeframe))
 
 
-def _swing_labels(trend: Mapping[str, Any]) -> Content:
-    frames = trend["timeframes"].values()
+def _swing_labels(trend: Mapping[str, Any], timeframes: Sequence[Timeframe]) -> Content:
+    frames = [trend["timeframes"][timeframe] for timeframe in timeframes]
     return {side: [" ".join(frame["swing_labels"][side]) for frame in frames] for side in ("highs", "lows")}
 
 
@@ -122,25 +161,36 @@ def _incomplete(snapshot: MarketSnapshot) -> Content:
 
 
 def _nearest(levels: Mapping[str, Any]) -> Content:
-    return {side: _told(levels["nearest"][side]) for side in ("above", "below")}
+    return {
+        side: _columns(levels["nearest"][side], ("level", "price", "distance_atr"))
+        for side in ("above", "below")
+    }
 
 
 def _swings(levels: Mapping[str, Any], decision: Timeframe) -> Content:
     swings = levels["swings"][decision]
-    return {side: _told(swings[side][-SWINGS_TOLD:]) for side in ("highs", "lows")}
+    return {side: _columns(swings[side][-SWINGS_TOLD:], ("price", "touches")) for side in ("highs", "lows")}
 
 
-def _told(prices: Iterable[Mapping[str, Any]]) -> list[Content]:
-    return [{name: _short(value) for name, value in price.items() if name != "at"} for price in prices]
+def _columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Content:
+    """Tell rows of named values as a row for each name: every name once."""
+    return {name: [_named(name, row.get(name)) for row in rows] for name in names}
+
+
+def _named(name: str, value: Any) -> Any:
+    """Leave off when a swing was: its price tells it apart."""
+    if name == "level" and value.startswith(SWING):
+        return value.rpartition("_")[0]
+    return _short(name, value)
 
 
 def _risk(risk: Mapping[str, Any]) -> Content:
     sides = {
-        side: {"stops": _stops(risk[side]), "targets": _told(risk[side]["targets"])}
+        side: {"stops": _stops(risk[side]), "targets": _columns(risk[side]["targets"], ("price", "rr"))}
         for side in ("long", "short")
     }
     return {**sides, **_absent(risk)}
 
 
 def _stops(side: Mapping[str, Any]) -> Content:
-    return {stop["kind"]: _short(stop["price"]) for stop in side["stops"]}
+    return {stop["kind"]: _short("price", stop["price"]) for stop in side["stops"]}

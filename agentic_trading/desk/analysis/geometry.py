@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Literal
 
 from agentic_trading.desk.analysis.context import Context
-from agentic_trading.desk.analysis.judgement import Proposal
 from agentic_trading.llm.reading import Violation
 
 
@@ -27,7 +27,16 @@ class Span:
         )
 
 
-def plan_violations(context: Context, proposal: Proposal, *, rising: bool) -> Iterator[Violation]:
+@dataclass(frozen=True, slots=True)
+class PlanPrices:
+    """The prices of a proposed trade, in the quote currency; `entry` is "market" or a limit price."""
+
+    entry: Literal["market"] | Decimal
+    stop: Decimal
+    target: Decimal
+
+
+def plan_violations(context: Context, proposal: PlanPrices, *, rising: bool) -> Iterator[Violation]:
     """Give what is wrong with the prices of a proposal; `rising` says that it buys.
 
     A limit price is at the last close or on the side that waits for a better price. The stop is on the

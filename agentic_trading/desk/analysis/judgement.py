@@ -1,4 +1,4 @@
-"""What the model gives: one judgement a layer, one over all, and a proposed trade."""
+"""What the model gives: one judgement a layer, one over all, and a choice among trades that code has priced."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,17 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, model_v
 
 
 class Layer(StrEnum):
-    """The layers of a technical analysis that are judged; later releases add patterns, sentiment and others."""
+    """The nine layers of a technical analysis, in the order in which they are told and judged."""
 
     TREND = "trend"
     LEVELS = "levels"
+    PATTERNS = "patterns"
     INDICATORS = "indicators"
+    SENTIMENT = "sentiment"
     RISK = "risk"
     VOLATILITY = "volatility"
+    INTERMARKET = "intermarket"
+    SYSTEM = "system"
 
 
 class Direction(StrEnum):
@@ -32,24 +36,47 @@ class Direction(StrEnum):
         """The direction that contradicts this one; neutral contradicts nothing."""
         return _OPPOSITES.get(self)
 
+    @property
+    def sign(self) -> int:
+        """1 for bullish, -1 for bearish, 0 for neutral."""
+        return _SIGNS[self]
+
 
 _OPPOSITES: Final = {Direction.BULLISH: Direction.BEARISH, Direction.BEARISH: Direction.BULLISH}
+_SIGNS: Final = {Direction.BULLISH: 1, Direction.BEARISH: -1, Direction.NEUTRAL: 0}
 
 Confidence = Literal["high", "medium", "low"]
+
+POINTING: Final = frozenset({
+    Layer.TREND,
+    Layer.PATTERNS,
+    Layer.INDICATORS,
+    Layer.SENTIMENT,
+    Layer.INTERMARKET,
+})
+"""The layers that point somewhere: a positive score is bullish. The others speak for trading now or against it."""
 
 SCORE_RANGES: Final[Mapping[Layer, tuple[int, int]]] = MappingProxyType({
     Layer.TREND: (-2, 2),
     Layer.LEVELS: (0, 2),
+    Layer.PATTERNS: (-2, 2),
     Layer.INDICATORS: (-2, 2),
+    Layer.SENTIMENT: (-1, 1),
     Layer.RISK: (-1, 1),
     Layer.VOLATILITY: (-1, 1),
+    Layer.INTERMARKET: (-1, 1),
+    Layer.SYSTEM: (-1, 1),
 })
-"""How far a layer can speak for the overall direction (positive) or against it (negative)."""
+"""The least and the most that a layer can score."""
 
-MAX_FINDINGS: Final = 4
-FINDING_CHARS: Final = 200
+FINDING_CHARS: Final = 1_000
 RATIONALE_CHARS: Final = 400
+EVIDENCE_PATTERN: Final = r"E[1-9][0-9]?"
 PRICE_PATTERN: Final = r"(0|[1-9][0-9]{0,11})(\.[0-9]{1,18})?"
+
+EntryName = Literal["market", "pullback"]
+StopName = Literal["atr_1.0", "atr_1.5", "atr_2.0", "atr_3.0", "swing"]
+TargetName = Literal["atr_2.0", "atr_3.0", "atr_4.0", "atr_6.0", "level_1", "level_2", "level_3", "level_4"]
 
 _PRICE: Final = re.compile(PRICE_PATTERN)
 
@@ -65,39 +92,57 @@ def _spelled(price: Decimal) -> str:
 
 
 Price = Annotated[Decimal, BeforeValidator(_digits), PlainSerializer(_spelled, when_used="json")]
-"""A price in the quote currency, with the digits that the model wrote."""
-
-
-class Finding(BaseModel, frozen=True, extra="forbid"):
-    """One observation and the evidence (`E1`, `E2`, …) that it rests on."""
-
-    text: str = Field(min_length=1, max_length=FINDING_CHARS)
-    evidence_ids: tuple[str, ...] = Field(min_length=1)
+"""A price in the quote currency, with the digits that it was written with."""
 
 
 class LayerJudgement(BaseModel, frozen=True, extra="forbid"):
-    """What one layer says; `unavailable` means that its numbers were not given."""
+    """What one layer says: a finding, the evidence that it rests on, and a score within its range.
 
-    direction: Direction
+    `more_evidence` is what else it rests on; a question does not ask for it.
+    """
+
+    finding: str = Field(min_length=1, max_length=FINDING_CHARS)
+    evidence: str = Field(pattern=f"^{EVIDENCE_PATTERN}$")
     score: int
+    more_evidence: tuple[Annotated[str, Field(pattern=f"^{EVIDENCE_PATTERN}$")], ...] = ()
+
+    @property
+    def cited(self) -> tuple[str, ...]:
+        """All evidence that the finding rests on."""
+        return (self.evidence, *self.more_evidence)
+
+
+class Proposal(BaseModel, frozen=True, extra="forbid"):
+    """A trade in the overall direction, named from the candidates of the evidence or told in prices.
+
+    Its side, size and reward for risk are not the model's to say. All of it is closed at `target` with a gain, or
+    at `stop` with a loss.
+    """
+
+    entry: EntryName | Price
+    stop: StopName | Price
+    target: TargetName | Price
+    invalidation: str | None = Field(default=None, min_length=1, max_length=200)
+
+
+class Judgement(BaseModel, frozen=True, extra="forbid"):
+    """An answer that fits `cmt_assessment.v2`; what its parts must agree on is in `check_cmt_assessment`.
+
+    A model writes in this order: what each layer says, what they say together, and how it could be traded. A layer
+    that was not asked for is not in `layers`. Where the direction is neutral the plan is not used.
+    """
+
+    layers: Mapping[Layer, LayerJudgement]
+    rationale: str = Field(min_length=1, max_length=RATIONALE_CHARS)
+    direction: Direction
     confidence: Confidence
-    findings: tuple[Finding, ...] = Field(max_length=MAX_FINDINGS)
-    unavailable: bool
-
-
-class Layers(BaseModel, frozen=True, extra="forbid"):
-    """One judgement for each layer, every score within its range of `SCORE_RANGES`."""
-
-    trend: LayerJudgement
-    levels: LayerJudgement
-    indicators: LayerJudgement
-    risk: LayerJudgement
-    volatility: LayerJudgement
+    trade_plan: Proposal | None
 
     def by_layer(self) -> Iterator[tuple[Layer, LayerJudgement]]:
-        """Give every layer with its judgement, in the order of `Layer`."""
+        """Give every judged layer, in the order of `Layer`."""
         for layer in Layer:
-            yield layer, getattr(self, layer)
+            if layer in self.layers:
+                yield layer, self.layers[layer]
 
     @model_validator(mode="after")
     def _scores_in_range(self) -> Self:
@@ -106,28 +151,3 @@ class Layers(BaseModel, frozen=True, extra="forbid"):
             if not least <= judged.score <= most:
                 raise ValueError(f"the score of {layer} is {judged.score}; allowed: {least} to {most}")
         return self
-
-
-class Proposal(BaseModel, frozen=True, extra="forbid"):
-    """A trade in the overall direction; its side, size and reward for risk are not the model's to say.
-
-    All of it is closed at `target` with a gain, or at `stop` with a loss.
-    """
-
-    entry: Literal["market"] | Price
-    stop: Price
-    target: Price
-    invalidation: str = Field(min_length=1, max_length=FINDING_CHARS)
-
-
-class Judgement(BaseModel, frozen=True, extra="forbid"):
-    """An answer that fits `cmt_assessment.v1`; what its parts must agree on is in `check_cmt_assessment`.
-
-    A model writes in this order: first why, then where to, and only then what each layer adds to it.
-    """
-
-    rationale: str = Field(min_length=1, max_length=RATIONALE_CHARS)
-    direction: Direction
-    confidence: Confidence
-    layers: Layers
-    trade_plan: Proposal | None

@@ -6,7 +6,8 @@ from typing import Final, Literal
 
 from pydantic import BaseModel
 
-from agentic_trading.desk.analysis.judgement import Direction, Proposal
+from agentic_trading.desk.analysis.geometry import PlanPrices
+from agentic_trading.desk.analysis.judgement import Direction
 from agentic_trading.desk.instrument import Side
 
 SIDES: Final = {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
@@ -30,23 +31,29 @@ class TradePlan(BaseModel, frozen=True):
 
 
 def trade_plan(
-    symbol: str, direction: Direction, proposal: Proposal, last_close: Decimal
+    symbol: str,
+    direction: Direction,
+    prices: PlanPrices,
+    last_close: Decimal,
+    invalidation: str | None = None,
 ) -> TradePlan | None:
-    """Return the plan that a checked `proposal` makes in `direction`; None where that is neutral."""
+    """Return the plan that checked prices make in `direction`; None where that is neutral.
+
+    `invalidation` is by default a trade at the stop.
+    """
     side = SIDES.get(direction)
     if side is None:
         return None
-    at_market = proposal.entry == "market"
-    entry = last_close if proposal.entry == "market" else proposal.entry
+    entry = last_close if prices.entry == "market" else prices.entry
     return TradePlan(
         symbol=symbol,
         side=side,
-        entry_type="market" if at_market else "limit",
+        entry_type="market" if prices.entry == "market" else "limit",
         entry=entry,
-        stop=proposal.stop,
-        target=proposal.target,
-        risk_reward=risk_reward(entry, proposal.stop, proposal.target),
-        invalidation=proposal.invalidation,
+        stop=prices.stop,
+        target=prices.target,
+        risk_reward=risk_reward(entry, prices.stop, prices.target),
+        invalidation=invalidation or f"a trade at {prices.stop:f}",
     )
 
 

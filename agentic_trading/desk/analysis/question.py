@@ -2,10 +2,11 @@
 
 from decimal import Decimal
 
-from agentic_trading.desk.analysis.context import LAYER_SOURCES, Context, Limits, Prompting
-from agentic_trading.desk.analysis.evidence import layer_evidence
+from agentic_trading.desk.analysis.context import LAYER_SOURCES, Context, Limits, Prompting, is_available
+from agentic_trading.desk.analysis.evidence import layer_evidence, timeframes_told
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
-from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.analysis.schema import asked_schema
+from agentic_trading.desk.analysis.track import TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.rounding import price
 from agentic_trading.desk.market.snapshot import BASE, MarketSnapshot
@@ -23,8 +24,12 @@ def put_question(
     *,
     position: Position | None,
     limits: Limits,
+    record: TrackRecord | None = None,
 ) -> EnvelopeBuilder:
-    """Give an envelope everything that the answer depends on; equal markets give equal requests.
+    """Give an envelope everything that the answer depends on; equal markets and records give equal requests.
+
+    All nine layers have their evidence, in the order of `Layer`; one that can tell nothing says why, and is not
+    asked for. Without a `record` the agent has none yet.
 
     Everything in it is as old as the newest bar of the snapshot, and is refused at `build()` if that bar
     closes after `snapshot.as_of`. The decision timeframe must have an ATR; a trigger sees to it.
@@ -32,11 +37,13 @@ def put_question(
     context = market_context(snapshot, trigger, position=position, limits=limits)
     builder.for_analysis()
     builder.with_instructions(CMT_ASSESSMENT_PROMPT.text, prompt_version=CMT_ASSESSMENT_PROMPT.version)
-    builder.with_output_schema(CMT_ASSESSMENT_SCHEMA)
     builder.with_subject(snapshot.symbol, step=STEP)
     builder.with_as_of(snapshot.as_of)
     builder.with_context(context.model_dump(mode="json", exclude_none=True), as_of=snapshot.available_at)
-    evidence = layer_evidence(snapshot)
+    evidence = layer_evidence(snapshot, record or TrackRecord(snapshot.decision))
+    builder.with_output_schema(
+        asked_schema(frozenset(layer for layer, content in evidence.items() if is_available(content)))
+    )
     for source, layer in LAYER_SOURCES.items():
         builder.add_evidence(source, evidence[layer], available_at=snapshot.available_at)
     return builder
@@ -53,7 +60,7 @@ def market_context(
     return Context(
         symbol=snapshot.symbol,
         decision_timeframe=snapshot.decision,
-        timeframes=tuple(snapshot.frames),
+        timeframes=timeframes_told(snapshot),
         last_close=last_close(snapshot),
         atr=Decimal(str(price(snapshot.frames[snapshot.decision].volatility.atr_14))),
         prompted_by=Prompting(kind=trigger.kind, detail=trigger.detail),

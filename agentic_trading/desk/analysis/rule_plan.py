@@ -1,58 +1,49 @@
-"""The trade that the rules propose: in at the market, out at an ATR stop, or at a level or a multiple of the risk."""
+"""The trade that the rules propose: in at the market, out at an ATR stop, or at a level or a multiple of the ATR."""
 
 from decimal import Decimal
 from typing import Final
 
+from agentic_trading.desk.analysis.candidates import Candidates, candidates
 from agentic_trading.desk.analysis.context import Context
-from agentic_trading.desk.analysis.judgement import Layer, Proposal
+from agentic_trading.desk.analysis.judgement import Layer, Proposal, StopName, TargetName
 from agentic_trading.desk.analysis.sheet import Sheet
 
-STOP: Final = "atr_1.5"
-NEAR_R: Final = Decimal(1)
-FAR_R: Final = Decimal("2.5")
+STOP: Final[StopName] = "atr_1.5"
+FAR: Final[TargetName] = "atr_4.0"
+LEVELS: Final[tuple[TargetName, ...]] = ("level_1", "level_2", "level_3", "level_4")
 
 
 def propose(sheet: Sheet, *, rising: bool) -> Proposal | None:
     """Return a plan that buys if `rising`, else sells; None if the evidence gives no stop within the limits.
 
-    The stop is the candidate of 1.5 ATR. The target is the nearest level told that pays 1 R or more, but no
-    further than 2.5 R, nor beyond the limits of the context; 2.5 R where no level pays.
+    The stop is the candidate of 1.5 ATR. The target is the nearest level told that pays for it, but no further than
+    4 ATR; 4 ATR where none does.
     """
-    told = sheet.told(Layer.RISK).get(_side(rising=rising))
-    if told is None:
+    named = candidates(sheet.context, sheet.told(Layer.RISK), rising=rising)
+    reach = _reach(sheet.context)
+    if STOP not in named.stops or not 0 < _distance(sheet, named.stops[STOP]) <= reach:
         return None
-    entry, stop = sheet.context.last_close, _exact(told["stops"][STOP])
-    risk, reach = abs(entry - stop), _reach(sheet.context)
-    if not 0 < risk <= reach:
+    if _distance(sheet, named.targets[FAR]) > reach:
         return None
-    far = entry + (1 if rising else -1) * min(FAR_R * risk, reach)
-    level = level_that_pays(sheet, stop, rising=rising)
-    return Proposal(
-        entry="market",
-        stop=stop,
-        target=far if level is None else min(far, level, key=lambda price: abs(price - entry)),
-        invalidation=f"a trade at {stop:f}, the stop of 1.5 ATR",
-    )
+    return Proposal(entry="market", stop=STOP, target=_level_that_pays(sheet, named) or FAR)
 
 
-def level_that_pays(sheet: Sheet, stop: Decimal, *, rising: bool) -> Decimal | None:
-    """Return the nearest level told that pays 1 R or more against `stop`; None if none within the limits does."""
-    entry, reach = sheet.context.last_close, _reach(sheet.context)
-    least = NEAR_R * abs(entry - stop)
-    levels = sheet.told(Layer.RISK).get(_side(rising=rising), {}).get("targets", ())
-    prices = (_exact(level["price"]) for level in levels)
-    return next((price for price in prices if least <= abs(price - entry) <= reach), None)
+def level_pays(sheet: Sheet, *, rising: bool) -> bool:
+    """Tell whether a level told pays at least as much as the stop risks, within 4 ATR."""
+    named = candidates(sheet.context, sheet.told(Layer.RISK), rising=rising)
+    return STOP in named.stops and _level_that_pays(sheet, named) is not None
 
 
-def _side(*, rising: bool) -> str:
-    return "long" if rising else "short"
+def _level_that_pays(sheet: Sheet, named: Candidates) -> TargetName | None:
+    least, most = (_distance(sheet, price) for price in (named.stops[STOP], named.targets[FAR]))
+    levels = (name for name in LEVELS if name in named.targets)
+    return next((name for name in levels if least <= _distance(sheet, named.targets[name]) <= most), None)
+
+
+def _distance(sheet: Sheet, price: Decimal) -> Decimal:
+    return abs(price - sheet.context.last_close)
 
 
 def _reach(context: Context) -> Decimal:
     percent = context.last_close * context.limits.max_distance_percent / 100
     return min(percent, context.atr * context.limits.max_distance_atr)
-
-
-def _exact(number: float) -> Decimal:
-    """Return a rounded number of the evidence with the digits that it is told with."""
-    return Decimal(repr(number))

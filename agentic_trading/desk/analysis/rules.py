@@ -3,19 +3,21 @@
 Nothing here was fitted to data: the thresholds are textbook values or round numbers.
 """
 
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
+from agentic_trading.desk.analysis.context import is_available
 from agentic_trading.desk.analysis.judgement import (
     Confidence,
     Direction,
-    Finding,
     Judgement,
     Layer,
     LayerJudgement,
-    Layers,
     Proposal,
 )
-from agentic_trading.desk.analysis.rule_plan import STOP, level_that_pays, propose
+from agentic_trading.desk.analysis.rule_plan import FAR, STOP, level_pays, propose
+from agentic_trading.desk.analysis.schema import ASKED_CHARS
 from agentic_trading.desk.analysis.sheet import Sheet
 from agentic_trading.llm.envelope import LLMEnvelope
 
@@ -23,130 +25,172 @@ LEAN_TO_ACT: Final = 2
 RSI_UNDECIDED: Final = (45, 55)
 RSI_STRETCHED: Final = (25, 75)
 ADX_TRENDING: Final = 20
+TAKERS_BALANCED: Final = (48, 52)
 SHELTER_ATR: Final = 1.0
 ROOM_ATR: Final = 0.5
+PROFITABLE: Final = 1.25
+LOSING: Final = 0.8
 
 SIGNS: Final = {"up": 1, "down": -1}
+QUADRANTS: Final = {"leading": 1, "lagging": -1}
 REGIME_SCORES: Final = {"normal": 1, "extreme": -1}
+UNUSED: Final = Proposal(entry="market", stop=STOP, target=FAR)
+"""What stands in a neutral answer, where nobody looks at it."""
 CONFIDENCES: Final[tuple[Confidence, ...]] = ("low", "medium", "high")
+
+
+class Said(NamedTuple):
+    """A layer's score, and what of the evidence it rests on."""
+
+    score: int
+    text: str
 
 
 def cmt_assessment_rule(envelope: LLMEnvelope) -> str:
     """Answer the analyst's question; equal context and evidence give equal text.
 
-    Trend and indicators lean from -2 (bearish) to 2 (bullish) each. A sum of 2 or more either way makes the
-    direction, if there is a stop within the limits; otherwise it is neutral, and no layer scores for or
-    against it. Raises pydantic's `ValidationError` for an envelope that is not the analyst's.
+    Trend and indicators lean from -2 (bearish) to 2 (bullish) each, patterns, behaviour and the second market are
+    scored beside them. A sum of trend and indicators of 2 or more either way makes the direction, if there is a
+    stop within the limits; otherwise it is neutral. Raises pydantic's `ValidationError` for an envelope that is not
+    the analyst's.
     """
     sheet = Sheet.of(envelope)
-    trend, momentum = _trend_lean(sheet), _momentum_lean(sheet)
+    trend, momentum = _trend(sheet).score, _momentum(sheet).score
     lean = trend + momentum
-    plan = propose(sheet, rising=lean > 0) if abs(lean) >= LEAN_TO_ACT else None
-    sign = _sign(lean) if plan else 0
+    sign = _sign(lean) if abs(lean) >= LEAN_TO_ACT else 0
+    plan = propose(sheet, rising=sign > 0) if sign else None
+    sign = sign if plan else 0
     return Judgement(
+        layers={
+            layer: _judged(sheet, layer, say(sheet, sign))
+            for layer, say in SAYING.items()
+            if layer in sheet.evidence and is_available(sheet.told(layer))
+        },
         rationale=f"trend leans {trend:+d}, indicators {momentum:+d}; it takes {LEAN_TO_ACT} together to act",
-        direction=_direction(sign),
+        direction=(Direction.NEUTRAL, Direction.BULLISH, Direction.BEARISH)[sign],
         confidence=CONFIDENCES[max(0, abs(lean) - LEAN_TO_ACT)],
-        layers=Layers(
-            trend=_layer(sheet, Layer.TREND, trend, trend * sign, _trend_text(sheet)),
-            levels=_levels(sheet, sign),
-            indicators=_layer(sheet, Layer.INDICATORS, momentum, momentum * sign, _momentum_text(sheet)),
-            risk=_risk(sheet, plan, sign),
-            volatility=_volatility(sheet, sign),
-        ),
-        trade_plan=plan,
-    ).model_dump_json()
+        trade_plan=plan or UNUSED,
+    ).model_dump_json(exclude_defaults=True)
+
+
+def _judged(sheet: Sheet, layer: Layer, said: Said) -> LayerJudgement:
+    return LayerJudgement(
+        finding=said.text[:ASKED_CHARS], evidence=sheet.evidence[layer].name, score=said.score
+    )
 
 
 def _sign(number: float) -> int:
     return (number > 0) - (number < 0)
 
 
-def _direction(lean: int) -> Direction:
-    return (Direction.NEUTRAL, Direction.BULLISH, Direction.BEARISH)[_sign(lean)]
-
-
-def _trend_lean(sheet: Sheet) -> int:
+def _trend(sheet: Sheet, _sign_of_all: int = 0) -> Said:
     """One step for the decision timeframe, one for the next longer or, where that has no trend yet, the structure."""
     here, above = [*sheet.row(Layer.TREND, "direction"), None, None][:2]
-    second = sheet.here(Layer.TREND, "structure") if above is None else above
-    return SIGNS.get(here, 0) + SIGNS.get(second, 0)
-
-
-def _trend_text(sheet: Sheet) -> str:
-    here, above = [*sheet.row(Layer.TREND, "direction"), None, None][:2]
     structure = sheet.here(Layer.TREND, "structure")
+    lean = SIGNS.get(here, 0) + SIGNS.get(structure if above is None else above, 0)
     frame = sheet.context.decision_timeframe
-    return f"{frame} points {_said(here)}, the next longer {_said(above)}; structure of {frame}: {_said(structure)}"
+    return Said(
+        lean, f"{frame} points {_told(here)}, the next longer {_told(above)}; structure {_told(structure)}"
+    )
 
 
-def _momentum_lean(sheet: Sheet) -> int:
+def _momentum(sheet: Sheet, _sign_of_all: int = 0) -> Said:
     """One step each for RSI, MACD histogram and, in a trend, the sides of ADX; 2 at most either way."""
-    rsi, histogram, adx, plus, minus = _momentum(sheet)
+    measures = ("rsi_14", "macd_histogram", "adx_14", "plus_di_14", "minus_di_14")
+    rsi, histogram, adx, plus, minus = (sheet.here(Layer.INDICATORS, measure) for measure in measures)
     steps = _sign(histogram or 0)
     if rsi is not None and RSI_STRETCHED[0] <= rsi <= RSI_STRETCHED[1]:
         steps += (rsi > RSI_UNDECIDED[1]) - (rsi < RSI_UNDECIDED[0])
     if adx is not None and adx >= ADX_TRENDING:
         steps += _sign(plus - minus)
-    return max(-2, min(2, steps))
+    text = f"RSI {_told(rsi)}, MACD histogram {_told(histogram)}, ADX {_told(adx)}"
+    return Said(max(-2, min(2, steps)), f"{text}, +DI {_told(plus)}, -DI {_told(minus)}")
 
 
-def _momentum_text(sheet: Sheet) -> str:
-    rsi, histogram, adx, plus, minus = map(_said, _momentum(sheet))
-    return f"RSI {rsi}, MACD histogram {histogram}, ADX {adx} with +DI {plus} and -DI {minus}"
-
-
-def _momentum(sheet: Sheet) -> list[Any]:
-    measures = ("rsi_14", "macd_histogram", "adx_14", "plus_di_14", "minus_di_14")
-    return [sheet.here(Layer.INDICATORS, measure) for measure in measures]
-
-
-def _levels(sheet: Sheet, sign: int) -> LayerJudgement:
+def _levels(sheet: Sheet, sign: int) -> Said:
     """One point for a level close behind the price, one for room ahead of it."""
     told = sheet.told(Layer.LEVELS)
-    above, below = (next(iter(told.get(side, ())), None) for side in ("above", "below"))
+    above, below = (_nearest(told[side]) for side in ("above", "below"))
     ahead, behind = (above, below) if sign > 0 else (below, above)
-    sheltered = behind is not None and abs(behind["distance_atr"]) <= SHELTER_ATR
-    has_room = ahead is None or abs(ahead["distance_atr"]) >= ROOM_ATR
-    score = sheltered + has_room if sign else 0
-    text = f"nearest above: {_level_said(above)}; nearest below: {_level_said(below)}"
-    return _layer(sheet, Layer.LEVELS, sign if score == 2 else 0, score, text)
+    sheltered = behind is not None and abs(behind.distance_atr) <= SHELTER_ATR
+    has_room = ahead is None or abs(ahead.distance_atr) >= ROOM_ATR
+    text = f"above {_level_told(above)}; below {_level_told(below)}"
+    return Said(sheltered + has_room if sign else 0, text)
 
 
-def _risk(sheet: Sheet, plan: Proposal | None, sign: int) -> LayerJudgement:
+def _patterns(sheet: Sheet, _sign_of_all: int) -> Said:
+    """One step for the latest break of the decision timeframe, one for the next longer one's."""
+    frames = {name: found for name, found in sheet.told(Layer.PATTERNS).items() if "break" in found}
+    breaks = [found["break"] for found in frames.values()]
+    lean = sum(SIGNS[broken.split()[1]] for broken in breaks)
+    return Said(lean, "; ".join(f"{name} {found['break']}" for name, found in frames.items()) or "no break")
+
+
+def _sentiment(sheet: Sheet, _sign_of_all: int) -> Said:
+    """One step where takers lean to one side."""
+    share, streak = (sheet.here(Layer.SENTIMENT, measure) for measure in ("taker_buy_20_pct", "streak"))
+    lean = 0 if share is None else (share > TAKERS_BALANCED[1]) - (share < TAKERS_BALANCED[0])
+    return Said(lean, f"buyers took {_told(share)} % of 20 bars; streak {_told(streak)}")
+
+
+def _risk(sheet: Sheet, sign: int) -> Said:
     """One point if a level pays for the stop."""
     told = sheet.told(Layer.RISK)
     long, short = (told.get(side, {}).get("stops", {}).get(STOP) for side in ("long", "short"))
-    text = f"stop {STOP}: {_said(long)} for a long, {_said(short)} for a short"
-    pays = plan is not None and level_that_pays(sheet, plan.stop, rising=sign > 0) is not None
-    return _layer(sheet, Layer.RISK, 0, int(pays), text)
+    pays = sign != 0 and level_pays(sheet, rising=sign > 0)
+    return Said(int(pays), f"stop {STOP}: {_told(long)} for a long, {_told(short)} for a short")
 
 
-def _volatility(sheet: Sheet, sign: int) -> LayerJudgement:
+def _volatility(sheet: Sheet, sign: int) -> Said:
     """One point for normal volatility, one off for extreme."""
     regime, atr_pct = (sheet.here(Layer.VOLATILITY, measure) for measure in ("regime", "atr_pct"))
-    frame = sheet.context.decision_timeframe
-    text = f"volatility of {frame}: {_said(regime)}; ATR is {_said(atr_pct)} % of the price"
-    return _layer(sheet, Layer.VOLATILITY, 0, REGIME_SCORES.get(regime, 0) if sign else 0, text)
+    text = f"volatility is {_told(regime)}; ATR is {_told(atr_pct)} % of the price"
+    return Said(REGIME_SCORES.get(regime, 0) if sign else 0, text)
 
 
-def _layer(sheet: Sheet, layer: Layer, lean: int, score: int, text: str) -> LayerJudgement:
-    if layer not in sheet.evidence:
-        return LayerJudgement(
-            direction=Direction.NEUTRAL, score=0, confidence="low", findings=(), unavailable=True
-        )
-    return LayerJudgement(
-        direction=_direction(lean),
-        score=score,
-        confidence=CONFIDENCES[abs(score)],
-        findings=(Finding(text=text, evidence_ids=(sheet.evidence[layer].name,)),),
-        unavailable=False,
-    )
+def _intermarket(sheet: Sheet, _sign_of_all: int) -> Said:
+    """One step for a market that leads the second one, one against for a market that lags."""
+    told = sheet.told(Layer.INTERMARKET)
+    return Said(QUADRANTS.get(told["quadrant"], 0), f"{told['quadrant']} beside {told['beside']}")
 
 
-def _level_said(level: dict[str, Any] | None) -> str:
-    return "none" if level is None else f"{level['level']} at {level['price']}"
+def _system(sheet: Sheet, sign: int) -> Said:
+    """One point for a record that pays, one off for one that does not."""
+    told = sheet.told(Layer.SYSTEM)
+    factor = told.get("profit_factor")
+    score = 0 if factor is None or not sign else (factor >= PROFITABLE) - (factor <= LOSING)
+    return Said(score, f"profit factor {_told(factor)}, hit rate {_told(told['hit_rate_pct'])} %")
 
 
-def _said(value: Any) -> str:
+SAYING: Final[Mapping[Layer, Callable[[Sheet, int], Said]]] = MappingProxyType({
+    Layer.TREND: _trend,
+    Layer.LEVELS: _levels,
+    Layer.PATTERNS: _patterns,
+    Layer.INDICATORS: _momentum,
+    Layer.SENTIMENT: _sentiment,
+    Layer.RISK: _risk,
+    Layer.VOLATILITY: _volatility,
+    Layer.INTERMARKET: _intermarket,
+    Layer.SYSTEM: _system,
+})
+
+
+class Near(NamedTuple):
+    """The nearest level on one side."""
+
+    name: str
+    price: float
+    distance_atr: float
+
+
+def _nearest(side: Mapping[str, Any]) -> Near | None:
+    rows = zip(side["level"], side["price"], side["distance_atr"], strict=True)
+    return next((Near(*row) for row in rows), None)
+
+
+def _level_told(level: Near | None) -> str:
+    return "none" if level is None else f"{level.name} at {level.price}"
+
+
+def _told(value: Any) -> str:
     return "not available" if value is None else str(value)

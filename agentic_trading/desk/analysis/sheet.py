@@ -27,9 +27,9 @@ class Sheet:
 
     def row(self, layer: Layer, measure: str) -> list[Any]:
         """Return a measure on the decision timeframe and those above it, shortest first, as far as it is told."""
-        told, decision = self.told(layer), self.context.decision_timeframe
-        frames = told.get("of", [])
-        return told[measure][frames.index(decision) :] if decision in frames else []
+        frames, decision = self.context.timeframes, self.context.decision_timeframe
+        row: list[Any] = self.told(layer).get(measure, [])
+        return row[frames.index(decision) :] if decision in frames else []
 
     def here(self, layer: Layer, measure: str) -> Any:
         """Return a measure on the decision timeframe."""

@@ -7,8 +7,11 @@ from enum import StrEnum
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.gauges.momentum import MomentumGauge, MomentumReading
+from agentic_trading.desk.market.gauges.patterns import PatternGauge, PatternReading
+from agentic_trading.desk.market.gauges.sentiment import SentimentGauge, SentimentReading
 from agentic_trading.desk.market.gauges.trend import TrendGauge, TrendReading
 from agentic_trading.desk.market.gauges.volatility import VolatilityGauge, VolatilityReading
+from agentic_trading.desk.market.indicators.candles import Prices
 from agentic_trading.desk.market.indicators.swings import Structure, Swing, Swings
 from agentic_trading.desk.market.resample import ClosedBar
 
@@ -39,6 +42,8 @@ class Frame:
     trend: TrendReading
     momentum: MomentumReading
     volatility: VolatilityReading
+    patterns: PatternReading
+    sentiment: SentimentReading
     swing_highs: tuple[Swing, ...]
     swing_lows: tuple[Swing, ...]
     structure: Structure | None
@@ -79,7 +84,10 @@ class Frame:
 class FrameGauge:
     """Measure one timeframe bar by bar."""
 
-    __slots__ = ("_bars", "_last", "_momentum", "_swings", "_timeframe", "_touches", "_trend", "_volatility")
+    __slots__ = (
+        "_bars", "_last", "_momentum", "_patterns", "_sentiment", "_swings", "_timeframe", "_touches",
+        "_trend", "_volatility",
+    )  # fmt: skip
 
     def __init__(self, timeframe: Timeframe) -> None:
         self._timeframe = timeframe
@@ -88,34 +96,42 @@ class FrameGauge:
         self._trend = TrendGauge()
         self._momentum = MomentumGauge()
         self._volatility = VolatilityGauge()
+        self._patterns = PatternGauge()
+        self._sentiment = SentimentGauge()
         self._swings = Swings(SWING_WING, SWINGS_KEPT)
         self._touches: deque[tuple[float, float]] = deque(maxlen=TOUCH_BARS)
 
     def update(self, closed: ClosedBar) -> None:
         """Take the next closed bar of this timeframe."""
         bar = closed.bar
-        high, low, close = float(bar.high), float(bar.low), float(bar.close)
+        opened, high, low, close = map(float, (bar.open, bar.high, bar.low, bar.close))
         self._bars += 1
         self._last = closed
-        self._trend.update(float(bar.open), high, low, close, float(bar.volume))
+        self._trend.update(opened, high, low, close, float(bar.volume))
         self._momentum.update(high, low, close)
         self._volatility.update(high, low, close)
         self._swings.update(bar.close_time, high, low)
+        self._patterns.update(Prices(opened, high, low, close), self._swings.highs, self._swings.lows)
+        self._sentiment.update(bar)
         self._touches.append((high, low))
 
     def read(self) -> Frame | None:
         """Return the frame as of the last closed bar; None before the first."""
         if self._last is None:
             return None
+        volatility = self._volatility.read()
+        highs, lows = self._swings.highs, self._swings.lows
         return Frame(
             timeframe=self._timeframe,
             last=self._last,
             bars=self._bars,
             trend=self._trend.read(),
             momentum=self._momentum.read(),
-            volatility=self._volatility.read(),
-            swing_highs=self._swings.highs,
-            swing_lows=self._swings.lows,
+            volatility=volatility,
+            patterns=self._patterns.read(volatility.atr_14, highs, lows),
+            sentiment=self._sentiment.read(),
+            swing_highs=highs,
+            swing_lows=lows,
             structure=self._swings.structure,
             touch_highs=tuple(high for high, _ in self._touches),
             touch_lows=tuple(low for _, low in self._touches),

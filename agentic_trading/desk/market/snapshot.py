@@ -7,12 +7,16 @@ from datetime import datetime
 from typing import Any
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.beside import CLOSES_KEPT, Close, SecondMarket
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
 from agentic_trading.desk.market.frame import Frame, FrameGauge
 from agentic_trading.desk.market.indicators.volume import VolumeProfile
 from agentic_trading.desk.market.layers.indicators import indicators_layer
+from agentic_trading.desk.market.layers.intermarket import intermarket_layer
 from agentic_trading.desk.market.layers.levels import levels_layer
+from agentic_trading.desk.market.layers.patterns import patterns_layer
 from agentic_trading.desk.market.layers.risk import risk_layer
+from agentic_trading.desk.market.layers.sentiment import sentiment_layer
 from agentic_trading.desk.market.layers.trend import trend_layer
 from agentic_trading.desk.market.layers.volatility import volatility_layer
 from agentic_trading.desk.market.levels import LevelBook, level_book
@@ -29,7 +33,8 @@ class MarketSnapshot:
 
     `last` is the close of the newest bar and `available_at` its close time, never after `as_of`. `frames`
     holds the timeframes that have a closed bar, shortest first. Distances and stops are measured in ATR of
-    the `decision` timeframe. A snapshot does not change when its view goes on.
+    the `decision` timeframe, whose last closes are `closes`; those of the second market at the same moment, if
+    there is one, are in `beside`. A snapshot does not change when its view goes on.
     """
 
     symbol: str
@@ -39,11 +44,14 @@ class MarketSnapshot:
     last: float
     frames: Mapping[Timeframe, Frame]
     levels: LevelBook
+    closes: tuple[Close, ...] = ()
+    beside: SecondMarket | None = None
 
     def layer_inputs(self) -> dict[str, dict[str, Any]]:
         """Return what the layers of an analysis are told, as plain JSON values.
 
-        Keys: `trend`, `levels`, `indicators`, `risk`, `volatility`. Prices and distances between prices have
+        Keys: `trend`, `levels`, `patterns`, `indicators`, `sentiment`, `risk`, `volatility`, `intermarket`;
+        the ninth layer, an agent's own record, is not the market's. Prices and distances between prices have
         8 significant digits, everything else 5; no number is NaN or infinite. What cannot be told is
         left out and named with its reason in `not_available` of its layer. Times are UTC with a `Z`.
         """
@@ -51,9 +59,12 @@ class MarketSnapshot:
         return {
             "trend": trend_layer(frames),
             "levels": levels_layer(frames, self.levels, last=last, decision=decision),
+            "patterns": patterns_layer(frames),
             "indicators": indicators_layer(frames),
+            "sentiment": sentiment_layer(frames),
             "risk": risk_layer(self.levels, frames.get(decision), last=last, decision=decision),
             "volatility": volatility_layer(frames),
+            "intermarket": intermarket_layer(self.closes, self.beside, decision=decision),
         }
 
 
@@ -67,6 +78,7 @@ class MarketView:
         self._gauges = {timeframe: FrameGauge(timeframe) for timeframe in Timeframe}
         self._profile = VolumeProfile(PROFILE_BARS)
         self._days: deque[ClosedBar] = deque(maxlen=DAYS_KEPT)
+        self._closes: deque[Close] = deque(maxlen=CLOSES_KEPT)
         self._newest: Bar | None = None
         self._pushed = 0
 
@@ -93,12 +105,21 @@ class MarketView:
             self._gauges[each.bar.timeframe].update(each)
             if each.bar.timeframe is Timeframe.D1:
                 self._days.append(each)
+            if each.bar.timeframe is self._decision:
+                self._closes.append(Close(each.bar.close_time, float(each.bar.close)))
         self._profile.update(float(bar.high), float(bar.low), float(bar.volume))
         return tuple(closed)
 
-    def snapshot(self, as_of: datetime | None = None) -> MarketSnapshot:
-        """Return the market as of a moment, by default the close of the newest bar.
+    def second_market(self, as_of: datetime) -> SecondMarket:
+        """Return this market as the one beside another, as of a moment: nothing that closes after it."""
+        return SecondMarket(self._symbol, tuple(self._closes)).until(as_of)
 
+    def snapshot(
+        self, as_of: datetime | None = None, *, beside: SecondMarket | None = None
+    ) -> MarketSnapshot:
+        """Return the market as of a moment, by default the close of the newest bar, with another one `beside` it.
+
+        The other market's closes must be those of the same decision timeframe; later ones are not looked at.
         Raises `UnclosedBarError` if a bar that was pushed closes after `as_of`, `NoBarsError` before the
         first one.
         """
@@ -125,6 +146,8 @@ class MarketView:
                 decision=self._decision,
                 as_of=moment,
             ),
+            closes=tuple(self._closes),
+            beside=None if beside is None else beside.until(moment),
         )
 
     def _check(self, bar: Bar, as_of: datetime | None) -> None:

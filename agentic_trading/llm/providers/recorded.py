@@ -1,8 +1,7 @@
 """Answers of an earlier run, served again: no network, and a miss is an error."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
 
 from typing_extensions import override
 
@@ -11,7 +10,6 @@ from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.records import Records
 from agentic_trading.llm.result import LLMResult
 
 
@@ -31,9 +29,6 @@ class RecordedKey:
 
 _MISSES_KEPT = 10_000  # where every call may be a new one, every call is a miss
 
-Lookup = Callable[[str, int], Awaitable[Sequence[LLMInteraction]]]
-"""Give all recorded attempts at a request hash and occurrence, oldest first."""
-
 
 class RecordedAnswers:
     """Serve recorded attempts by request hash, occurrence and attempt; use it as a provider, or ask `find`.
@@ -42,34 +37,27 @@ class RecordedAnswers:
     failure. Where a key was recorded more than once, the attempt at the very same envelope is taken, else the first.
     """
 
-    def __init__(self, interactions: Iterable[LLMInteraction] = (), *, lookup: Lookup | None = None) -> None:
+    def __init__(self, interactions: Iterable[LLMInteraction]) -> None:
         self._known: dict[tuple[str, int], list[LLMInteraction]] = {}
         for interaction in interactions:
             envelope = interaction.envelope
             self._known.setdefault((envelope.request_hash, envelope.occurrence), []).append(interaction)
-        self._lookup = lookup or self._in_memory
         self._served: set[RecordedKey] = set()
         self._missed: set[RecordedKey] = set()
-
-    @classmethod
-    def from_records(cls, records: Records) -> Self:
-        """Serve what a log holds at the moment of asking; `unused` then knows nothing."""
-        return cls(lookup=records.by_request)
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
         """Return what this attempt gave when it was recorded, or None."""
         key = RecordedKey(envelope.request_hash, envelope.occurrence, attempt)
         found = [
             interaction
-            for interaction in await self._lookup(key.request_hash, key.occurrence)
+            for interaction in self._known.get((key.request_hash, key.occurrence), ())
             if interaction.result.attempt_number == attempt
         ]
         if not found:
             if len(self._missed) < _MISSES_KEPT:
                 self._missed.add(key)
             return None
-        if self._known:
-            self._served.add(key)
+        self._served.add(key)
         same = [one for one in found if one.envelope.envelope_id == envelope.envelope_id]
         return (same or found)[0].result
 
@@ -121,9 +109,6 @@ class RecordedAnswers:
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to give back."""
-
-    async def _in_memory(self, request_hash: str, occurrence: int) -> Sequence[LLMInteraction]:
-        return self._known.get((request_hash, occurrence), ())
 
 
 def _was_answered(result: LLMResult) -> bool:

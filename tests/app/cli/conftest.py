@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import structlog
 
 from agentic_trading.app.cli.main import main
+from tests.app.logging_kept import logging_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ Command = Callable[..., Ended]
 
 @pytest.fixture(autouse=True)
 def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Start in an empty folder with an empty environment, and leave no logging behind."""
+    """Start in an empty folder with an empty environment, and leave logging as it was."""
     for name in ("STORE", "RUNS", "MODELS_FILE", "LOG_LEVEL", "LOG_FORMAT"):
         monkeypatch.delenv(f"AGENTIC_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
-    yield
-    structlog.reset_defaults()
+    with logging_kept():
+        yield
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a session with a fill; tests read it and change only copies of it."""
     folder = tmp_path_factory.mktemp("runs") / "first"
-    with pytest.raises(SystemExit) as left:
+    with logging_kept(), pytest.raises(SystemExit) as left:
         main(["run", "--data", "btcusdt-5m", "--bars", "500", "--out", str(folder)])
     assert not left.value.code
     return folder

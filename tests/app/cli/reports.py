@@ -5,7 +5,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from agentic_trading.app.report import DataReport, OpenPosition, RunReport, WorkingOrder
+from agentic_trading.app.report import DataReport, FillingCost, OpenPosition, RunReport, WorkingOrder
+from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
+from agentic_trading.desk.instrument import Side
 
 
 def report(**changes: Any) -> RunReport:
@@ -41,6 +43,11 @@ def report(**changes: Any) -> RunReport:
         "equity_end": Decimal("9987.50"),
         "buy_and_hold_pnl": Decimal("310.00"),
         "market_now_pnl": Decimal("-15.75"),
+        "shortfall": FillingCost(
+            total=shortfall(),
+            market_now=TotalShortfall(total_bps=Decimal("7.5")),
+            intents=[sent("1.4", price_cost="0.01"), sent("5.3", price_cost="3.50"), sent(None)],
+        ),
         "knowledge": {"unknown": 21},
         "assumed": ["fees of 2 bps", "no latency"],
         "log": Path("runs/demo/interactions.jsonl"),
@@ -50,6 +57,34 @@ def report(**changes: Any) -> RunReport:
         "interrupted": False,
     }
     return RunReport(**{**fields, **changes})
+
+
+def shortfall() -> TotalShortfall:
+    """Return what filling has cost in all."""
+    return TotalShortfall(
+        arrival_value=Decimal(14_000),
+        price_cost=Decimal("3.51"),
+        fees=Decimal("1.25"),
+        total_bps=Decimal("3.4000"),
+        whole=1,
+        in_part=1,
+        not_at_all=1,
+    )
+
+
+def sent(total_bps: str | None, *, price_cost: str = "0") -> Shortfall:
+    """Return what filling one intent has cost; None if nothing of it was filled."""
+    return Shortfall(
+        intent_id="i-1",
+        symbol="BTCUSDT",
+        side=Side.BUY,
+        filled=Decimal(total_bps is not None) / 4,
+        unfilled=Decimal(0),
+        arrival_value=Decimal(7_000),
+        price_cost=Decimal(price_cost),
+        fees=Decimal("0.5"),
+        total_bps=None if total_bps is None else Decimal(total_bps),
+    )
 
 
 def held(**changes: Any) -> OpenPosition:

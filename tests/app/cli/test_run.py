@@ -1,5 +1,6 @@
 """`run` makes a session, says what it came to, and refuses what cannot be run."""
 
+import asyncio
 import fcntl
 import json
 import os
@@ -18,9 +19,11 @@ import typer
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.run import folder_for, usd_amount
+from agentic_trading.app.options import WARM_UP_BARS
 from agentic_trading.app.report import RunReport
 from agentic_trading.desk.market.samples import SAMPLES
 from tests.app.cli.conftest import Command
+from tests.flows.sessions import ran
 
 HEADER = "open_time,open,high,low,close,volume"
 ROWS = [
@@ -273,10 +276,21 @@ def test_a_run_that_has_ended_goes_on_when_there_are_more_bars(more: list[str], 
 
 
 def test_a_run_that_ended_at_its_limit_goes_on_beyond_it(command: Command) -> None:
-    command("run", "--data", bars_file(*ROWS), "--bars", "2", "--out", "out")
+    words = ["run", "--data", "btcusdt-5m", "--out", "out"]
+    command(*words, "--bars", 2)
 
-    assert command("run", "--data", "abc-5m.csv", "--bars", "1", "--out", "out", "--resume").code == 2
-    assert "3 bars" in command("run", "--data", "abc-5m.csv", "--out", "out", "--resume").out
+    fewer, more = (command(*words, "--resume", "--bars", bars) for bars in (1, 3))
+
+    assert (fewer.code, "--bars is 1; allowed: 2 and more" in fewer.err) == (ExitCode.BAD_INPUT, True)
+    assert f"{WARM_UP_BARS + 3} bars" in more.out
+
+
+def test_the_first_bar_that_counts_is_the_first_at_which_an_analyst_is_asked(command: Command) -> None:
+    report = json.loads(command("run", "--data", "btcusdt-5m", "--bars", 1, "--out", "out", "--json").out)
+    earlier = asyncio.run(ran(Path("earlier"), data=("btcusdt-5m",), bars=WARM_UP_BARS))
+
+    assert (report["data"][0]["bars"], report["attempts"] > 0) == (WARM_UP_BARS + 1, True)
+    assert earlier.attempts == 0
 
 
 def cut(file: Path, size: int) -> None:

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from agentic_trading.app.cli.output import show
 from agentic_trading.app.cli.summary import next_steps, summary
-from tests.app.cli.reports import fed, report, working
+from agentic_trading.app.report import FillingCost
+from tests.app.cli.reports import fed, report, sent, working
 
 
 def told(**changes: Any) -> str:
@@ -39,14 +40,16 @@ def line_with(text: str, start: str) -> str:
             "cost",
             "cost 0.001235 of 5.000000 USD (0.0 %); rules cost nothing, --budget-usd binds with a priced model",
         ),
-        ("intents", "intents 4 · refused by pre-trade limits 1 (max_position 1)"),
+        ("intents  ", "intents 4 · refused by pre-trade limits 1 (max_position 1)"),
         ("sent", "sent orders 3 · fills 5 · fees 1.25"),
+        ("intents filled", "intents filled in part 1 · not at all 1 · whole 1"),
+        ("shortfall", "shortfall +3.40 bps of 14,000.00: prices +3.51, fees 1.25"),
         ("cancelled", "cancelled 2: deadline 2"),
         ("open at the end", "open at the end -0.5 BTCUSDT at 27900.50, unrealised +49.75"),
         ("assumed", "assumed fees of 2 bps; no latency"),
         ("P&L on", "P&L on BTCUSDT in sample: the rules were written with this sample in view"),
-        ("this run", "this run -12.50 -0.12 %"),
-        ("market-now", "market-now on the same orders -15.75 -0.16 %"),
+        ("this run", "this run -12.50 -0.12 % +3.40 bps"),
+        ("market-now", "market-now on the same orders -15.75 -0.16 % +7.50 bps"),
         ("buy and hold", "buy and hold +310.00 +3.10 %"),
         ("log", "log runs/demo/interactions.jsonl"),
         ("digest", f"digest sha256:{'ab' * 32}"),
@@ -113,7 +116,21 @@ def test_an_interrupted_run_says_so_at_the_top() -> None:
 
 
 def test_a_run_without_equity_has_no_return() -> None:
-    assert line_with(told(equity_start=0), "this run") == "this run -12.50 -"
+    assert line_with(told(equity_start=0), "this run") == "this run -12.50 - +3.40 bps"
+
+
+def test_the_intent_that_was_dearest_to_fill_is_told_first() -> None:
+    words = told()
+
+    assert line_with(words, "dearest") == "dearest to fill +5.30 bps: buy 0.25 BTCUSDT"
+    assert words.index("+5.30 bps: buy") < words.index("+1.40 bps: buy")
+
+
+def test_where_nothing_was_filled_there_is_no_shortfall() -> None:
+    words = told(shortfall=FillingCost(intents=[sent(None)]))
+
+    assert line_with(words, "this run") == "this run -12.50 -0.12 % -"
+    assert "intents filled" not in words
 
 
 def test_the_next_steps_are_commands_for_this_session() -> None:
@@ -131,3 +148,17 @@ def test_a_later_run_is_named_for_the_replay() -> None:
 
 def test_words_from_outside_cannot_steer_the_terminal() -> None:
     assert "\x1b" not in told(skips={"\x1b[2Jgone": 1})
+
+
+def test_a_model_is_told_with_its_share_of_accepted_answers_and_its_limit() -> None:
+    text = told(provider="local", model="smollm2-135m", sent=12, accepted=5, max_calls=12)
+
+    assert line_with(text, "accepted") == "accepted 5 of 12 attempts sent (42 %)"
+    assert line_with(text, "calls allowed") == "calls allowed 12 (--max-calls)"
+    assert line_with(text, "cost").endswith(
+        "a local model costs nothing, --budget-usd binds with a priced model"
+    )
+
+
+def test_a_run_that_sent_nothing_has_no_share_of_accepted_answers() -> None:
+    assert "attempts sent" not in told(sent=0)

@@ -10,13 +10,20 @@ from tests.build import event
 
 JUDGED = {"score": 2, "findings": [{"text": "1h points up", "evidence_ids": ["E1", "E3"]}]}
 
+TODAYS = {"score": 1, "finding": "it pays", "evidence": "E9"}
+
 
 def lines_of(kind: str, **body: Any) -> list[str]:
     return told(EventNode(event(kind, body=body)))
 
 
 def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:
-    layers = {"trend": JUDGED, "risk": {"score": -1, "findings": []}, "levels": {"score": 0}}
+    layers = {
+        "trend": JUDGED,
+        "system": TODAYS,
+        "risk": {"score": -1, "findings": []},
+        "levels": {"score": 0},
+    }
 
     lines = lines_of(
         "assessment", verdict="long", judgement={"layers": layers}, plan={"side": "buy", "target": "29.5"}
@@ -26,6 +33,7 @@ def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:
         "verdict long",
         "levels +0: no finding",
         "risk -1: no finding",
+        "system +1: it pays (E9)",
         "trend +2: 1h points up (E1, E3)",
         "plan: side buy · target 29.5",
     ]

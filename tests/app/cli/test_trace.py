@@ -137,6 +137,17 @@ def test_a_cause_that_is_not_there_is_named(command: Command) -> None:
     assert "the path breaks off: gone" in command("trace", "why", "f-1", "--store", log).out
 
 
+def test_causes_that_name_each_other_are_named(command: Command) -> None:
+    log = log_of(
+        event("step", id="a", trace_id="t-1", causation_id="b"),
+        event("step", id="b", trace_id="t-1", causation_id="a"),
+    )
+
+    shown = command("trace", "show", "t-1", "--store", log).out
+
+    assert "these name each other as their cause: a, b" in shown
+
+
 def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> None:
     log = log_of(
         event("order.submitted", id="o-1", trace_id="t-1"),

@@ -1,7 +1,7 @@
 """Builders for tests of the analyst: real markets, questions about them, and answers that fit."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -10,8 +10,9 @@ from agentic_trading.client.gateway import Answer
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.assessment import Provenance
 from agentic_trading.desk.analysis.context import Limits
-from agentic_trading.desk.analysis.judgement import Judgement, Layer
+from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer
 from agentic_trading.desk.analysis.question import put_question
+from agentic_trading.desk.analysis.track import TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.samples import load_sample
@@ -24,16 +25,31 @@ from agentic_trading.llm.event import Event
 
 TRIGGER = Trigger(TriggerKind.REGIME_FLIP, "1h was down, is up")
 MOMENT = datetime(2023, 3, 25, tzinfo=UTC)
+OTHER = {"btcusdt-5m": "ethusdt-5m", "ethusdt-5m": "btcusdt-5m"}
 
 
 @cache
 def hours(sample: str = "btcusdt-5m", decision: Timeframe = Timeframe.H1) -> tuple[MarketSnapshot, ...]:
-    """Return the market at each close of the decision timeframe of a shipped sample."""
-    bars = load_sample(sample)
-    view = MarketView(bars[0].symbol, decision=decision)
-    return tuple(
-        view.snapshot() for bar in bars if any(closed.bar.timeframe is decision for closed in view.push(bar))
-    )
+    """Return the market at each close of the decision timeframe of a shipped sample, beside the other one."""
+    bars, others = (load_sample(name) for name in (sample, OTHER[sample]))
+    view, other = (MarketView(row[0].symbol, decision=decision) for row in (bars, others))
+    seen = []
+    for bar, beside in zip(bars, others, strict=True):
+        other.push(beside)
+        if any(closed.bar.timeframe is decision for closed in view.push(bar)):
+            seen.append(view.snapshot(beside=other.second_market(bar.close_time)))
+    return tuple(seen)
+
+
+def record(outcomes: int = 12, *, since: datetime = MOMENT) -> TrackRecord:
+    """Return a record of calls, every other one right, that ended before `since`."""
+    track = TrackRecord(Timeframe.H1)
+    begun = since - timedelta(hours=5 * outcomes)
+    for place in range(outcomes):
+        at = begun + timedelta(hours=5 * place)
+        track.called(at, Direction.BULLISH, 100.0)
+        track.see(at + timedelta(hours=4), 101.0 if place % 2 else 99.5)
+    return track
 
 
 def market(hour: int = 120) -> MarketSnapshot:
@@ -47,25 +63,19 @@ def question(
     trigger: Trigger = TRIGGER,
     position: Position | None = None,
     limits: Limits | None = None,
+    record: TrackRecord | None = None,
     seed: str = "question",
 ) -> LLMEnvelope:
     """Return the envelope of a question; `seed` is where its ids come from."""
     asked = snapshot or market()
     builder = EnvelopeBuilder(clock=SimClock(asked.as_of), ids=seeded_ids(seed))
-    return put_question(builder, asked, trigger, position=position, limits=limits or Limits()).build()
+    put_question(builder, asked, trigger, position=position, limits=limits or Limits(), record=record)
+    return builder.build()
 
 
-def layer(score: int = 0, direction: str = "neutral", *evidence: str, **changes: Any) -> dict[str, Any]:
-    """Return one layer of an answer with one finding that cites `evidence`, by default E1."""
-    finding = {"text": "as the numbers say", "evidence_ids": list(evidence or ("E1",))}
-    return {
-        "direction": direction,
-        "score": score,
-        "confidence": "medium",
-        "findings": [finding],
-        "unavailable": False,
-        **changes,
-    }
+def layer(score: int = 0, evidence: str = "E1", **changes: Any) -> dict[str, Any]:
+    """Return one layer of an answer with a finding that cites `evidence`."""
+    return {"finding": "as the numbers say", "evidence": evidence, "score": score, **changes}
 
 
 def layers(**changes: dict[str, Any]) -> dict[str, Any]:
@@ -73,24 +83,20 @@ def layers(**changes: dict[str, Any]) -> dict[str, Any]:
     return {**{name.value: layer() for name in Layer}, **changes}
 
 
-def plan(entry: str = "market", stop: str = "90", target: str = "120", **changes: Any) -> dict[str, Any]:
-    """Return a proposed trade."""
-    return {
-        "entry": entry,
-        "stop": stop,
-        "target": target,
-        "invalidation": "a close below the stop",
-        **changes,
-    }
+def plan(
+    entry: str = "market", stop: str = "atr_1.5", target: str = "atr_3.0", **changes: Any
+) -> dict[str, Any]:
+    """Return a proposed trade; in prices, if prices are given."""
+    return {"entry": entry, "stop": stop, "target": target, **changes}
 
 
 def answer(**changes: Any) -> dict[str, Any]:
     """Return an answer to a question about a market at 100: bullish, with a total of 4."""
     return {
+        "layers": layers(trend=layer(2), indicators=layer(2)),
         "rationale": "trend and indicators agree",
         "direction": "bullish",
         "confidence": "medium",
-        "layers": layers(trend=layer(2, "bullish"), indicators=layer(2, "bullish")),
         "trade_plan": plan(),
         **changes,
     }

@@ -14,6 +14,7 @@ from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment, Verdict
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
+from agentic_trading.desk.analysis.track import TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
@@ -67,16 +68,17 @@ async def walk(
     snapshots: Sequence[MarketSnapshot],
     *,
     session_id: str = "session-1",
-    after: tuple[MarketSnapshot, datetime] | None = None,
-) -> None:
+    after: tuple[MarketSnapshot, datetime, TrackRecord | None] | None = None,
+) -> CmtAnalyst:
     """Show one analyst a stretch of the market; `after` is what it remembers of the time before."""
     clock = SimClock(snapshots[0].as_of)
     agent = analyst(desk, clock, session_id=session_id)
     if after:
-        agent.remember(after[0], assessed_at=after[1])
+        agent.remember(after[0], assessed_at=after[1], track=after[2])
     for snapshot in snapshots:
         clock.advance_to(snapshot.as_of)
         await agent.consider(snapshot)
+    return agent
 
 
 async def considered(
@@ -257,7 +259,9 @@ async def test_an_analyst_that_remembers_goes_on_as_if_it_had_never_stopped() ->
     half = [event for event in whole.events if event.as_of and event.as_of <= hours()[119].as_of]
     last = max(event.as_of for event in half if event.kind == "assessment" and event.as_of)
 
-    await walk(second_half, hours()[120:140], after=(hours()[119], last))
+    stopped = await walk(Desk(by_rules), hours()[100:120])
+
+    await walk(second_half, hours()[120:140], after=(hours()[119], last, stopped.track))
 
     assert [event.wire for event in second_half.events] == [event.wire for event in whole.events[len(half) :]]
 
@@ -303,3 +307,18 @@ async def test_over_the_whole_sample_it_goes_long_short_and_stands_aside() -> No
     verdicts = {event.body["verdict"] for event in desk.events if event.kind == "assessment"}
     assert verdicts == set(Verdict)
     assert desk.kinds().count("skip") + len(desk.asked) == len(hours())
+
+
+async def test_after_ten_calls_whose_outcome_is_known_the_record_is_evidence() -> None:
+    desk = Desk(by_rules)
+
+    await walk(desk, hours()[26:140])
+
+    told = [asked.retrieved_evidence[-1].content for asked in desk.asked]
+    counts = [content.get("decisions") for content in told]
+    assert told[0] == {"not_available": {"record": "not enough decisions (0 of 10)"}}
+    assert counts[-1] is not None
+    assert counts[-1] < len(desk.asked)
+    known = [count for count in counts if count is not None]
+    assert known == sorted(known)
+    assert known[0] >= 10

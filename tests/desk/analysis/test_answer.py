@@ -9,11 +9,11 @@ from agentic_trading.desk.analysis.judgement import Judgement
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from tests.build import result
-from tests.desk.analysis.build import question
+from tests.desk.analysis.build import layer, question
 
 ASKED = question()
 TEXT = cmt_assessment_rule(ASKED)
-GIVEN = Judgement.model_validate_json(TEXT).model_dump(mode="json")
+GIVEN = Judgement.model_validate_json(TEXT).model_dump(mode="json", exclude_defaults=True)
 
 
 def test_an_accepted_answer_is_the_judgement_in_it() -> None:
@@ -52,13 +52,10 @@ def test_the_reason_tells_what_the_result_says_of_itself() -> None:
 
 
 def test_an_answer_that_a_worker_let_through_unchecked_is_refused_here() -> None:
-    forged = {**GIVEN, "direction": "neutral", "trade_plan": None, "layers": {**GIVEN["layers"]}}
-    forged["layers"]["trend"] = {
-        **GIVEN["layers"]["trend"], "findings": [{"text": "news", "evidence_ids": ["E9"]}],
-    }  # fmt: skip
+    forged = {**GIVEN, "layers": {**GIVEN["layers"], "trend": layer(0, "E99")}}
 
     read = read_result(ASKED, result(parsed_output=forged))
 
     assert isinstance(read, FailureReason)
     assert read.category is FailureKind.PARSING_ERROR
-    assert "E9" in read.technical_details
+    assert "E99" in read.technical_details

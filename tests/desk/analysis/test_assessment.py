@@ -8,47 +8,67 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, StandAside, Verdict, assess
-from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Layer
-from tests.desk.analysis.build import judgement, layer, layers, plan, provenance
+from agentic_trading.desk.analysis.geometry import PlanPrices
+from agentic_trading.desk.analysis.judgement import POINTING, SCORE_RANGES, Layer
+from tests.desk.analysis.build import judgement, layer, layers, provenance
 
 SCORES = st.fixed_dictionaries({name.value: st.integers(*SCORE_RANGES[name]) for name in Layer})
+VETOING = (Layer.TREND, Layer.PATTERNS, Layer.INDICATORS)
+LONG = PlanPrices("market", Decimal(90), Decimal(120))
+SHORT = PlanPrices("market", Decimal(110), Decimal(80))
 
 
-def assessed(demands: Demands | None = None, **changes: Any) -> Assessment:
+def assessed(demands: Demands | None = None, prices: PlanPrices | None = LONG, **changes: Any) -> Assessment:
     """Return the assessment of an answer about a market at 100."""
-    return assess(judgement(**changes), provenance(), demands or Demands())
+    return assess(judgement(**changes), provenance(), demands or Demands(), prices=prices)
+
+
+def scored(scores: dict[str, int]) -> dict[str, Any]:
+    """Return layers with these scores."""
+    return layers(**{name: layer(score) for name, score in scores.items()})
+
+
+def for_direction(scores: dict[str, int], sign: int) -> dict[Layer, int]:
+    """Return what each layer says for a direction."""
+    return {name: scores[name] * (sign if name in POINTING else 1) for name in Layer}
 
 
 @given(SCORES)
-def test_the_total_is_the_sum_of_the_scores(scores: dict[str, int]) -> None:
-    outcome = assessed(layers=layers(**{name: layer(score) for name, score in scores.items()}))
+def test_the_total_is_the_sum_of_what_the_layers_say_for_the_direction(scores: dict[str, int]) -> None:
+    bullish = assessed(layers=scored(scores))
+    bearish = assessed(prices=SHORT, direction="bearish", layers=scored(scores))
 
-    assert outcome.total == sum(scores.values())
-    assert -6 <= outcome.total <= 8
+    assert bullish.total == sum(scores.values())
+    assert bearish.total == sum(for_direction(scores, -1).values())
+    assert all(-11 <= outcome.total <= 13 for outcome in (bullish, bearish))
+
+
+def test_a_layer_that_was_not_judged_adds_nothing() -> None:
+    judged = {"trend": layer(2)}
+
+    assert assessed(layers=judged).total == 2
 
 
 @given(SCORES)
-def test_trend_or_indicators_at_minus_two_veto_whatever_the_total(scores: dict[str, int]) -> None:
-    outcome = assessed(
-        Demands(threshold=-6), layers=layers(**{name: layer(score) for name, score in scores.items()})
-    )
+def test_trend_patterns_or_indicators_against_it_veto_whatever_the_total(scores: dict[str, int]) -> None:
+    outcome = assessed(Demands(threshold=-11), layers=scored(scores))
 
-    vetoed_by = tuple(name for name in (Layer.TREND, Layer.INDICATORS) if scores[name] == -2)
+    vetoed_by = tuple(name for name in VETOING if scores[name] == -2)
     assert outcome.vetoed_by == vetoed_by
     assert (outcome.stand_aside is StandAside.VETO) is bool(vetoed_by)
     assert (outcome.plan is None) is bool(vetoed_by)
 
 
-@given(SCORES, st.sampled_from(["bullish", "bearish"]), st.integers(-6, 8))
+@given(SCORES, st.sampled_from(["bullish", "bearish"]), st.integers(-11, 13))
 def test_a_trade_needs_the_threshold_and_no_veto(
     scores: dict[str, int], direction: str, threshold: int
 ) -> None:
-    proposal = plan() if direction == "bullish" else plan("market", "110", "80")
-    judged = layers(**{name: layer(score) for name, score in scores.items()})
+    sign, prices = (1, LONG) if direction == "bullish" else (-1, SHORT)
 
-    outcome = assessed(Demands(threshold=threshold), direction=direction, layers=judged, trade_plan=proposal)
+    outcome = assessed(Demands(threshold=threshold), prices, direction=direction, layers=scored(scores))
 
-    trades = sum(scores.values()) >= threshold and -2 not in (scores["trend"], scores["indicators"])
+    speaking = for_direction(scores, sign)
+    trades = sum(speaking.values()) >= threshold and all(speaking[name] > -2 for name in VETOING)
     wanted = Verdict.LONG if direction == "bullish" else Verdict.SHORT
     assert outcome.verdict is (wanted if trades else Verdict.STAND_ASIDE)
     assert (outcome.plan is not None) is trades
@@ -56,14 +76,20 @@ def test_a_trade_needs_the_threshold_and_no_veto(
 
 
 def test_a_total_at_the_threshold_trades_and_one_below_does_not() -> None:
-    judged = layers(trend=layer(2), indicators=layer(1))
+    assert assessed().verdict is Verdict.LONG
+    assert assessed(Demands(threshold=5)).stand_aside is StandAside.BELOW_THRESHOLD
 
-    assert assessed(layers=judged).verdict is Verdict.LONG
-    assert assessed(Demands(threshold=4), layers=judged).stand_aside is StandAside.BELOW_THRESHOLD
+
+def test_what_could_not_be_told_is_in_the_assessment() -> None:
+    missing = {Layer.SYSTEM: {"record": "not enough decisions (3 of 10)"}}
+
+    outcome = assess(judgement(), provenance(), Demands(), prices=LONG, not_available=missing)
+
+    assert outcome.not_available == missing
 
 
 def test_neutral_stands_aside_without_a_plan() -> None:
-    outcome = assessed(direction="neutral", trade_plan=None)
+    outcome = assessed(prices=None, direction="neutral")
 
     assert outcome.verdict is Verdict.STAND_ASIDE
     assert outcome.stand_aside is StandAside.NEUTRAL
@@ -72,13 +98,13 @@ def test_neutral_stands_aside_without_a_plan() -> None:
 
 @pytest.mark.parametrize(("target", "verdict"), [("110", Verdict.LONG), ("109.99", Verdict.STAND_ASIDE)])
 def test_a_plan_must_pay_for_its_risk(target: str, verdict: Verdict) -> None:
-    outcome = assessed(trade_plan=plan("market", "90", target))
+    outcome = assessed(prices=PlanPrices("market", Decimal(90), Decimal(target)))
 
     assert outcome.verdict is verdict
 
 
 def test_the_reward_of_a_plan_that_is_not_traded_is_told_too() -> None:
-    outcome = assessed(trade_plan=plan("market", "90", "105"))
+    outcome = assessed(prices=PlanPrices("market", Decimal(90), Decimal(105)))
 
     assert outcome.stand_aside is StandAside.POOR_RISK_REWARD
     assert outcome.risk_reward == Decimal("0.50")
@@ -86,7 +112,7 @@ def test_the_reward_of_a_plan_that_is_not_traded_is_told_too() -> None:
 
 
 def test_an_assessment_survives_its_way_through_json_with_every_digit() -> None:
-    outcome = assessed(trade_plan=plan("99.50", "90.10", "119.0"))
+    outcome = assessed(prices=PlanPrices(Decimal("99.50"), Decimal("90.10"), Decimal("119.0")))
 
     again = Assessment.model_validate_json(outcome.model_dump_json())
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from agentic_trading.desk.analysis.geometry import PlanPrices
 from agentic_trading.desk.analysis.judgement import Direction
 from agentic_trading.desk.analysis.plan import risk_reward, trade_plan
 from agentic_trading.desk.instrument import Side
-from tests.desk.analysis.build import judgement, plan
 
 PRICES = st.decimals(min_value="1e-18", max_value=999_999_999_999, places=18)
 
@@ -51,34 +51,32 @@ def test_reward_for_risk_is_exact_but_for_one_rounding_down(
     assert ratio.as_tuple().exponent == -2
 
 
-def test_a_bullish_proposal_buys_and_a_bearish_one_sells() -> None:
-    proposal = judgement().trade_plan
-    assert proposal is not None
+AT_MARKET = PlanPrices("market", Decimal(90), Decimal(120))
 
+
+def test_a_bullish_proposal_buys_and_a_bearish_one_sells() -> None:
     sides = {
         direction: made.side
         for direction in Direction
-        if (made := trade_plan("BTCUSDT", direction, proposal, Decimal(100)))
+        if (made := trade_plan("BTCUSDT", direction, AT_MARKET, Decimal(100)))
     }
 
     assert sides == {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
 
 
 def test_an_entry_at_the_market_is_counted_from_the_last_close() -> None:
-    proposal = judgement().trade_plan
-    assert proposal is not None
-
-    made = trade_plan("BTCUSDT", Direction.BULLISH, proposal, Decimal("100.50"))
+    made = trade_plan("BTCUSDT", Direction.BULLISH, AT_MARKET, Decimal("100.50"))
 
     assert made is not None
     assert (made.entry_type, str(made.entry)) == ("market", "100.50")
+    assert made.invalidation == "a trade at 90"
 
 
 def test_a_limit_entry_is_counted_from_its_price() -> None:
-    proposal = judgement(trade_plan=plan("95", "90", "105")).trade_plan
-    assert proposal is not None
+    prices = PlanPrices(Decimal(95), Decimal(90), Decimal(105))
 
-    made = trade_plan("BTCUSDT", Direction.BULLISH, proposal, Decimal(100))
+    made = trade_plan("BTCUSDT", Direction.BULLISH, prices, Decimal(100), "a close below 90")
 
     assert made is not None
     assert (made.entry_type, made.entry, made.risk_reward) == ("limit", Decimal(95), Decimal("2.00"))
+    assert made.invalidation == "a close below 90"

@@ -9,21 +9,26 @@ from typing import Any
 import pytest
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.desk.analysis.context import Context, Limits
-from agentic_trading.desk.analysis.evidence import MEASURES, layer_evidence
+from agentic_trading.desk.analysis.context import Context, Limits, available_layers, not_available
+from agentic_trading.desk.analysis.evidence import MEASURES, layer_evidence, timeframes_told
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.errors import UnclosedBarError
 from agentic_trading.desk.market.samples import load_sample
-from agentic_trading.desk.market.snapshot import BASE, MarketView
+from agentic_trading.desk.market.snapshot import BASE, MarketSnapshot, MarketView
 from agentic_trading.desk.market.triggers import Trigger, TriggerKind
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import LookAheadError
-from tests.desk.analysis.build import hours, market, question
+from tests.desk.analysis.build import hours, market, question, record
 
 HELD = Position(symbol="BTCUSDT", quantity=Decimal("-0.05"), average_price=Decimal("27950.10"))
+
+
+def evidence_of(snapshot: MarketSnapshot) -> dict[Layer, Any]:
+    """Return the evidence of an agent with a record."""
+    return layer_evidence(snapshot, record())
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -81,7 +86,7 @@ def test_a_question_says_what_it_is_about_and_as_of_when() -> None:
     assert asked.as_of == asked.context_as_of == snapshot.frames[Timeframe.H1].close_time
     assert asked.instructions == CMT_ASSESSMENT_PROMPT.text
     assert asked.prompt_version == CMT_ASSESSMENT_PROMPT.version
-    assert asked.expected_output_schema["$id"] == "cmt_assessment.v1"
+    assert asked.expected_output_schema["$id"] == "cmt_assessment.v2"
 
 
 def test_each_layer_has_its_evidence_known_since_the_newest_bar() -> None:
@@ -123,11 +128,11 @@ def test_a_bar_that_has_not_closed_never_gets_into_a_snapshot() -> None:
 
 @pytest.mark.parametrize("sample", ["btcusdt-5m", "ethusdt-5m"])
 def test_context_and_evidence_stay_below_four_kilobytes(sample: str) -> None:
-    warm = hours(sample)[26::3]
+    warm, track = hours(sample)[26::3], record()
 
     sizes = [
         len(asked.context_json) + sum(map(len, asked.evidence_json))
-        for asked in (question(snapshot, position=HELD) for snapshot in warm)
+        for asked in (question(snapshot, position=HELD, record=track) for snapshot in warm)
     ]
 
     assert max(sizes) < 4_000
@@ -137,65 +142,116 @@ def test_context_and_evidence_stay_below_four_kilobytes(sample: str) -> None:
 def test_a_row_ends_at_the_longest_timeframe_that_has_the_measure(layer: Layer) -> None:
     for snapshot in hours()[26::10]:
         frames = snapshot.layer_inputs()[layer]["timeframes"]
-        told = layer_evidence(snapshot)[layer]
+        told = evidence_of(snapshot)[layer]
 
-        assert told["of"] == list(frames)
         for measure in MEASURES[layer]:
             row = told[measure]
-            rest = [None] * (len(told["of"]) - len(row))
+            present = [measure in frames[timeframe] for timeframe in timeframes_told(snapshot)]
             assert row[-1:] != [None]
-            assert [*row, *rest] == [frame.get(measure) for frame in frames.values()]
+            assert [value is not None for value in row] == present[: len(row)]
+            assert not any(present[len(row) :])
+
+
+def test_the_timeframe_below_that_of_decisions_is_the_shortest_told() -> None:
+    assert timeframes_told(market()) == (Timeframe.M15, Timeframe.H1, Timeframe.H4, Timeframe.D1)
+    assert timeframes_told(hours(decision=Timeframe.M15)[40])[0] is Timeframe.M5
 
 
 def test_a_measure_that_a_shorter_timeframe_lacks_keeps_its_place() -> None:
     snapshot = market()
-    short, longer = Timeframe.M5, Timeframe.H4
+    short, longer = Timeframe.M15, Timeframe.H4
     momentum = replace(snapshot.frames[short].momentum, percent_b=None)
     flat = replace(snapshot.frames[short], momentum=momentum)
 
-    told = layer_evidence(replace(snapshot, frames={**snapshot.frames, short: flat}))[Layer.INDICATORS]
+    told = evidence_of(replace(snapshot, frames={**snapshot.frames, short: flat}))[Layer.INDICATORS]
 
     assert told["percent_b"][0] is None
-    assert len(told["percent_b"]) == told["of"].index(longer) + 1
+    assert len(told["percent_b"]) == timeframes_told(snapshot).index(longer) + 1
 
 
 @pytest.mark.parametrize("sample", ["btcusdt-5m", "ethusdt-5m"])
 def test_a_whole_number_is_an_int_and_the_bytes_are_those_of_the_float(sample: str) -> None:
     for snapshot in hours(sample)[26::5]:
-        evidence = {layer.value: told for layer, told in layer_evidence(snapshot).items()}
+        evidence = {layer.value: told for layer, told in evidence_of(snapshot).items()}
 
         assert not any(isinstance(leaf, float) and leaf.is_integer() for leaf in leaves(evidence))
         assert canonical_bytes(evidence) == canonical_bytes(with_floats(evidence))
 
 
 def test_what_no_source_gives_is_named() -> None:
-    evidence = layer_evidence(market())
+    evidence = evidence_of(market())
 
     assert evidence[Layer.INDICATORS]["not_available"] == {"market_breadth": "no source"}
     assert evidence[Layer.VOLATILITY]["not_available"] == {"implied_volatility": "no source"}
+    assert set(evidence[Layer.SENTIMENT]["not_available"]) == {
+        "vix", "put_call_ratio", "commitment_of_traders", "funding",
+    }  # fmt: skip
+    assert evidence[Layer.INTERMARKET]["not_available"] == {"macro_calendar": "no source"}
 
 
 def test_a_timeframe_without_a_closed_bar_is_named_and_has_no_place() -> None:
-    evidence = layer_evidence(market(20))
+    evidence = evidence_of(market(20))
 
-    assert evidence[Layer.TREND]["of"] == ["5m", "15m", "1h", "4h"]
+    assert timeframes_told(market(20)) == (Timeframe.M15, Timeframe.H1, Timeframe.H4)
     assert evidence[Layer.TREND]["not_available"] == {"1d": "no closed bar yet"}
 
 
-def test_numbers_are_those_of_the_snapshot() -> None:
+def test_without_a_second_market_and_a_record_their_layers_are_not_asked_for() -> None:
+    asked = question(replace(market(), beside=None))
+
+    assert set(asked.expected_output_schema["properties"]["layers"]["required"]) == (
+        set(Layer) - {Layer.INTERMARKET, Layer.SYSTEM}
+    )
+    assert not_available(asked)[Layer.INTERMARKET]["second_market"] == "none is fed"
+    assert not_available(asked)[Layer.SYSTEM] == {"record": "not enough decisions (0 of 10)"}
+
+
+def test_with_both_all_nine_layers_are_asked_for() -> None:
+    asked = question(record=record())
+
+    assert asked.expected_output_schema["properties"]["layers"]["required"] == list(Layer)
+    assert available_layers(asked) == frozenset(Layer)
+
+
+def test_another_record_is_another_request() -> None:
+    assert question(record=record(11)).request_hash != question(record=record(12)).request_hash
+
+
+def test_numbers_are_those_of_the_snapshot_in_fewer_digits() -> None:
     snapshot = market()
-    inputs, evidence = snapshot.layer_inputs(), layer_evidence(snapshot)
+    inputs, evidence = snapshot.layer_inputs(), evidence_of(snapshot)
 
     hour = inputs["indicators"]["timeframes"]["1h"]
-    assert evidence[Layer.INDICATORS]["rsi_14"][2] == hour["rsi_14"]
-    assert evidence[Layer.LEVELS]["above"] == inputs["levels"]["nearest"]["above"]
+    assert evidence[Layer.INDICATORS]["rsi_14"][1] == pytest.approx(hour["rsi_14"], rel=5e-3)
+    nearest = inputs["levels"]["nearest"]["above"]
+    assert evidence[Layer.LEVELS]["above"]["price"] == [level["price"] for level in nearest]
+
+
+def test_a_swing_is_told_without_its_time() -> None:
+    names = [
+        name
+        for snapshot in hours()[60::10]
+        for side in ("above", "below")
+        for name in evidence_of(snapshot)[Layer.LEVELS][side]["level"]
+    ]
+
+    assert {name for name in names if name.startswith("swing_")} <= {
+        f"swing_{side}_{timeframe}" for side in ("high", "low") for timeframe in Timeframe
+    }
+
+
+def test_patterns_are_told_of_the_decision_timeframe_and_the_next_longer() -> None:
+    told = evidence_of(market())[Layer.PATTERNS]
+
+    assert set(told) == {"1h", "4h", "not_available"}
+    assert all(text.split()[1] in {"up", "down"} for text in (told["1h"]["break"], told["4h"]["break"]))
 
 
 def test_the_trend_tells_which_bars_have_a_hole_and_says_nothing_where_none_has() -> None:
     holed = next(now for now in hours() if not now.frames[now.decision].last.complete)
 
-    assert layer_evidence(holed)[Layer.TREND]["incomplete"] == [
+    assert evidence_of(holed)[Layer.TREND]["incomplete"] == [
         "15m: 2 of 3 bars",
         "1h: 8 of 12 bars",
     ]
-    assert "incomplete" not in layer_evidence(market(20))[Layer.TREND]
+    assert "incomplete" not in evidence_of(market(20))[Layer.TREND]

@@ -1,7 +1,6 @@
-"""The JSON Schema of an answer, against the values that are made of it."""
+"""The JSON Schema of an answer, published and as asked, against the values that are made of it."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
@@ -12,20 +11,21 @@ from pydantic import ValidationError
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Judgement, Layer
-from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.analysis.schema import ASKED_CHARS, CMT_ASSESSMENT_SCHEMA, asked_schema
 from agentic_trading.structured.schema import strict_schema
 from tests.desk.analysis.build import answer, layer, layers, plan
 
-VALIDATOR = jsonschema_rs.validator_for(dict(CMT_ASSESSMENT_SCHEMA), validate_formats=True, offline=True)
+ALL = frozenset(Layer)
+WITHOUT_TWO = ALL - {Layer.INTERMARKET, Layer.SYSTEM}
 
 
-def objects(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object schema inside a schema."""
-    if isinstance(schema, dict):
-        if "properties" in schema and "type" in schema:
-            yield schema
-        for inner in schema.values():
-            yield from objects(inner)
+def validator(schema: Any) -> jsonschema_rs.Validator:
+    """Return a validator as the gateway uses it."""
+    return jsonschema_rs.validator_for(dict(schema), validate_formats=True, offline=True)
+
+
+PUBLISHED = validator(CMT_ASSESSMENT_SCHEMA)
+ASKED = validator(asked_schema(ALL))
 
 
 def fits_model(value: Any) -> bool:
@@ -37,70 +37,81 @@ def fits_model(value: Any) -> bool:
     return True
 
 
-def test_every_object_is_closed_and_demands_all_its_properties() -> None:
-    found = list(objects(dict(CMT_ASSESSMENT_SCHEMA)))
-
-    assert len(found) == 9
-    assert all(each["additionalProperties"] is False for each in found)
-    assert all(each["required"] == list(each["properties"]) for each in found)
-
-
 def test_its_id_names_the_rules_and_the_check() -> None:
-    assert CMT_ASSESSMENT_SCHEMA["$id"] == "cmt_assessment.v1"
+    assert CMT_ASSESSMENT_SCHEMA["$id"] == asked_schema(ALL)["$id"] == "cmt_assessment.v2"
 
 
-def test_a_provider_can_hold_an_answer_to_it() -> None:
-    enforced = strict_schema(canonical_bytes(dict(CMT_ASSESSMENT_SCHEMA)), sentinel=False)
+@pytest.mark.parametrize("asked", [ALL, WITHOUT_TWO])
+def test_a_provider_can_hold_an_answer_to_what_is_asked(asked: frozenset[Layer]) -> None:
+    enforced = strict_schema(canonical_bytes(dict(asked_schema(asked))), sentinel=False)
 
     assert enforced is not None
     assert list(enforced["properties"]) == list(Judgement.model_fields)
-    for name, (least, most) in SCORE_RANGES.items():
-        score = enforced["properties"]["layers"]["properties"][name]["properties"]["score"]
-        assert score["enum"] == list(range(least, most + 1))
+    told = enforced["properties"]["layers"]["properties"]
+    assert list(told) == [name for name in Layer if name in asked]
+    for name in asked:
+        held = enforced["$defs"][told[name]["$ref"].rpartition("/")[2]]
+        least, most = SCORE_RANGES[name]
+        assert held["properties"]["score"]["enum"] == list(range(least, most + 1))
+        assert list(held["properties"]) == held["required"] == ["finding", "evidence", "score"]
 
 
-TEXTS = st.sampled_from(["x", "längere Sätze…", '"quoted"', "x" * 200])
-JUDGED = st.sampled_from(["bullish", "bearish", "neutral"])
-FINDINGS = st.lists(
-    st.fixed_dictionaries({
-        "text": TEXTS,
-        "evidence_ids": st.lists(TEXTS, min_size=1, max_size=2),
-    }),
-    max_size=2,
-)
+def test_what_is_asked_is_told_in_less_than_two_and_a_half_kilobytes() -> None:
+    assert len(canonical_bytes(dict(asked_schema(ALL)))) < 2_500
+
+
+def test_equal_layers_are_asked_with_the_same_schema() -> None:
+    assert asked_schema(frozenset(Layer)) is asked_schema(ALL)
+
+
+TEXTS = st.sampled_from(["x", "längere Sätze…", '"quoted"', "x" * ASKED_CHARS])
 PRICES = st.from_regex(r"\A(0|[1-9][0-9]{0,11})(\.[0-9]{1,18})?\Z", alphabet="0123456789.")
-PLANS = st.fixed_dictionaries({
-    "entry": st.just("market") | PRICES,
-    "stop": PRICES,
-    "target": PRICES,
-    "invalidation": TEXTS,
-})
+ENTRIES = st.sampled_from(["market", "pullback"])
+STOPS = st.sampled_from(["atr_1.0", "atr_1.5", "atr_2.0", "atr_3.0", "swing"])
+TARGETS = st.sampled_from([f"atr_{n}.0" for n in (2, 3, 4, 6)] + [f"level_{n}" for n in (1, 2, 3, 4)])
+NAMED = st.fixed_dictionaries({"entry": ENTRIES, "stop": STOPS, "target": TARGETS})
+PRICED = st.fixed_dictionaries(
+    {"entry": ENTRIES | PRICES, "stop": STOPS | PRICES, "target": TARGETS | PRICES},
+    optional={"invalidation": TEXTS},
+)
+EVIDENCE = st.sampled_from([f"E{place}" for place in range(1, 10)])
 
 
-def scored(name: Layer) -> st.SearchStrategy[dict[str, Any]]:
+def scored(name: Layer, *, more: bool) -> st.SearchStrategy[dict[str, Any]]:
     """Return any judgement that one layer may be given."""
+    optional = {"more_evidence": st.lists(EVIDENCE, min_size=1, max_size=3)} if more else {}
+    required = {"finding": TEXTS, "evidence": EVIDENCE, "score": st.integers(*SCORE_RANGES[name])}
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+def answers(
+    plans: st.SearchStrategy[Any], layers: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Return any answer with such plans and layers."""
     return st.fixed_dictionaries({
-        "direction": JUDGED,
-        "score": st.integers(*SCORE_RANGES[name]),
+        "layers": layers,
+        "rationale": TEXTS,
+        "direction": st.sampled_from(["bullish", "bearish", "neutral"]),
         "confidence": st.sampled_from(["high", "medium", "low"]),
-        "findings": FINDINGS,
-        "unavailable": st.booleans(),
+        "trade_plan": plans,
     })
 
 
-ANSWERS = st.fixed_dictionaries({
-    "rationale": TEXTS,
-    "direction": JUDGED,
-    "confidence": st.sampled_from(["high", "medium", "low"]),
-    "layers": st.fixed_dictionaries({name.value: scored(name) for name in Layer}),
-    "trade_plan": st.none() | PLANS,
-})
-
-
-@given(ANSWERS)
+@given(
+    answers(
+        st.none() | PRICED,
+        st.fixed_dictionaries({}, optional={name.value: scored(name, more=True) for name in Layer}),
+    )
+)
 def test_what_fits_the_schema_is_a_judgement_and_is_written_back_unchanged(value: dict[str, Any]) -> None:
-    assert VALIDATOR.is_valid(value)
-    assert json.loads(Judgement.model_validate(value).model_dump_json()) == value
+    assert PUBLISHED.is_valid(value)
+    assert json.loads(Judgement.model_validate(value).model_dump_json(exclude_defaults=True)) == value
+
+
+@given(answers(NAMED, st.fixed_dictionaries({name.value: scored(name, more=False) for name in Layer})))
+def test_what_fits_a_question_fits_the_published_schema_too(value: dict[str, Any]) -> None:
+    assert ASKED.is_valid(value)
+    assert PUBLISHED.is_valid(value)
 
 
 @pytest.mark.parametrize(
@@ -111,25 +122,40 @@ def test_what_fits_the_schema_is_a_judgement_and_is_written_back_unchanged(value
         answer(rationale=""),
         answer(rationale="x" * 401),
         answer(total=4),
-        answer(layers={"trend": layer()}),
+        answer(layers={"mood": layer()}),
         answer(layers=layers(trend=layer(3))),
         answer(layers=layers(levels=layer(-1))),
-        answer(layers=layers(risk=layer(2))),
-        answer(layers=layers(trend=layer(findings=[{"text": "no source", "evidence_ids": []}]))),
-        answer(layers=layers(trend=layer(findings=[{"text": "x" * 201, "evidence_ids": ["E1"]}]))),
-        answer(layers=layers(trend=layer(findings=[{"text": "five", "evidence_ids": ["E1"]}] * 5))),
+        answer(layers=layers(system=layer(2))),
+        answer(layers=layers(trend=layer(0, ""))),
+        answer(layers=layers(trend=layer(0, "E0"))),
+        answer(layers=layers(trend=layer(finding=""))),
+        answer(layers=layers(trend=layer(finding="x" * 1_001))),
+        answer(layers=layers(trend=layer(direction="bullish"))),
         answer(trade_plan=plan(stop="1e5")),
         answer(trade_plan=plan(entry="now")),
-        answer(trade_plan=plan(target="1e5")),
-        answer(trade_plan={**plan(), "target": ["120", "130"]}),
-        answer(trade_plan={**plan(), "target": {"price": "120", "percent": 100}}),
+        answer(trade_plan=plan(target="atr_1.0")),
         answer(trade_plan={**plan(), "target": None}),
-        answer(trade_plan=plan(percent=50)),
-        answer(trade_plan=plan(targets=[{"price": "120", "percent": 100}])),
         answer(trade_plan=plan(size="1")),
     ],
     ids=lambda value: None,
 )
 def test_what_the_schema_refuses_is_no_judgement_either(value: dict[str, Any]) -> None:
-    assert not VALIDATOR.is_valid(value)
+    assert not PUBLISHED.is_valid(value)
+    assert not ASKED.is_valid(value)
     assert not fits_model(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        answer(trade_plan=None),
+        answer(trade_plan=plan(stop="90")),
+        answer(layers={"trend": layer()}),
+        answer(layers=layers(trend=layer(finding="x" * (ASKED_CHARS + 1)))),
+        answer(layers=layers(trend=layer(more_evidence=["E2"]))),
+    ],
+    ids=["no plan", "a price", "a layer missing", "long", "more evidence"],
+)
+def test_a_question_asks_for_less_than_what_is_published(value: dict[str, Any]) -> None:
+    assert PUBLISHED.is_valid(value)
+    assert not ASKED.is_valid(value)

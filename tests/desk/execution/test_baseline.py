@@ -1,4 +1,4 @@
-"""The baselines, and what filling has cost against the price of the decision."""
+"""The same intents at the market, and the same cash held."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -6,8 +6,7 @@ from decimal import Decimal
 import pytest
 
 from agentic_trading.desk.execution.baseline import buy_and_hold, market_now
-from agentic_trading.desk.execution.shortfall import Shortfall, implementation_shortfall
-from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, exit_intent, fills_of, intent, order, paper
+from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, exit_intent, intent, paper
 
 BARS = [
     bar(0, "100 101 99 100"),
@@ -63,36 +62,3 @@ async def test_buy_and_hold_spends_the_cash_at_the_first_open() -> None:
 async def test_a_baseline_needs_bars() -> None:
     with pytest.raises(ValueError, match="needs bars"):
         await market_now([], [], paper())
-
-
-async def test_the_shortfall_is_price_and_fees_against_the_arrival_price() -> None:
-    exchange = paper()
-    await exchange.on_bar(BARS[0])
-    await exchange.submit(order(stop_loss=Decimal(98), max_participation=Decimal("0.0006")))
-    fills = await exchange.on_bar(BARS[1])
-    stopped = await exchange.on_bar(bar(2, "97 98 96 97"))
-
-    shortfall = implementation_shortfall(intent(), fills_of([*fills, *stopped]))
-
-    assert shortfall == Shortfall(
-        intent_id="i1",
-        filled=Decimal("0.600"),
-        unfilled=Decimal("0.400"),
-        price_cost=Decimal("0.31200"),  # 0.6 x 0.52
-        fees=Decimal("0.03015600"),
-        total_bps=Decimal("57.0260"),
-    )
-
-
-def test_what_was_never_filled_has_no_cost() -> None:
-    shortfall = implementation_shortfall(intent(), [])
-
-    assert (shortfall.filled, shortfall.unfilled, shortfall.total_bps) == (0, 1, None)
-
-
-async def test_a_sale_below_the_arrival_price_is_a_cost() -> None:
-    sold = intent(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96))
-
-    outcome = await market_now([sold], [BARS[0], bar(1, "99 99 99 99")], paper())
-
-    assert implementation_shortfall(sold, outcome.fills).price_cost == Decimal("1.01000")

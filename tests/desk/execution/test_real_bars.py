@@ -16,7 +16,7 @@ from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.proposal import Proposal, propose_entry
 from agentic_trading.desk.execution.record import TradeRecord
 from agentic_trading.desk.execution.risk import Approved, Rejection, RiskLimits
-from agentic_trading.desk.execution.shortfall import implementation_shortfall
+from agentic_trading.desk.execution.shortfall import shortfalls
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.execution.trader import Trader
 from agentic_trading.desk.instrument import Instrument, Side
@@ -136,8 +136,8 @@ async def test_the_fill_strategies_are_judged_on_the_same_intents(bars: list[Bar
     baseline = await market_now(run.intents, bars, PaperExchange(listed(BTC), cash=CASH))
     held = await buy_and_hold(bars, PaperExchange(listed(BTC), cash=CASH), BTC)
 
-    chosen = [implementation_shortfall(intent, run.fills) for intent in run.intents]
-    at_market = [implementation_shortfall(intent, baseline.fills) for intent in run.intents]
+    chosen = shortfalls(run.intents, run.fills)
+    at_market = shortfalls(run.intents, baseline.fills)
     assert all(shortfall.unfilled == 0 for shortfall in [*chosen, *at_market])
     assert sum(shortfall.fees for shortfall in chosen) < sum(shortfall.fees for shortfall in at_market)
     assert held.account.quantity("BTCUSDT") > 0

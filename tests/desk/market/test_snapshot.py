@@ -13,6 +13,8 @@ from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
 from agentic_trading.desk.market.frame import FrameGauge
 from agentic_trading.desk.market.layers.indicators import indicators_layer
+from agentic_trading.desk.market.layers.patterns import patterns_layer
+from agentic_trading.desk.market.layers.sentiment import sentiment_layer
 from agentic_trading.desk.market.layers.sheet import BARS_NEEDED
 from agentic_trading.desk.market.layers.trend import trend_layer
 from agentic_trading.desk.market.layers.volatility import volatility_layer
@@ -41,6 +43,10 @@ def leaves(value: object) -> Iterator[object]:
             yield from leaves(inner)
     else:
         yield value
+
+
+def with_takers(one: Bar) -> Bar:
+    return one.model_copy(update={"taker_buy_volume": one.volume / 3, "trades": int(one.volume) + 3})
 
 
 def test_a_bar_that_is_not_closed_at_the_moment_is_refused_and_changes_nothing() -> None:
@@ -142,13 +148,16 @@ def test_layer_inputs_name_the_layers() -> None:
     assert list(snapshot_of([bar(0)]).layer_inputs()) == [
         "trend",
         "levels",
+        "patterns",
         "indicators",
+        "sentiment",
         "risk",
         "volatility",
+        "intermarket",
     ]
 
 
-@pytest.mark.parametrize("name", ["trend", "indicators", "volatility"])
+@pytest.mark.parametrize("name", ["trend", "patterns", "indicators", "sentiment", "volatility"])
 def test_a_layer_is_silent_on_a_timeframe_without_a_bar_and_says_so(name: str) -> None:
     layer = snapshot_of(wave(5)).layer_inputs()[name]
 
@@ -167,10 +176,13 @@ def test_risk_is_silent_without_an_atr_and_says_so() -> None:
 
 
 def test_every_measure_is_there_from_the_bar_on_that_it_is_said_to_need() -> None:
-    gauge, layers = FrameGauge(Timeframe.M5), (trend_layer, indicators_layer, volatility_layer)
+    gauge, layers = (
+        FrameGauge(Timeframe.M5),
+        (trend_layer, patterns_layer, indicators_layer, sentiment_layer, volatility_layer),
+    )
     turning = {count for needed in BARS_NEEDED.values() for count in (needed - 1, needed)}
 
-    for count, each in enumerate(wave(205), 1):
+    for count, each in enumerate(map(with_takers, wave(205)), 1):
         gauge.update(ClosedBar(each))
         frame = gauge.read()
         if count in turning and frame is not None:

@@ -8,17 +8,18 @@ from pathlib import Path
 import numpy as np
 import talib
 
-DATA = Path(__file__).parents[3] / "agentic_trading" / "desk" / "market" / "data" / "btcusdt-5m.csv.gz"
+DATA = Path(__file__).parents[3] / "agentic_trading" / "desk" / "market" / "data"
+NUMBERS = ("open", "high", "low", "close", "volume", "trades", "taker_buy_volume")
 NAN = float("nan")
 
 
-def read_rows():
-    """Return (open time, open, high, low, close, volume) of every row."""
-    with gzip.open(DATA, "rt", encoding="ascii") as file:
+def read_rows(name="btcusdt-5m"):
+    """Return the open time and `NUMBERS` of every row."""
+    with gzip.open(DATA / f"{name}.csv.gz", "rt", encoding="ascii") as file:
         return [
             (
                 datetime.fromisoformat(row["open_time"]),
-                *(float(row[name]) for name in ("open", "high", "low", "close", "volume")),
+                *(float(row[name]) for name in NUMBERS),
             )
             for row in csv.DictReader(file)
         ]
@@ -44,6 +45,8 @@ def candles(rows, minutes, moment):
             "low": table[:, 2].min(),
             "close": table[-1, 3],
             "volume": table[:, 4].sum(),
+            "trades": table[:, 5].sum(),
+            "taker": table[:, 6].sum(),
             "parts": len(parts),
         })
     return made

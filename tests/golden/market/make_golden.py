@@ -12,11 +12,14 @@ import numpy as np
 import talib
 
 from tests.golden.market.columns import NAN, Columns, at, candles, column, rank, read_rows, rolling, text
+from tests.golden.market.shapes import intermarket, patterns, sentiment, system
 
 HERE = Path(__file__).parent
 MOMENTS = ("2023-03-21T10:00:00Z", "2023-03-24T14:05:00Z", "2023-03-28T18:35:00Z")
 MINUTES = {"5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 DECISION = "1h"
+NO_MOOD = ["vix", "put_call_ratio", "commitment_of_traders", "funding"]
+OPTIONAL = {"double_top", "double_bottom"}
 
 
 def structure_of(highs, lows):
@@ -274,7 +277,9 @@ def layer(measures, absent):
     frames, names = {}, [name for name in MINUTES if name not in measures] + absent
     for timeframe, values in measures.items():
         frames[timeframe] = {name: value for name, value in values.items() if not missing(value)}
-        names += [f"{timeframe}.{name}" for name, value in values.items() if missing(value)]
+        names += [
+            f"{timeframe}.{name}" for name, value in values.items() if missing(value) and name not in OPTIONAL
+        ]
     return {"timeframes": frames, "not_available": sorted(names)}
 
 
@@ -311,8 +316,8 @@ def trend_layer(by_timeframe):
     return told
 
 
-def layers(rows, moment):
-    """Return what the five layers are told at `moment`."""
+def layers(rows, others, moment):
+    """Return what the nine layers are told at `moment`, the ninth as if `shapes.calls` had been the agent's."""
     every = {name: candles(rows, minutes, moment) for name, minutes in MINUTES.items()}
     by_timeframe = {name: Columns(bars) for name, bars in every.items() if bars}
     prices = levels(by_timeframe, moment)
@@ -324,19 +329,25 @@ def layers(rows, moment):
             **{name: value for name, value in prices.items() if value is not None},
             "not_available": sorted(absent + [name for name, value in prices.items() if value is None]),
         },
+        "patterns": layer({name: patterns(c) for name, c in by_timeframe.items()}, ["chart_shapes"]),
         "indicators": layer({name: indicators(c) for name, c in by_timeframe.items()}, ["market_breadth"]),
+        "sentiment": layer({name: sentiment(c) for name, c in by_timeframe.items()}, NO_MOOD),
         "risk": risks,
         "volatility": layer(
             {name: volatility(c, MINUTES[name]) for name, c in by_timeframe.items()}, ["implied_volatility"]
         ),
+        "intermarket": intermarket(
+            every[DECISION], candles(others, MINUTES[DECISION], moment), "ETHUSDT", DECISION
+        ),
+        "system": system(every[DECISION]),
     }
 
 
 def golden():
     """Return file name → content for every moment."""
-    rows = read_rows()
+    rows, others = read_rows(), read_rows("ethusdt-5m")
     return {
-        f"btcusdt-{moment[:16].replace(':', '')}.json": layers(rows, datetime.fromisoformat(moment))
+        f"btcusdt-{moment[:16].replace(':', '')}.json": layers(rows, others, datetime.fromisoformat(moment))
         for moment in MOMENTS
     }
 

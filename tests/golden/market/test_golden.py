@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.desk.analysis.judgement import Direction, Layer
+from agentic_trading.desk.analysis.track import TrackRecord
+from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 from tests.desk.market.bars import sample
 from tests.golden.market.make_golden import golden
@@ -30,18 +33,29 @@ MOMENTS = {
 }
 RATIO_ENDINGS = ("_atr", "_pct", "_percentile")
 RATIOS = {
-    "volume_skew", "rsi_14", "adx_14", "plus_di_14", "minus_di_14", "percent_b", "vol_of_vol", "rr",
+    "trades_z", "volume_z", "correlation", "beta", "other_leads", "own_leads",
+    "profit_factor", "sharpe", "sortino", "calmar", "runs_z", "last_pct", "volume_skew", "rsi_14", "adx_14", "plus_di_14", "minus_di_14", "percent_b", "vol_of_vol", "rr",
 }  # fmt: skip
 
 
 @cache
 def told_at(moment: str) -> Layers:
-    view, until = MarketView("BTCUSDT"), datetime.fromisoformat(moment)
-    for bar in sample():
+    view, other, until = MarketView("BTCUSDT"), MarketView("ETHUSDT"), datetime.fromisoformat(moment)
+    track, closes = TrackRecord(view.decision), list[float]()
+    for bar, beside in zip(sample(), load_sample("ethusdt-5m"), strict=True):
         if bar.close_time > until:
             break
-        view.push(bar, as_of=until)
-    return view.snapshot(until).layer_inputs()
+        other.push(beside, as_of=until)
+        for closed in view.push(bar, as_of=until):
+            if closed.bar.timeframe is view.decision:
+                at, price = closed.bar.close_time, float(closed.bar.close)
+                track.see(at, price)
+                closes.append(price)
+                if len(closes) > 6 and (len(closes) - 1) % 3 == 0:
+                    up = price > closes[-7]
+                    track.called(at, Direction.BULLISH if up else Direction.BEARISH, price)
+    snapshot = view.snapshot(until, beside=other.second_market(until))
+    return {**snapshot.layer_inputs(), "system": track.told()}
 
 
 def expected(file: str) -> Layers:
@@ -77,12 +91,17 @@ def as_computed(_name: str, one: object, other: object) -> bool:
 
 
 @pytest.mark.parametrize("file", list(MOMENTS))
-@pytest.mark.parametrize("layer", ["trend", "levels", "indicators", "risk", "volatility"])
+@pytest.mark.parametrize("layer", [layer for layer in Layer if layer != Layer.SYSTEM])
 def test_a_layer_is_told_what_the_independent_script_computed(file: str, layer: str) -> None:
     told = told_at(MOMENTS[file])[layer]
     named = {**told, "not_available": sorted(told["not_available"])}
 
     assert list(differences(named, expected(file)[layer], as_rounded)) == []
+
+
+@pytest.mark.parametrize("file", list(MOMENTS))
+def test_the_record_is_what_the_independent_script_computed(file: str) -> None:
+    assert list(differences(told_at(MOMENTS[file])["system"], expected(file)["system"], as_rounded)) == []
 
 
 @pytest.mark.parametrize("file", list(MOMENTS))
@@ -92,7 +111,7 @@ def test_the_golden_file_is_what_its_script_writes_today(file: str) -> None:
     assert list(differences(fresh, expected(file), as_computed)) == []
 
 
-@pytest.mark.parametrize("script", ["make_golden.py", "columns.py"])
+@pytest.mark.parametrize("script", ["make_golden.py", "columns.py", "shapes.py"])
 def test_the_golden_script_shares_no_code_with_the_package(script: str) -> None:
     text = (HERE / script).read_text(encoding="utf-8")
 

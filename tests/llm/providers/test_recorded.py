@@ -10,7 +10,6 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.recorded import RecordedAnswers, RecordedKey
 from agentic_trading.llm.reading import AttemptTrace, Stage
-from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import interaction, result
 from tests.structured.asking import request
 
@@ -130,17 +129,6 @@ async def test_of_two_recordings_the_one_of_the_same_envelope_is_served_else_the
     answers = RecordedAnswers([first, same])
 
     assert [(await answers.complete(to)).text for to in (ASKED, request())] == ["same", "first"]
-
-
-async def test_a_log_may_be_asked_at_the_moment_of_need() -> None:
-    store = MemoryInteractionStore()
-    answers = RecordedAnswers.from_records(store.records)
-    assert await answers.find(ASKED.envelope, 1) is None
-
-    await store.store(recorded(raw_output="now"))
-
-    assert (await answers.complete(ASKED)).text == "now"
-    assert answers.unused == []
 
 
 async def test_the_list_of_misses_does_not_grow_without_end() -> None:

@@ -1,1 +1,1 @@
-"""What is measured on one timeframe: trend, momentum, volatility."""
+"""What is measured on one timeframe: trend, momentum, volatility, patterns, behaviour."""

@@ -1,6 +1,6 @@
 """What is known goes in; what is not is named with its reason."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -43,10 +43,21 @@ BARS_NEEDED = {
     "regime": 120,
     "next_bar_low": 21,
     "next_bar_high": 21,
+    "narrow_7": 7,
+    "wide_range": 15,
+    "squeeze": 20,
+    "taker_buy_pct": 1,
+    "taker_buy_20_pct": 20,
+    "trades": 1,
+    "trades_z": 20,
+    "volume_z": 20,
+    "streak": 2,
+    "gap_atr": 15,
 }
 """From how many bars of its timeframe each measure is there, on bars that move."""
 
 NO_BAR = "no closed bar yet"
+NOT_IN_SOURCE = "the source does not tell it"
 
 
 class Sheet:
@@ -62,11 +73,14 @@ class Sheet:
                 self.not_available[timeframe.value] = NO_BAR
         return [frames[timeframe] for timeframe in Timeframe if timeframe in frames]
 
-    def keep(self, frame: Frame, values: Mapping[str, Value]) -> dict[str, Any]:
-        """Return the values that are there; note why the others are not."""
+    def keep(
+        self, frame: Frame, values: Mapping[str, Value], *, unsourced: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Return the values that are there; note why the others are not, `unsourced` ones by their source."""
         for name, value in values.items():
             if value is None:
-                self.not_available[f"{frame.timeframe}.{name}"] = _reason(frame, name)
+                reason = NOT_IN_SOURCE if name in unsourced else _reason(frame, name)
+                self.not_available[f"{frame.timeframe}.{name}"] = reason
         return {name: _plain(value) for name, value in values.items() if value is not None}
 
 

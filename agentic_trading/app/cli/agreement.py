@@ -1,0 +1,53 @@
+"""What a run with a model will come to, told, and whether its user wants that."""
+
+import sys
+
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.output import usd
+from agentic_trading.app.preflight import Preflight
+from agentic_trading.app.words import counted
+
+
+def agree(expected: Preflight, *, yes: bool) -> None:
+    """Tell what is expected, on standard error, and go on only if that is wanted.
+
+    With `yes` nobody is asked; where nobody can be asked, and after a no, the command ends.
+    """
+    typer.echo(told(expected), err=True)
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        stop(ExitCode.BAD_INPUT, "this is no terminal, so nobody can be asked; allowed is --yes")
+    if not typer.confirm("Go on?", err=True):
+        stop(ExitCode.INTERRUPTED, "not begun; nothing was sent or written")
+
+
+def told(expected: Preflight) -> str:
+    """Say what a run with a model will probably come to, and what it cannot pass."""
+    who = f"{expected.provider} ({', '.join(expected.models)})"
+    return f"{who}: {_calls(expected)}, {_cost(expected)}, {_time(expected)}."
+
+
+def _calls(expected: Preflight) -> str:
+    limit = "" if expected.max_calls is None else f", never more than {expected.max_calls:,}"
+    if expected.calls is None:
+        return f"as many calls as the stream gives reason for{limit}"
+    return f"about {counted(expected.calls, 'call')}{limit or ', more where answers are not accepted'}"
+
+
+def _cost(expected: Preflight) -> str:
+    budget = f"never more than --budget-usd {usd(expected.budget_nusd)}"
+    if not expected.calls or expected.bound_nusd is None:
+        return budget
+    if expected.bound_nusd == 0:
+        return "at most 0 USD"
+    return f"at most {usd(expected.bound_nusd)} USD for them, {budget}"
+
+
+def _time(expected: Preflight) -> str:
+    if expected.seconds is None or expected.seconds_a_call is None:
+        return "for as long as the stream lasts"
+    minutes = max(1, round(expected.seconds / 60))
+    return f"about {counted(minutes, 'minute')} at {expected.seconds_a_call:.0f} s a call"

@@ -1,0 +1,141 @@
+"""How models, their prices and what is wrong with either are drawn."""
+
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from agentic_trading.app.cli.output import facts, heading, rows, table
+from agentic_trading.app.cli.start import start
+from agentic_trading.app.models.catalogue import PACKAGED, Catalogue, Entry
+from agentic_trading.app.models.inspection import Finding
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.prices import ModelPrice, Rates, Ratio
+
+_CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+
+
+def catalogue_of_today() -> Catalogue:
+    """Return what the tables say, those of the settings among them; raises `SettingsError` and `TableError`."""
+    settings = start()
+    return Catalogue.load(settings.models_file, settings.prices_file, now=SystemClock().now())
+
+
+def model_table(entries: Iterable[Entry], catalogue: Catalogue) -> RenderableType:
+    """Return a row a model; prices are those of the catalogue's day."""
+    drawn = table(
+        "provider",
+        "model",
+        "in",
+        "out",
+        "context",
+        "max out",
+        "trained to",
+        "retires",
+        "transport",
+        "checked",
+        "source",
+        right=("in", "out", "context", "max out"),
+    )
+    note = f"in, out: USD per million tokens on {catalogue.today}, book {catalogue.prices.id}"
+    return Group(rows(drawn, (_cells(entry) for entry in entries)), note)
+
+
+def as_text(entry: Entry, catalogue: Catalogue) -> RenderableType:
+    """Tell everything of one model."""
+    parts: list[RenderableType] = [heading(entry.name), facts(_facts_of(entry))]
+    if entry.price is None:
+        return Group(*parts, heading("No price"), "A model without a price is refused before every call.")
+    title = heading(f"USD per million tokens on {catalogue.today}")
+    return Group(*parts, title, _rates(entry.price), facts(_price_facts(entry, entry.price, catalogue)))
+
+
+def finding_table(found: Iterable[Finding]) -> Table:
+    """Return a row a finding."""
+    return rows(table("", "model", "what"), ((f.weight, f.model, f.text) for f in found))
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    row = entry.capability
+    return (
+        str(row.provider),
+        row.model,
+        _span(entry.price, "input"),
+        _span(entry.price, "output"),
+        f"{row.context_tokens:,}",
+        f"{row.max_output_tokens:,}",
+        str(row.training_cutoff or "-"),
+        _retirement(entry),
+        entry.transport,
+        str(row.checked_on),
+        row.source if entry.origin == PACKAGED else entry.origin,
+    )
+
+
+def _facts_of(entry: Entry) -> Iterator[tuple[str, str]]:
+    row = entry.capability
+    yield "answers asked by", entry.transport
+    yield "native schema", f"{_yes(row.native_schema)}, its bounds {_yes(row.holds_bounds)}"
+    yield "tools", f"strict {_yes(row.strict_tool)}, forced {_yes(row.forced_tool)}"
+    yield "JSON mode, logprobs", f"{_yes(row.json_mode)}, {_yes(row.logprobs)}"
+    yield "temperature", "while it does not think" if row.sampling else "not taken"
+    yield "thinking", ", ".join(row.thinking) or "none"
+    yield "effort", ", ".join(row.effort) or "none"
+    yield "context", f"{row.context_tokens:,} tokens, {row.max_output_tokens:,} of them out at most"
+    yield "bound of a request", f"{row.overhead_tokens:,} tokens and one per {row.min_bytes_per_token} bytes"
+    yield "served as", ", ".join([row.model, *row.served_as])
+    yield "trained to", str(row.training_cutoff or "not known")
+    yield "retires", _retirement(entry)
+    yield "row from", f"{entry.origin}, checked on {row.checked_on}"
+    yield "source", row.source
+
+
+def _price_facts(entry: Entry, price: ModelPrice, catalogue: Catalogue) -> Iterator[tuple[str, str]]:
+    multipliers = {"region": price.inference_geo, "speed": price.speed, "service tier": price.service_tier}
+    for name, words in multipliers.items():
+        yield (
+            name,
+            " · ".join(f"{word} x{_times(ratio)}" for word, ratio in words.items()) or "no multiplier",
+        )
+    yield "since", str(price.valid_from)
+    yield "row from", f"{entry.price_origin}, checked on {price.checked_on}"
+    yield "source", price.source
+    yield "book", catalogue.prices.id
+
+
+def _rates(price: ModelPrice) -> Table:
+    drawn = table("requests", *_CLASSES, right=_CLASSES)
+    tiers = [(f"over {tier.over_input_tokens:,} tokens in", tier) for tier in price.tiers]
+    every: list[tuple[str, Rates]] = [("up to that" if tiers else "all", price), *tiers]
+    return rows(
+        drawn, ((f"  {name}", *(_per_mtok(getattr(rate, c)) for c in _CLASSES)) for name, rate in every)
+    )
+
+
+def _span(price: ModelPrice | None, field: str) -> str:
+    """Return the price of a class, from that of the shortest to that of the longest request."""
+    if price is None:
+        return "none"
+    spelled = dict.fromkeys(_per_mtok(getattr(rates, field)) for rates in (price, *price.tiers))
+    return " … ".join(spelled)
+
+
+def _per_mtok(nusd_per_token: int) -> str:
+    return f"{Decimal(nusd_per_token) / 1000:f}"
+
+
+def _retirement(entry: Entry) -> str:
+    if entry.days_left is None:
+        return "-"
+    day = entry.capability.retires_on
+    return f"retired {day}" if entry.retired else f"{day}, {entry.days_left:,} days left"
+
+
+def _times(ratio: Ratio) -> str:
+    over, under = ratio
+    return f"{over / under:g}"
+
+
+def _yes(value: bool) -> str:  # noqa: FBT001 - the value itself is spelled
+    return "yes" if value else "no"

@@ -1,0 +1,180 @@
+"""What a run with a model will probably come to, told before anything is sent or written."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from agentic_trading.app import wire
+from agentic_trading.app.feeds import STDIN, Source, open_feed, read_bars, sources, what_of
+from agentic_trading.app.folder import RunManifest, SessionFolder
+from agentic_trading.app.options import HOSTED, RunOptions
+from agentic_trading.app.play import Played, Stage, Watch, play
+from agentic_trading.app.providers import Chosen, chosen, ready
+from agentic_trading.clock import SystemClock
+from agentic_trading.desk.market.bar import EPOCH
+from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.session import TradingSession
+from agentic_trading.governance.estimate import bound
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+
+HOSTED_CALL_S: Final = 20.0
+"""What a call over a network is taken to last. It depends on the model, its thinking and the day: not measured here."""
+
+LOCAL_READ_BYTES_A_S: Final = 350.0
+LOCAL_WRITE_S: Final = 8.0
+"""What SmolLM2-135M needs on one core: 151 prompt tokens a second of about 2.3 bytes, and some 600 tokens of answer.
+
+A busy machine takes longer: two calls that this puts at 24 s each took 22 s of CPU each, and 35 s on two cores that others used.
+"""
+
+_UNLIMITED_NUSD: Final = 9 * 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What is expected of a run.
+
+    `calls` is how many the rules would make over the same bars, at most `max_calls`, None for a stream; an answer that
+    is not accepted is asked for again, and comes on top. `bound_nusd` is the most that those calls can cost, by the
+    bound that the gate sets aside, and `budget_nusd` the most that all can. `seconds` take `seconds_a_call` of each.
+    """
+
+    provider: str
+    models: tuple[str, ...]
+    calls: int | None
+    max_calls: int | None
+    bound_nusd: int | None
+    budget_nusd: int
+    seconds: float | None
+    seconds_a_call: float | None
+
+
+async def preflight(options: RunOptions) -> Preflight:
+    """Return what a run with a model will probably come to; nothing is sent, and nothing written.
+
+    The rules play the session beforehand, in memory: about a second for each 2,000 bars. Raises `OptionError` and
+    `WeightsError` for whatever keeps the model from being asked, and what a feed raises for a bar that is none.
+    """
+    tables = await asyncio.to_thread(wire.load_tables, options.models_file, options.prices_file)
+    named = await asyncio.to_thread(sources, options.data)
+    before = await _earlier(options)
+    now = SystemClock().now()
+    who = chosen(options, tables, now=now, model=before.model if before else "")
+    async with aclosing(await ready(options, who)):
+        pass  # that it can be made is all that was asked
+    if any(what_of(source.data.name) == STDIN for source in named):
+        return _expected(options, who, None)
+    asked_after = await _last_fed(options, before)
+    rehearsal = Rehearsal(wire.rules(inject="", seed="").provider, tables, now, asked_after)
+    await _rehearse(options, named, who, rehearsal)
+    return _expected(options, who, rehearsal)
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """The rules in the place of a model; what they are asked after `after` is counted, and priced as at `now`."""
+
+    inner: Provider
+    tables: wire.Tables
+    now: datetime
+    after: datetime
+    calls: int = 0
+    bound_nusd: int = 0
+    bytes_in: int = 0
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Answer by the rules under the model's name."""
+        envelope = request.envelope
+        if envelope.as_of is None or envelope.as_of > self.after:
+            capability = self.tables.capabilities.of(envelope.provider, envelope.model)
+            self.calls += 1
+            self.bound_nusd += bound(request, capability, self.tables.prices, at=self.now).nusd
+            self.bytes_in += len(request.system) + len(request.user)
+        return replace(await self.inner.complete(request), model=envelope.model)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Return the rules' count."""
+        return await self.inner.count_tokens(request)
+
+    async def aclose(self) -> None:
+        """Close the rules."""
+        await self.inner.aclose()
+
+
+@dataclass(slots=True)
+class _Enough:
+    """Ends a rehearsal when as many calls were counted as the run may make."""
+
+    rehearsal: Rehearsal
+    most: int | None
+    held: list[TradingSession] = field(default_factory=list)
+
+    async def after_moment(self, _moment: Moment, _lines: Sequence[bytes]) -> None:
+        if self.most is not None and self.rehearsal.calls >= self.most:
+            self.held[0].stop()
+
+
+async def _rehearse(options: RunOptions, named: Sequence[Source], who: Chosen, rehearsal: Rehearsal) -> None:
+    feeds = [await open_feed(source.data) for source in named]
+    stage = Stage(
+        session_id="preflight",
+        mode="backtest",
+        symbols=[feed.symbol for feed in feeds],
+        feeds=feeds,
+        most_bars=options.most_bars,
+        answers=wire.Answers(rehearsal, who.llm, who.model),
+        tables=rehearsal.tables,
+        store=wire.memory_log(),
+        ledger=wire.budget_ledger(_UNLIMITED_NUSD),
+        clock=wire.clock_for("backtest"),
+        workers=options.workers,
+    )
+    enough = _Enough(rehearsal, options.max_calls)
+    await play(stage, Played(), Watch(enough.after_moment, hold=enough.held.append))
+
+
+def _expected(options: RunOptions, who: Chosen, rehearsal: Rehearsal | None) -> Preflight:
+    calls = bound_nusd = a_call_s = seconds = None
+    if rehearsal is not None:
+        calls = min(rehearsal.calls, options.max_calls or rehearsal.calls)
+        share = calls / rehearsal.calls if rehearsal.calls else 0
+        bound_nusd = min(int(rehearsal.bound_nusd * share), options.budget_nusd)
+        a_call_s = _seconds_a_call(options, rehearsal)
+        at_once = min(options.workers, len(options.data)) if options.provider in HOSTED else 1
+        seconds = calls * a_call_s / at_once
+    return Preflight(
+        provider=options.provider,
+        models=tuple(dict.fromkeys(row.model for row in who.models.values())),
+        calls=calls,
+        max_calls=options.max_calls,
+        bound_nusd=bound_nusd,
+        budget_nusd=options.budget_nusd,
+        seconds=seconds,
+        seconds_a_call=a_call_s,
+    )
+
+
+def _seconds_a_call(options: RunOptions, rehearsal: Rehearsal) -> float:
+    if options.provider in HOSTED:
+        return HOSTED_CALL_S
+    return rehearsal.bytes_in / max(1, rehearsal.calls) / LOCAL_READ_BYTES_A_S + LOCAL_WRITE_S
+
+
+async def _earlier(options: RunOptions) -> RunManifest | None:
+    """Return the manifest of the run that goes on, if one shall."""
+    if not options.resume:
+        return None
+    return await asyncio.to_thread(SessionFolder(options.out).read_manifest, option="--out")
+
+
+async def _last_fed(options: RunOptions, earlier: RunManifest | None) -> datetime:
+    """Return up to when a run that goes on has its answers on record."""
+    if earlier is None:
+        return EPOCH
+    folder, run = SessionFolder(options.out), earlier.run_number
+    symbols = [source.symbol for source in earlier.data]
+    fed = [await read_bars(folder.bars(run, symbol), symbol) for symbol in symbols]
+    return max((bars[-1].close_time for bars in fed if bars), default=EPOCH)

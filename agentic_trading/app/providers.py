@@ -1,0 +1,186 @@
+"""Who answers a run: which models it asks, and whether they can be asked, found out before anything is written."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import SecretStr
+
+from agentic_trading.app import wire
+from agentic_trading.app.options import HOSTED, OptionError, ProviderName, RunOptions, check_url
+from agentic_trading.app.outage import refuse_unusable
+from agentic_trading.app.settings import ANTHROPIC_KEY, ANTHROPIC_URL, OPENAI_KEY, OPENAI_URL, Settings
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.capability import Capabilities, Capability
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.errors import ProviderError, UnknownModelError
+from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.provider import ModelRequest, Provider
+from agentic_trading.llm.weights import WEIGHTS, WeightsError, find, verify
+
+ASKED: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
+"""The workflows of a session."""
+
+SECRETS: Final[Mapping[ProviderName, str]] = {"anthropic": "anthropic_api_key", "openai": "openai_api_key"}
+"""What the file of a provider's key is called in the folder of secrets."""
+
+_VARIABLES: Final[Mapping[ProviderName, str]] = {"anthropic": ANTHROPIC_KEY, "openai": OPENAI_KEY}
+_EXTRAS: Final[Mapping[ProviderName, tuple[str, str]]] = {
+    "openai": ("openai", "openai"),
+    "local": ("xllamacpp", "local"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The models of a run: `model` is empty where each workflow has its own, `models` says which one a workflow asks.
+
+    `base_url` is None for the provider's own address.
+    """
+
+    llm: LLMProvider
+    model: str
+    models: Mapping[EnvelopeWorkflow, Capability]
+    base_url: str | None = None
+
+
+def chosen(options: RunOptions, tables: wire.Tables, *, now: datetime, model: str = "") -> Chosen:
+    """Return the models of a live run; `model` is that of the run which goes on, and holds where none is asked for.
+
+    Raises `OptionError` for a model that is unknown, has retired by the day of `now` (UTC) or has no price.
+    """
+    llm = LLMProvider(options.provider)
+    name = options.model or model or _default(llm, tables)
+    models = {workflow: _row(tables, llm, name or PRESETS[workflow].model, now) for workflow in ASKED}
+    return Chosen(llm, name, models, base_url_of(options))
+
+
+async def ready(options: RunOptions, who: Chosen) -> Provider:
+    """Return who answers a live run; nothing has been sent yet, and closing it is the caller's.
+
+    Raises `OptionError` where an extra is not installed or no key is to be found, `WeightsError` for weights that are
+    missing or are not those that were published.
+    """
+    _refuse_missing_extra(options.provider)
+    settings = options.settings
+    if options.provider == "local":
+        weights = await asyncio.to_thread(_weights, settings, who.model)
+        return wire.local(weights, model=who.model)
+    return await _hosted(options.provider, settings, who)
+
+
+def base_url_of(options: RunOptions) -> str | None:
+    """Return the address of the server that a run asks, None for the provider's own.
+
+    Raises `OptionError` for a variable that holds none.
+    """
+    settings = options.settings
+    if options.provider not in HOSTED or settings is None or options.base_url is not None:
+        return options.base_url
+    is_claude = options.provider == "anthropic"
+    url = settings.anthropic_base_url if is_claude else settings.openai_base_url
+    if url is not None:
+        check_url(ANTHROPIC_URL if is_claude else OPENAI_URL, url)
+    return url
+
+
+async def prove(provider: Provider, who: Chosen) -> None:
+    """Find out whether a hosted model can be asked, by what costs nothing; raises `UnusableProviderError`."""
+    names = dict.fromkeys(row.model for row in who.models.values())
+    requests = [_tiny_request(who, name) for name in names]
+    await refuse_unusable(provider, requests, has_own_server=who.base_url is not None)
+
+
+def host_free(base_url: str | None) -> str:
+    """Return an address without its host, as a record may keep it: empty for the provider's own."""
+    if base_url is None:
+        return ""
+    parts = urlsplit(base_url)
+    return urlunsplit((parts.scheme, "…", parts.path.rstrip("/"), "", ""))
+
+
+def _tiny_request(who: Chosen, model: str) -> ModelRequest:
+    envelope = EnvelopeBuilder().with_instructions("Answer.").with_provider(who.llm, model).build()
+    return ModelRequest(envelope, 1, 1, envelope.instructions, "Answer.", "text", max_tokens=16)
+
+
+def _default(llm: LLMProvider, tables: wire.Tables) -> str:
+    if llm is LLMProvider.ANTHROPIC:
+        return ""
+    if llm is LLMProvider.LOCAL:
+        return next(iter(WEIGHTS))
+    names = [row.model for row in tables.capabilities if row.provider is llm]
+    if len(names) == 1:
+        return names[0]
+    raise OptionError("--model", "left out", _allowed(names))
+
+
+def _row(tables: wire.Tables, llm: LLMProvider, name: str, now: datetime) -> Capability:
+    today = now.astimezone(UTC).date()
+    rows = [row for row in tables.capabilities if row.provider is llm]
+    usable = [row.model for row in rows if row.retires_on is None or today <= row.retires_on]
+    row = next((row for row in rows if row.model == name), None)
+    if row is None:
+        raise OptionError("--model", f"{name!r}, which is in no table of models", _allowed(usable))
+    if name not in usable:
+        was = f"{name}, which retired on {row.retires_on}; what it answered is replayed for ever"
+        raise OptionError("--model", was, _allowed(usable))
+    try:
+        tables.prices.price(llm, name, at=now)
+    except UnknownModelError:
+        allowed = "a model of the price book, or a row for it in AGENTIC_PRICES_FILE"
+        raise OptionError("--model", f"{name}, which has no price", allowed) from None
+    return row
+
+
+def _allowed(names: list[str]) -> str:
+    return ", ".join([*names, "a row of your own in AGENTIC_MODELS_FILE"])
+
+
+def _refuse_missing_extra(provider: ProviderName) -> None:
+    module, extra = _EXTRAS.get(provider, ("", ""))
+    if module and find_spec(module) is None:
+        was = f"{provider}, which needs a package that is not installed"
+        raise OptionError("--provider", was, f"after pip install 'agentic-trading[{extra}]'")
+
+
+def _weights(settings: Settings | None, model: str) -> Path:
+    """Return the weights of a model, read and held against their checksum."""
+    known = WEIGHTS.get(model)
+    if known is None:
+        raise OptionError("--model", f"{model!r}, whose weights are not known", ", ".join(WEIGHTS))
+    if settings is None:
+        raise WeightsError(Path(known.file), model, "no folder of weights is set")
+    path = find(settings.models_dir, model)
+    verify(path, known)
+    return path
+
+
+async def _hosted(name: ProviderName, settings: Settings | None, who: Chosen) -> Provider:
+    key = _secret(settings, name)
+    folder = settings.secrets_dir if settings else None
+    is_free = name == "openai" and who.base_url is not None  # a server of one's own may ask for no key
+    keys = wire.keys(
+        key.get_secret_value() if key else None, folder=folder, name=SECRETS[name], is_free=is_free
+    )
+    allowed = f"a key in it, or in the file {SECRETS[name]} of the folder that AGENTIC_SECRETS_DIR names"
+    if keys is None:
+        raise OptionError(_VARIABLES[name], "not set", allowed)
+    try:
+        await keys.key_of(wire.DEFAULT_TENANT)
+    except ProviderError as e:
+        raise OptionError(_VARIABLES[name], f"of no use: {e.message}", allowed) from None
+    if name == "anthropic":
+        return wire.anthropic(keys, who.base_url)
+    return wire.openai(keys, who.base_url, Capabilities(who.models.values()))
+
+
+def _secret(settings: Settings | None, name: ProviderName) -> SecretStr | None:
+    if settings is None:
+        return None
+    return settings.anthropic_api_key if name == "anthropic" else settings.openai_api_key

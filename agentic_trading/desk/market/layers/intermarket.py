@@ -1,0 +1,38 @@
+"""Layer 8: the market beside a second one."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.beside import RETURNS, Close, SecondMarket, common_closes, relation
+from agentic_trading.desk.market.rounding import ratio
+
+NO_CALENDAR = {"macro_calendar": "no source"}
+
+
+def intermarket_layer(
+    own: Sequence[Close], other: SecondMarket | None, *, decision: Timeframe
+) -> dict[str, Any]:
+    """Return how the market's returns go with those of a second one, on the decision timeframe.
+
+    `beside` names the second market. Without one, or before 49 common closes, `not_available` says so.
+    """
+    if other is None:
+        return {"not_available": {"second_market": "none is fed", **NO_CALENDAR}}
+    found = relation(own, other)
+    if found is None:
+        has = max(0, len(common_closes(own, other)) - 1)
+        reason = f"needs {RETURNS} returns in common, has {has}"
+        return {"not_available": {"second_market": reason, **NO_CALENDAR}}
+    measures = {name: value for name, value in asdict(found).items() if name not in {"symbol", "quadrant"}}
+    return {
+        "beside": found.symbol,
+        "timeframe": decision.value,
+        **{name: ratio(value) for name, value in measures.items() if value is not None},
+        "quadrant": found.quadrant.value,
+        "not_available": {
+            **{name: "a market does not move" for name, value in measures.items() if value is None},
+            **NO_CALENDAR,
+        },
+    }

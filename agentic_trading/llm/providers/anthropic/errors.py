@@ -1,0 +1,194 @@
+"""What an error of the SDK means for a call: one table, by class, and what a body says before its status."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import aiohttp
+import anthropic
+import httpx2
+
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.providers.retry_after import retry_after_s
+
+_MESSAGE_CHARS = 500
+_SHORTEST_SECRET = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """The kind of a failure; `sent` says whether the request may have been processed, and billed."""
+
+    kind: FailureKind
+    sent: bool
+
+
+_REFUSED = Meaning(FailureKind.INVALID_REQUEST, sent=False)
+_FORBIDDEN = Meaning(FailureKind.AUTH_ERROR, sent=False)
+_UNPAID = Meaning(FailureKind.BILLING, sent=False)
+_LIMITED = Meaning(FailureKind.RATE_LIMIT, sent=False)
+_TIMED_OUT = Meaning(FailureKind.TIMEOUT, sent=True)
+_FAILED = Meaning(FailureKind.SERVER_ERROR, sent=True)
+_TURNED_AWAY = Meaning(FailureKind.SERVER_ERROR, sent=False)
+_OURS = Meaning(FailureKind.INTERNAL_ERROR, sent=True)
+
+MEANINGS: dict[type[anthropic.AnthropicError], Meaning] = {
+    anthropic.AnthropicError: _OURS,
+    anthropic.RetryableError: _OURS,
+    anthropic.CredentialsError: _FORBIDDEN,
+    anthropic.IdentityTokenFileError: _FORBIDDEN,
+    anthropic.WorkloadIdentityError: _FORBIDDEN,
+    anthropic.APIError: _FAILED,
+    anthropic.APIConnectionError: _FAILED,
+    anthropic.APITimeoutError: _TIMED_OUT,
+    anthropic.APIResponseValidationError: _FAILED,
+    anthropic.APIWebhookValidationError: _OURS,
+    anthropic.APIStatusError: Meaning(FailureKind.INVALID_REQUEST, sent=True),
+    anthropic.BadRequestError: _REFUSED,
+    anthropic.CMEKKeyDisabledError: _REFUSED,
+    anthropic.CMEKKeyNetworkBlockedError: _REFUSED,
+    anthropic.ClaudeCodeKeyCreatorNotMemberError: _REFUSED,
+    anthropic.ClaudeCodeVersionTooOldError: _REFUSED,
+    anthropic.OrganizationOnHoldError: _REFUSED,
+    anthropic.OrganizationTypeNotSupportedError: _REFUSED,
+    anthropic.ParentOrganizationRequiredError: _REFUSED,
+    anthropic.RequestBodyEncodingInvalidError: _REFUSED,
+    anthropic.RequestBodyEncodingUnsupportedError: _REFUSED,
+    anthropic.NotFoundError: _REFUSED,
+    anthropic.PreconditionFailedError: _REFUSED,
+    anthropic.ContentTooLargeError: _REFUSED,
+    anthropic.RequestBodyTooLargeAfterDecodingError: _REFUSED,
+    anthropic.UnprocessableEntityError: _REFUSED,
+    anthropic.RequestHeaderFieldsTooLargeError: _REFUSED,
+    anthropic.AuthenticationError: _FORBIDDEN,
+    anthropic.PermissionDeniedError: _FORBIDDEN,
+    anthropic.SandboxEgressRestrictedError: _FORBIDDEN,
+    anthropic.PaymentRequiredError: _UNPAID,
+    anthropic.LinkedOrganizationBillingUnavailableError: _UNPAID,
+    anthropic.LinkedOrganizationSpendLimitReachedError: _UNPAID,
+    anthropic.ContractSpendLimitReachedError: _UNPAID,
+    anthropic.EnforcedSpendLimitReachedError: _UNPAID,
+    anthropic.RateLimitError: _LIMITED,
+    anthropic.RampLimitExceededError: _LIMITED,
+    anthropic.OverloadedError: _TURNED_AWAY,
+    anthropic.RequestTimeoutError: _TIMED_OUT,
+    anthropic.GatewayTimeoutError: _TIMED_OUT,
+    anthropic.ClientClosedRequestError: _TIMED_OUT,
+    anthropic.ConflictError: _FAILED,
+    anthropic.InternalServerError: _FAILED,
+    anthropic.ServiceUnavailableError: _FAILED,
+    anthropic.CMEKContextUnavailableError: _FAILED,
+    anthropic.CMEKKeyUnreachableError: _FAILED,
+}
+"""The public error classes of the SDK; one that is not here (501) has the meaning of the class above it.
+
+A limit (429) and an overload (529) turn a request away before it is processed, and so does a refusal (other 4xx).
+A conflict, a failure inside and a time-out say nothing about that: it may have been processed.
+"""
+
+_BY_CODE = {
+    "contract_spend_limit_reached": FailureKind.BILLING,
+    "enforced_spend_limit_reached": FailureKind.BILLING,
+    "linked_organization_billing_unavailable": FailureKind.BILLING,
+    "linked_organization_spend_limit_reached": FailureKind.BILLING,
+}
+_BY_TYPE = {
+    "rate_limit_error": FailureKind.RATE_LIMIT,
+    "overloaded_error": FailureKind.SERVER_ERROR,
+    "api_error": FailureKind.SERVER_ERROR,
+    "conflict_error": FailureKind.SERVER_ERROR,
+    "timeout_error": FailureKind.TIMEOUT,
+    "authentication_error": FailureKind.AUTH_ERROR,
+    "permission_error": FailureKind.AUTH_ERROR,
+    "billing_error": FailureKind.BILLING,
+    "invalid_request_error": FailureKind.INVALID_REQUEST,
+    "not_found_error": FailureKind.INVALID_REQUEST,
+    "request_too_large": FailureKind.INVALID_REQUEST,
+}
+# The API has no code for it.
+_SCHEMA_PROBLEM = re.compile(
+    r"grammar is too large|schema is too (?:complex|large)|output_config\.format", re.IGNORECASE
+)
+_NEVER_CONNECTED = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    httpx2.ConnectTimeout,
+    httpx2.UnsupportedProtocol,
+    httpx2.InvalidURL,
+)
+_WHAT_HELPS = {
+    FailureKind.AUTH_ERROR: "allowed is a valid key with access to the model",
+    FailureKind.BILLING: "asking again does not help; raise the limit or pay",
+    FailureKind.INVALID_REQUEST: "the same request will be refused again",
+}
+
+
+def error_of(
+    e: anthropic.AnthropicError, *, key: str, base_url: str, with_schema: bool, now: datetime
+) -> ProviderError:
+    """Return what `e` means; `key` is taken out of whatever the other side says.
+
+    `with_schema` says that the request held a schema to be enforced: a refusal of that is told apart.
+    """
+    match e:
+        case anthropic.APIStatusError():
+            return _refused(e, key=key, with_schema=with_schema, now=now)
+        case anthropic.APIConnectionError() if any(isinstance(c, _NEVER_CONNECTED) for c in _causes(e)):
+            message = (
+                f"no connection to {base_url}: {_told(_last(e), key)}; check the address and the network"
+            )
+            return ProviderError(FailureKind.SERVER_ERROR, message, sent=False)
+        case anthropic.APIConnectionError():
+            meaning = meaning_of(e)
+            message = f"the connection to {base_url} ended without an answer: {_told(_last(e), key)}"
+            return ProviderError(meaning.kind, message, sent=meaning.sent)
+        case _:
+            meaning = meaning_of(e)
+            return ProviderError(meaning.kind, _told(e, key), sent=meaning.sent)
+
+
+def without(key: str, text: str) -> str:
+    """Return `text` without `key`; a word too short to be a secret stays."""
+    return text.replace(key, "***") if len(key) >= _SHORTEST_SECRET else text
+
+
+def meaning_of(e: anthropic.AnthropicError) -> Meaning:
+    """Return the row of the class of `e`, or of the nearest class above it."""
+    return next(MEANINGS[kind] for kind in type(e).__mro__ if kind in MEANINGS)
+
+
+def _refused(e: anthropic.APIStatusError, *, key: str, with_schema: bool, now: datetime) -> ProviderError:
+    """Read an answer that is an error; its type goes before its status, which a proxy may have set."""
+    meaning = meaning_of(e)
+    kind = _BY_CODE.get(e.error_code or "") or _BY_TYPE.get(e.type or "") or meaning.kind
+    told = without(key, e.api_message or e.message)[:_MESSAGE_CHARS]
+    message = f"{e.status_code} {e.type or ''}: {told}"
+    if with_schema and kind is FailureKind.INVALID_REQUEST and _SCHEMA_PROBLEM.search(told):
+        kind = FailureKind.SCHEMA_REFUSED
+    if kind in _WHAT_HELPS:
+        message = f"{message}; {_WHAT_HELPS[kind]}"
+    return ProviderError(
+        kind,
+        message,
+        sent=meaning.sent,
+        retry_after_s=retry_after_s(e.response.headers, now=now),
+        provider_request_id=e.request_id or "",
+    )
+
+
+def _causes(e: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = e
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _last(e: BaseException) -> BaseException:
+    *_, last = _causes(e)
+    return last
+
+
+def _told(e: BaseException, key: str) -> str:
+    return without(key, f"{type(e).__name__}: {e}")[:_MESSAGE_CHARS]

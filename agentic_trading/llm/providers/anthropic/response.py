@@ -1,0 +1,67 @@
+"""Read a message of the Messages API as a `ModelResponse`, or say why it is none."""
+
+from anthropic.types import Message
+from anthropic.types import Usage as Billed
+from pydantic import ValidationError
+
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.result import Usage
+
+_UNFINISHED = frozenset({"tool_use", "pause_turn"})
+
+
+def response_of(message: object) -> ModelResponse:
+    """Return the answer that `message` is: all its text, the thinking left out.
+
+    Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
+    sent, for an answer that was cut on its way, that waits for a tool (none was offered), or that is no message; the
+    SDK itself does not check what it reads.
+    """
+    if not isinstance(message, Message) or not isinstance(message.content, list):
+        raise _unusable("the answer is no message; is this the address of the Messages API?")
+    request_id = message._request_id or ""  # noqa: SLF001 - the SDK's documented way to it
+    if message.stop_reason is None:
+        raise _unusable("the answer was cut: it has no stop reason", request_id)
+    if message.stop_reason in _UNFINISHED or any(block.type == "tool_use" for block in message.content):
+        raise _unusable(
+            f"the answer waits for a tool ({message.stop_reason}), and none was offered", request_id
+        )
+    try:
+        usage = usage_of(message.usage)
+    except (AttributeError, TypeError, ValidationError) as e:
+        raise _unusable("the answer does not say what it used", request_id) from e
+    return ModelResponse(
+        text="".join(block.text for block in message.content if block.type == "text"),
+        stop_reason=message.stop_reason,
+        usage=usage,
+        model=message.model,
+        provider_request_id=request_id,
+        provider_response_id=message.id,
+    )
+
+
+def usage_of(billed: Billed) -> Usage:
+    """Return the tokens by class of price; thinking is part of the output.
+
+    Tokens written to the cache of which nobody says for how long count as the dearer kind.
+    """
+    written = billed.cache_creation_input_tokens or 0
+    for_5m = billed.cache_creation.ephemeral_5m_input_tokens if billed.cache_creation else 0
+    details = billed.output_tokens_details
+    return Usage(
+        input_tokens=billed.input_tokens,
+        output_tokens=billed.output_tokens,
+        thinking_tokens=(details.thinking_tokens or 0) if details else 0,
+        cache_read_tokens=billed.cache_read_input_tokens or 0,
+        cache_write_5m_tokens=for_5m,
+        cache_write_1h_tokens=max(0, written - for_5m),
+        service_tier=billed.service_tier or "",
+        speed=billed.speed or "",
+        inference_geo=billed.inference_geo or "",
+    )
+
+
+def _unusable(why: str, request_id: str = "") -> ProviderError:
+    return ProviderError(FailureKind.SERVER_ERROR, why, sent=True, provider_request_id=request_id)

@@ -1,0 +1,95 @@
+"""Whose key a request is sent with; no repr, error or log shows one."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Protocol
+
+from typing_extensions import override
+
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+
+_TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
+_KEY = re.compile(r"[!-~]+")  # what a header can carry
+
+
+class Keys(Protocol):
+    """Hand out the key of a tenant."""
+
+    async def key_of(self, tenant_id: str) -> str:
+        """Return the key as it is now: one that was exchanged counts from the next request on.
+
+        Raises `ProviderError` of kind `auth_error`, nothing sent, where there is none.
+        """
+        ...
+
+
+class OneKey:
+    """The same key for every tenant; one that is empty, or that no header can carry, is refused when it is asked for."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key.strip()
+
+    async def key_of(self, tenant_id: str) -> str:  # noqa: ARG002 - the same for all
+        """Return the key."""
+        return _checked(self._key, "the key")
+
+    @override
+    def __repr__(self) -> str:
+        return "OneKey(…)"
+
+
+class SecretsFolder:
+    """Keys in files: `folder/<tenant>/<name>`, else `folder/<name>`, else what `default` hands out.
+
+    The file is read for each request, in a thread, so that a key is exchanged without a restart; exchange it by
+    renaming a new file into place, as secret mounts do. An empty or unreadable file is an error: the key of somebody
+    else does not take its place.
+    """
+
+    def __init__(self, folder: Path, name: str, default: Keys | None = None) -> None:
+        self._folder = folder
+        self._name = name
+        self._default = default
+
+    async def key_of(self, tenant_id: str) -> str:
+        """Return the tenant's key; a tenant whose id cannot be the name of a folder gets none."""
+        if not _TENANT.fullmatch(tenant_id):
+            raise _no_key(
+                f"tenant {tenant_id[:128]!r} has no key",
+                "a folder of keys takes ids of 1 to 128 letters, digits and ._@-, no dot or dash in front",
+            )
+        key = await asyncio.to_thread(self._read, tenant_id)
+        if key is not None:
+            return key
+        if self._default is not None:
+            return await self._default.key_of(tenant_id)
+        places = f"{self._folder / tenant_id / self._name} and {self._folder / self._name}"
+        raise _no_key(f"tenant {tenant_id!r} has no key", f"put one into a file: {places} were looked at")
+
+    def _read(self, tenant_id: str) -> str | None:
+        for path in (self._folder / tenant_id / self._name, self._folder / self._name):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, UnicodeDecodeError) as e:
+                reason = e.strerror if isinstance(e, OSError) else "it is not text"
+                raise _no_key(f"{path} cannot be read", f"{reason}; allowed is a text file") from None
+            return _checked(text.strip(), f"{path}")
+        return None
+
+    @override
+    def __repr__(self) -> str:
+        return f"SecretsFolder({str(self._folder)!r}, {self._name!r}, {self._default!r})"
+
+
+def _checked(key: str, where: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise _no_key(f"{where} is empty or no key", "allowed is one line of visible ASCII characters")
+    return key
+
+
+def _no_key(problem: str, allowed: str) -> ProviderError:
+    return ProviderError(FailureKind.AUTH_ERROR, f"{problem}; {allowed}", sent=False)

@@ -1,0 +1,1 @@
+"""Models behind OpenAI's chat completions, and behind the servers that speak the same language."""

@@ -1,0 +1,142 @@
+"""Turn what the SDK raises into a `ProviderError`: by type first, then by code, then by status."""
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import openai
+
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.providers.retry_after import retry_after_s
+
+MESSAGE_CHARS = 500
+"""A server's message is kept up to this length: some answer with a page."""
+
+
+class Verdict(NamedTuple):
+    """What an error means; `sent` is False only where the request was surely not processed."""
+
+    kind: FailureKind
+    sent: bool
+
+
+_UNSEEN: Final = Verdict(FailureKind.INTERNAL_ERROR, sent=True)
+
+BY_TYPE: Final[dict[type[Exception], Verdict | None]] = {
+    openai.AuthenticationError: Verdict(FailureKind.AUTH_ERROR, sent=False),
+    openai.OAuthError: Verdict(FailureKind.AUTH_ERROR, sent=False),
+    openai.PermissionDeniedError: Verdict(FailureKind.AUTH_ERROR, sent=False),
+    openai.BadRequestError: Verdict(FailureKind.INVALID_REQUEST, sent=False),
+    openai.NotFoundError: Verdict(FailureKind.INVALID_REQUEST, sent=False),
+    openai.UnprocessableEntityError: Verdict(FailureKind.INVALID_REQUEST, sent=False),
+    openai.RateLimitError: Verdict(FailureKind.RATE_LIMIT, sent=False),
+    openai.ConflictError: Verdict(FailureKind.SERVER_ERROR, sent=True),
+    openai.InternalServerError: None,
+    openai.APIStatusError: None,
+    openai.APITimeoutError: Verdict(FailureKind.TIMEOUT, sent=True),
+    openai.APIConnectionError: Verdict(FailureKind.SERVER_ERROR, sent=True),
+    openai.APIResponseValidationError: Verdict(FailureKind.SERVER_ERROR, sent=True),
+    # Raised by parts of the SDK that this adapter does not use: streams, its own parsing, web sockets, web hooks.
+    openai.APIError: _UNSEEN,
+    openai.OpenAIError: _UNSEEN,
+    openai.LengthFinishReasonError: _UNSEEN,
+    openai.ContentFilterFinishReasonError: _UNSEEN,
+    openai.InvalidWebhookSignatureError: _UNSEEN,
+    openai.WebSocketConnectionClosedError: _UNSEEN,
+    openai.WebSocketQueueFullError: _UNSEEN,
+}
+"""Every public error class of the SDK; None where the status decides."""
+
+BY_CODE: Final = {
+    "insufficient_quota": Verdict(FailureKind.BILLING, sent=False),
+    "billing_hard_limit_reached": Verdict(FailureKind.BILLING, sent=False),
+    "billing_not_active": Verdict(FailureKind.BILLING, sent=False),
+    "invalid_api_key": Verdict(FailureKind.AUTH_ERROR, sent=False),
+    "content_filter": Verdict(FailureKind.REFUSAL, sent=False),
+    "content_policy_violation": Verdict(FailureKind.REFUSAL, sent=False),
+    "unavailable_error": Verdict(FailureKind.SERVER_ERROR, sent=False),  # llama.cpp while it loads its model
+}
+"""Words in an error's `code` or `type` that say more than its class."""
+
+BY_STATUS: Final = {
+    402: Verdict(FailureKind.BILLING, sent=False),
+    408: Verdict(FailureKind.TIMEOUT, sent=True),
+    504: Verdict(FailureKind.TIMEOUT, sent=True),
+    529: Verdict(FailureKind.SERVER_ERROR, sent=False),
+}
+"""Statuses that have no class of their own; another one from 500 on is the server's error, one below is ours."""
+
+_SHORTEST_SECRET = 8  # a shorter key is a word for a server that wants none, and may stand in any message
+_NEVER_CONNECTED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
+_OF_THE_SCHEMA = ("response_format", "json_schema", "json schema", "grammar")
+
+
+def provider_error(
+    e: openai.OpenAIError, *, base_url: str, key: str, with_schema: bool, now: datetime
+) -> ProviderError:
+    """Return what `e` means for the call. The message never holds `key`, even where the server repeats it.
+
+    `with_schema` says that the request held a schema: a refusal of that is told apart.
+    """
+    if isinstance(e, openai.APIConnectionError):
+        return _unconnected(e, base_url)
+    kind, sent = verdict_of(e)
+    message = _told(e)
+    if len(key) >= _SHORTEST_SECRET:
+        message = message.replace(key, "***")
+    message = message[:MESSAGE_CHARS]
+    if with_schema and refuses_the_schema(e):
+        kind, sent = FailureKind.SCHEMA_REFUSED, False
+    if not isinstance(e, openai.APIStatusError):
+        return ProviderError(kind, message, sent=sent)
+    return ProviderError(
+        kind,
+        message,
+        sent=sent,
+        retry_after_s=retry_after_s(e.response.headers, now=now),
+        provider_request_id=e.request_id or "",
+    )
+
+
+def verdict_of(e: openai.OpenAIError) -> Verdict:
+    """Return what `e` means: the nearest class in the table, unless its code says more or its status decides."""
+    by_type = next(BY_TYPE[kind] for kind in type(e).__mro__ if kind in BY_TYPE)
+    if not isinstance(e, openai.APIStatusError):
+        return by_type or _UNSEEN
+    for word in (e.code, e.type):
+        if isinstance(word, str) and word in BY_CODE:
+            return BY_CODE[word]
+    return by_type or BY_STATUS.get(e.status_code) or _by_hundreds(e.status_code)
+
+
+def refuses_the_schema(e: openai.OpenAIError) -> bool:
+    """Say whether the server refuses the schema itself: it does not know the feature, or finds the schema too much."""
+    if not isinstance(e, openai.BadRequestError | openai.UnprocessableEntityError):
+        return False
+    words = f"{e.param} {_told(e)}".lower()
+    return any(word in words for word in _OF_THE_SCHEMA)
+
+
+def _by_hundreds(status: int) -> Verdict:
+    if status >= 500:
+        return Verdict(FailureKind.SERVER_ERROR, sent=True)
+    return Verdict(FailureKind.INVALID_REQUEST, sent=False)
+
+
+def _unconnected(e: openai.APIConnectionError, base_url: str) -> ProviderError:
+    cause = type(e.__cause__).__name__
+    if cause in _NEVER_CONNECTED:
+        message = f"cannot connect to {base_url} ({cause}); check the base URL and that the server runs"
+        return ProviderError(FailureKind.SERVER_ERROR, message, sent=False)
+    kind, sent = verdict_of(e)
+    return ProviderError(kind, f"the connection to {base_url} was lost ({cause})", sent=sent)
+
+
+def _told(e: openai.OpenAIError) -> str:
+    """Return what the server says, in the forms that servers say it in."""
+    if not isinstance(e, openai.APIStatusError):
+        return str(e)
+    body = e.body
+    if isinstance(body, dict):
+        body = body.get("message") or body.get("detail") or ""
+    return f"HTTP {e.status_code}: {body or 'no message'}"

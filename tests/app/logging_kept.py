@@ -1,0 +1,16 @@
+"""The program configures its log for the whole process; a test that runs it gives back what was there before."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """Leave logging as it is now, whatever the block configures."""
+    before = structlog.get_config()
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

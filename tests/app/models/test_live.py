@@ -1,0 +1,219 @@
+"""A live check tells what a model shows, calls what it could not find out by that name, and spends no more than it may."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from agentic_trading.app.models.live import LiveCheck, Proof
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledger import ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.llm.capability import Capabilities, Capability
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import Usage
+from tests.build import NOW
+from tests.governance.gates import PRICES, tenant
+
+CAPABILITIES = Capabilities.load()
+SONNET = CAPABILITIES.of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
+USD = 1_000_000_000
+REFUSED = ProviderError(FailureKind.INVALID_REQUEST, "400 not permitted", sent=False)
+
+
+@dataclass
+class Model:
+    """A model that is as its row says, but for what a test changes."""
+
+    takes_schema: bool = True
+    takes_effort: bool = True
+    takes_temperature: bool = False
+    fails_with: ProviderError | None = None
+    counted: int | None = 100
+    served_as: str = "claude-sonnet-5-5"
+    usage: Usage = field(default_factory=lambda: Usage(input_tokens=100, output_tokens=2))
+    stop_reason: str = "end_turn"
+    asked: list[ModelRequest] = field(default_factory=list)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        self.asked.append(request)
+        if self.fails_with is not None:
+            raise self.fails_with
+        if request.temperature is not None and not self.takes_temperature:
+            raise REFUSED
+        if request.effort == "max" and not self.takes_effort:
+            raise REFUSED
+        enforced = request.response_schema is not None and self.takes_schema
+        text = '{"colour": "vermilion"}' if enforced else "green"
+        return ModelResponse(text, self.stop_reason, self.usage, self.served_as)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        return self.counted
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
+
+
+class Listed(Model):
+    """A model whose provider has a directory, which tells `facts`."""
+
+    facts: Mapping[str, Any] | ProviderError = REFUSED
+
+    async def describe_model(self, tenant_id: str, model: str) -> Mapping[str, Any]:
+        if isinstance(self.facts, ProviderError):
+            raise self.facts
+        return self.facts
+
+
+async def proof(
+    model: Model, *, usd: float = 1.0, ledger: MemoryLedger | None = None, row: Capability = SONNET
+) -> Proof:
+    """Return what a live check finds out about `model`."""
+    gate = Gate(
+        ledger=ledger or MemoryLedger([tenant(int(usd * USD))]),
+        prices=PRICES,
+        capabilities=CAPABILITIES,
+        clock=SimClock(NOW),
+        mode="live",
+    )
+    return await LiveCheck(gate, model, tenant="default").prove(row)
+
+
+def verdicts(of: Proof) -> dict[str, str]:
+    """Return each line's verdict by what the line is about."""
+    return {line.about: line.verdict for line in of.lines}
+
+
+async def test_a_model_that_is_as_its_row_says_is_proved_with_four_requests() -> None:
+    model = Model()
+
+    told = await proof(model)
+
+    assert set(verdicts(told).values()) == {"as told"}
+    assert len(model.asked) == 4
+    # three answers of 100 tokens in at 2000 and 2 out at 10,000; the refused temperature costs nothing
+    assert told.cost_nusd == 3 * (100 * 2_000 + 2 * 10_000)
+
+
+@pytest.mark.parametrize(
+    ("model", "about"),
+    [
+        (Model(takes_schema=False), "native schema"),
+        (Model(takes_effort=False), "effort"),
+        (Model(takes_temperature=True), "temperature"),
+        (Model(served_as="claude-haiku-5-5"), "answer and usage"),
+        (Model(usage=Usage()), "answer and usage"),
+        (Model(stop_reason=""), "answer and usage"),
+        (Model(usage=Usage(input_tokens=100, output_tokens=2, service_tier="priority")), "price"),
+        (Model(counted=1_000_000), "tokens of a request"),
+        (Model(usage=Usage(input_tokens=5_000, output_tokens=2)), "tokens of a request"),
+    ],
+)
+async def test_a_model_that_is_not_as_its_row_says_is_found_out(model: Model, about: str) -> None:
+    told = await proof(model)
+
+    assert verdicts(told)[about] == "differs"
+
+
+async def test_a_cut_answer_proves_nothing_about_schemas() -> None:
+    told = await proof(Model(stop_reason="max_tokens"))
+
+    assert verdicts(told)["native schema"] == "not proved"
+
+
+async def test_no_further_request_is_made_when_the_first_is_not_answered() -> None:
+    model = Model(fails_with=ProviderError(FailureKind.AUTH_ERROR, "wrong key", sent=False))
+
+    told = await proof(model)
+
+    assert verdicts(told) == {"answer and usage": "not proved"}
+    assert told.stopped == "auth_error: wrong key"
+    assert len(model.asked) == 1
+
+
+async def test_a_refused_plain_request_differs_from_a_table_that_has_the_model() -> None:
+    told = await proof(Model(fails_with=REFUSED))
+
+    assert verdicts(told) == {"answer and usage": "differs"}
+
+
+async def test_a_lost_answer_is_charged_in_full() -> None:
+    ledger = MemoryLedger([tenant(USD)])
+
+    told = await proof(Model(fails_with=ProviderError(FailureKind.TIMEOUT, "lost", sent=True)), ledger=ledger)
+
+    [balance] = [balance for balance in await ledger.snapshot() if balance.scope is ScopeKind.TENANT]
+    assert told.cost_nusd == balance.spent.nusd > 256 * 10_000
+
+
+async def test_what_does_not_fit_under_the_ceiling_is_not_sent() -> None:
+    model = Model()
+
+    told = await proof(model, usd=0.001)
+
+    assert model.asked == []
+    assert verdicts(told) == {"answer and usage": "not proved"}
+    assert "nano-USD" in told.stopped
+
+
+async def test_the_ceiling_holds_whatever_answers_cost() -> None:
+    usage = Usage(input_tokens=1_200, output_tokens=256)
+    cost = 1_200 * 2_000 + 256 * 10_000
+    model = Model(usage=usage)
+
+    told = await proof(model, usd=0.015)
+
+    assert len(model.asked) < 4
+    assert told.cost_nusd == len(model.asked) * cost <= 0.015 * USD
+    assert "not proved" in verdicts(told).values()
+
+
+async def test_a_provider_without_a_count_still_has_its_bill_held_against_the_bound() -> None:
+    told = await proof(Model(counted=None))
+
+    [line] = [line for line in told.lines if line.about == "tokens of a request"]
+    assert (line.verdict, line.seen) == ("as told", "100 billed, not counted beforehand")
+
+
+async def test_a_directory_is_held_against_the_row() -> None:
+    model = Listed()
+    model.facts = {"max_input_tokens": 1_000_000, "max_tokens": 64_000}
+
+    told = await proof(model)
+
+    [line] = [line for line in told.lines if line.about == "directory"]
+    assert (line.verdict, line.seen) == (
+        "differs",
+        "max_output_tokens 128000 in the row, 64000 in the directory",
+    )
+
+
+async def test_a_directory_that_does_not_answer_proves_nothing() -> None:
+    told = await proof(Listed())
+
+    assert verdicts(told)["directory"] == "not proved"
+
+
+async def test_every_request_has_the_callers_tenant_and_an_envelope_of_its_own() -> None:
+    model = Model()
+
+    await proof(model)
+
+    assert {request.envelope.tenant_id for request in model.asked} == {"default"}
+    assert len({request.envelope.envelope_id for request in model.asked}) == 4
+    assert model.asked[0].envelope.agent_id == "models-check"
+
+
+async def test_no_effort_is_asked_of_a_model_that_takes_none() -> None:
+    model = Model(takes_temperature=True, served_as="smollm2-135m")
+
+    told = await proof(model, row=CAPABILITIES.of(LLMProvider.LOCAL, "smollm2-135m"))
+
+    assert "effort" not in verdicts(told)
+    assert {request.effort for request in model.asked} == {None}
+    assert set(verdicts(told).values()) == {"as told"}

@@ -1,0 +1,100 @@
+"""What a run with a model will come to: counted on the bars themselves, priced by the gate's bound."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app import wire
+from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
+from agentic_trading.llm.weights import WeightsError
+from tests.app.asking import OWN_MODEL, options, own_rows, settings
+from tests.flows.sessions import contents, ran
+
+
+def claude(**changes: Any) -> RunOptions:
+    known = settings(ANTHROPIC_API_KEY="sk-of-a-test")
+    return options(**{"provider": "anthropic", "settings": known, **changes})
+
+
+async def test_the_calls_are_those_that_the_rules_make(tmp_path: Path) -> None:
+    expected = await preflight(claude())
+    by_rules = await ran(tmp_path, data=("btcusdt-5m",), bars=450)
+
+    assert expected.calls == by_rules.attempts > 3
+    assert expected.models == ("claude-sonnet-5-5", "claude-haiku-5-5")
+    assert expected.seconds == expected.calls * HOSTED_CALL_S
+
+
+async def test_the_sum_is_the_bound_of_those_calls_and_never_more_than_the_budget() -> None:
+    all_of_them, three = await preflight(claude()), await preflight(claude(max_calls=3))
+    poor = await preflight(claude(budget_usd=Decimal("0.01")))
+
+    assert all_of_them.bound_nusd is not None
+    assert three.bound_nusd is not None
+    assert (three.calls, three.max_calls) == (3, 3)
+    assert 0 < three.bound_nusd < all_of_them.bound_nusd < all_of_them.budget_nusd
+    assert poor.bound_nusd == poor.budget_nusd == 10_000_000
+
+
+async def test_two_symbols_are_asked_about_at_once() -> None:
+    both = await preflight(claude(data=("btcusdt-5m", "ethusdt-5m")))
+
+    assert both.calls is not None
+    assert both.seconds == both.calls * HOSTED_CALL_S / 2
+
+
+async def test_a_stream_cannot_be_counted_beforehand() -> None:
+    expected = await preflight(claude(data=("BTCUSDT=-",), max_calls=9))
+
+    assert expected == Preflight(
+        provider="anthropic",
+        models=("claude-sonnet-5-5", "claude-haiku-5-5"),
+        calls=None,
+        max_calls=9,
+        bound_nusd=None,
+        budget_nusd=5_000_000_000,
+        seconds=None,
+        seconds_a_call=None,
+    )
+
+
+async def test_a_model_of_ones_own_is_priced_by_its_own_row(tmp_path: Path) -> None:
+    models, prices = own_rows(tmp_path)
+    own = options(provider="openai", base_url="http://127.0.0.1:9/v1", models_file=models, prices_file=prices)
+
+    expected = await preflight(own)
+
+    assert expected.models == (OWN_MODEL,)
+    assert expected.bound_nusd
+
+
+async def test_nothing_is_written_and_a_model_that_cannot_be_asked_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    await preflight(claude())
+    with pytest.raises(OptionError, match="ANTHROPIC_API_KEY"):
+        await preflight(options(provider="anthropic"))
+    with pytest.raises(WeightsError, match="models fetch"):
+        await preflight(options(provider="local", settings=settings(models_dir=tmp_path)))
+
+    assert contents(tmp_path) == {}
+
+
+async def test_a_run_that_goes_on_counts_what_is_left(tmp_path: Path) -> None:
+    await ran(tmp_path, data=("btcusdt-5m",), bars=400)
+
+    whole = await preflight(claude())
+    rest = await preflight(claude(out=tmp_path, resume=True, model="claude-sonnet-5-5"))
+
+    assert whole.calls is not None
+    assert rest.calls is not None
+    assert 0 < rest.calls < whole.calls
+
+
+def test_the_shipped_tables_are_enough_for_a_forecast() -> None:
+    assert wire.load_tables().prices.name

@@ -1,0 +1,195 @@
+"""Which models a run asks, and what keeps them from being asked: told by name, before anything is written."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app import wire
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.providers import ASKED, Chosen, base_url_of, chosen, host_free, ready
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.weights import WEIGHTS, WeightsError
+from tests.app.asking import OWN_MODEL, options, own_rows, own_tables, settings
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+TABLES = wire.load_tables()
+ANTHROPIC: dict[str, Any] = {"provider": "anthropic"}
+OPENAI: dict[str, Any] = {"provider": "openai", "model": OWN_MODEL}
+LOCAL: dict[str, Any] = {"provider": "local"}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> wire.Tables:
+    """Return the shipped tables with a row for a model of one's own."""
+    return own_tables(tmp_path)
+
+
+def names(who: Chosen) -> list[str]:
+    return [who.models[workflow].model for workflow in ASKED]
+
+
+def test_without_a_name_each_workflow_asks_its_own_claude() -> None:
+    who = chosen(options(**ANTHROPIC), TABLES, now=NOW)
+
+    assert (who.llm, who.model) == (LLMProvider.ANTHROPIC, "")
+    assert names(who) == ["claude-sonnet-5-5", "claude-haiku-5-5"]
+
+
+def test_a_named_model_answers_every_workflow() -> None:
+    who = chosen(options(**ANTHROPIC, model="claude-opus-5-5"), TABLES, now=NOW)
+
+    assert names(who) == ["claude-opus-5-5", "claude-opus-5-5"]
+
+
+def test_a_run_that_goes_on_keeps_its_model() -> None:
+    assert chosen(options(**ANTHROPIC), TABLES, now=NOW, model="claude-opus-5-5").model == "claude-opus-5-5"
+
+
+def test_the_only_model_of_ones_own_needs_no_name(tmp_path: Path) -> None:
+    one, two = own_tables(tmp_path), own_tables(tmp_path, ["first", "second"])
+
+    assert chosen(options(provider="openai"), one, now=NOW).model == OWN_MODEL
+    with pytest.raises(OptionError, match=r"^--model is left out; allowed: first, second, a row of your own"):
+        chosen(options(provider="openai"), two, now=NOW)
+
+
+def test_the_local_model_has_a_name_of_its_own() -> None:
+    assert chosen(options(**LOCAL), TABLES, now=NOW).model in WEIGHTS
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"model": "claude-none"},
+            "in no table of models; allowed: claude-sonnet-5-5, .*AGENTIC_MODELS_FILE",
+        ),
+        ({"model": "rules-1"}, "in no table of models"),
+        ({"provider": "openai"}, "left out; allowed: a row of your own in AGENTIC_MODELS_FILE"),
+        ({"provider": "local", "model": "smollm3"}, "in no table of models; allowed: smollm2-135m"),
+    ],
+)
+def test_an_unknown_model_is_refused_with_those_that_are_known(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told) as refused:
+        chosen(options(**{**ANTHROPIC, **changes}), TABLES, now=NOW)
+
+    assert refused.value.option == "--model"
+
+
+def test_a_retired_model_is_refused_from_the_day_after() -> None:
+    old = options(**ANTHROPIC, model="claude-sonnet-4-5-20250929")
+
+    assert chosen(old, TABLES, now=datetime(2026, 11, 30, 23, tzinfo=UTC)).model == old.model
+    with pytest.raises(
+        OptionError, match=r"retired on 2026-11-30; .*; allowed: claude-sonnet-5-5"
+    ) as refused:
+        chosen(old, TABLES, now=datetime(2026, 12, 1, tzinfo=UTC))
+    assert old.model not in refused.value.allowed
+
+
+def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
+    tables = wire.load_tables(own_rows(tmp_path)[0])
+
+    with pytest.raises(
+        OptionError, match=rf"^--model is {OWN_MODEL}, which has no price; .*AGENTIC_PRICES_FILE"
+    ):
+        chosen(options(**OPENAI), tables, now=NOW)
+
+
+@pytest.mark.parametrize(("provider", "variable"), [("anthropic", "ANTHROPIC"), ("openai", "OPENAI")])
+async def test_a_missing_key_is_told_by_variable_and_folder(
+    provider: str, variable: str, own: wire.Tables
+) -> None:
+    model = "" if provider == "anthropic" else OWN_MODEL
+    asked = options(provider=provider, model=model)
+    who = chosen(asked, own, now=NOW)
+
+    with pytest.raises(OptionError, match=rf"^{variable}_API_KEY is not set; .*AGENTIC_SECRETS_DIR"):
+        await ready(asked, who)
+
+
+async def test_a_key_of_no_use_is_told_and_not_shown() -> None:
+    asked = options(**ANTHROPIC, settings=settings(ANTHROPIC_API_KEY="sesame with blanks"))
+
+    with pytest.raises(OptionError, match=r"^ANTHROPIC_API_KEY is of no use") as refused:
+        await ready(asked, chosen(asked, TABLES, now=NOW))
+
+    assert "sesame" not in str(refused.value)
+
+
+async def test_a_key_may_lie_in_a_file(tmp_path: Path) -> None:
+    asked = options(**ANTHROPIC, settings=settings(secrets_dir=tmp_path))
+    who = chosen(asked, TABLES, now=NOW)
+
+    with pytest.raises(OptionError, match="ANTHROPIC_API_KEY"):
+        await ready(asked, who)
+    (tmp_path / "anthropic_api_key").write_text("sk-in-a-file\n")
+    provider = await ready(asked, who)
+
+    await provider.aclose()
+
+
+async def test_a_server_of_ones_own_needs_no_key(own: wire.Tables) -> None:
+    asked = options(**OPENAI, base_url="http://127.0.0.1:9/v1")
+
+    provider = await ready(asked, chosen(asked, own, now=NOW))
+
+    await provider.aclose()
+
+
+async def test_weights_that_are_missing_or_broken_are_told_with_the_way_to_get_them(tmp_path: Path) -> None:
+    asked = options(**LOCAL, settings=settings(models_dir=tmp_path))
+    who = chosen(asked, TABLES, now=NOW)
+
+    with pytest.raises(WeightsError, match="no such file; run `agentic-trading models fetch smollm2-135m`"):
+        await ready(asked, who)
+    weights = WEIGHTS[who.model]
+    with (tmp_path / weights.file).open("wb") as file:
+        file.truncate(weights.size_bytes)
+    with pytest.raises(WeightsError, match="SHA-256"):
+        await ready(asked, who)
+
+
+@pytest.mark.parametrize(("changes", "extra"), [(OPENAI, "openai"), (LOCAL, "local")])
+async def test_an_extra_that_is_not_installed_is_named(
+    changes: dict[str, Any], extra: str, own: wire.Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = options(**changes)
+    who = chosen(asked, own, now=NOW)
+    missing = {"openai": "openai", "local": "xllamacpp"}[extra]
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    monkeypatch.delitem(sys.modules, missing, raising=False)
+
+    with pytest.raises(OptionError, match=rf"pip install 'agentic-trading\[{extra}\]'"):
+        await ready(asked, who)
+
+
+def test_the_address_of_a_server_is_the_option_or_else_the_variable() -> None:
+    known = settings(OPENAI_BASE_URL="http://of.the/environment", ANTHROPIC_BASE_URL="http://other")
+
+    assert base_url_of(options(**OPENAI, base_url="http://given", settings=known)) == "http://given"
+    assert base_url_of(options(**OPENAI, settings=known)) == "http://of.the/environment"
+    assert base_url_of(options(**ANTHROPIC, settings=known)) == "http://other"
+    assert base_url_of(options(provider="rules", settings=known)) is None
+    with pytest.raises(OptionError, match=r"^OPENAI_BASE_URL is an address with a password"):
+        base_url_of(options(**OPENAI, settings=settings(OPENAI_BASE_URL="http://me:sesame@host")))
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        (None, ""),
+        ("http://10.0.0.7:8080/v1/", "http://…/v1"),
+        ("https://secret.example", "https://…"),
+    ],
+)
+def test_a_record_keeps_no_host(address: str | None, kept: str) -> None:
+    assert host_free(address) == kept
+
+
+def test_every_workflow_of_a_session_has_a_model() -> None:
+    assert set(ASKED) == {EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION}

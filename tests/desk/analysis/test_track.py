@@ -1,0 +1,110 @@
+"""The agent's own record: nothing of the future, and figures that can be counted by hand."""
+
+from datetime import UTC, datetime, timedelta
+from math import sqrt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.desk.analysis.judgement import Direction
+from agentic_trading.desk.analysis.track import TrackRecord, figures_of, max_drawdown, runs_z
+from agentic_trading.desk.market.bar import Timeframe
+from tests.desk.analysis.build import record
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def test_an_outcome_is_known_at_the_first_close_four_bars_later_and_not_before() -> None:
+    track = TrackRecord(Timeframe.H1)
+    track.called(NOON, Direction.BEARISH, 100.0)
+
+    for hours in (1, 2, 3):
+        track.see(NOON + hours * HOUR, 50.0)
+    before = track.outcomes
+    track.see(NOON + 6 * HOUR, 99.0)
+
+    assert before == ()
+    (outcome,) = track.outcomes
+    assert outcome.known_at == NOON + 6 * HOUR
+    assert outcome.gain_pct == pytest.approx(1.0)
+
+
+def test_a_neutral_call_has_no_outcome() -> None:
+    track = TrackRecord(Timeframe.H1)
+
+    track.called(NOON, Direction.NEUTRAL, 100.0)
+    track.see(NOON + 9 * HOUR, 110.0)
+
+    assert track.outcomes == ()
+
+
+def test_before_ten_outcomes_the_record_says_how_many_there_are() -> None:
+    assert record(9).told() == {"not_available": {"record": "not enough decisions (9 of 10)"}}
+    assert record(10).told()["decisions"] == 10
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(list(Direction)), st.integers(50, 150)), max_size=40),
+    st.integers(0, 40),
+)
+def test_what_comes_later_does_not_change_what_is_known(calls: list[tuple[Direction, int]], cut: int) -> None:
+    def fed(rows: list[tuple[Direction, int]]) -> TrackRecord:
+        track = TrackRecord(Timeframe.H1)
+        for place, (direction, price) in enumerate(rows):
+            track.see(NOON + place * HOUR, float(price))
+            track.called(NOON + place * HOUR, direction, float(price))
+        return track
+
+    early, late = fed(calls[:cut]), fed(calls)
+
+    assert late.outcomes[: len(early.outcomes)] == early.outcomes
+    assert all(outcome.known_at >= outcome.call.at + 4 * HOUR for outcome in late.outcomes)
+
+
+def test_figures_of_hand_counted_gains() -> None:
+    figures = figures_of([2.0, -1.0, 1.0, -2.0])
+
+    assert figures["hit_rate_pct"] == 50.0
+    assert figures["profit_factor"] == 1.0
+    assert figures["sharpe"] == figures["sortino"] == figures["calmar"] == 0.0
+    assert figures["max_drawdown_pct"] == 2.0
+    assert figures["runs_z"] == pytest.approx((4 - 3) / sqrt(8 * 4 / (16 * 3)))
+
+
+def test_what_is_not_defined_is_named_and_not_told() -> None:
+    track = TrackRecord(Timeframe.H1)
+    for place in range(10):
+        track.called(NOON + place * 5 * HOUR, Direction.BULLISH, 100.0)
+        track.see(NOON + (place * 5 + 4) * HOUR, 101.0)
+
+    told = track.told()
+
+    assert set(told["not_available"]) >= {"profit_factor", "sortino", "calmar", "runs_z"}
+    assert told["hit_rate_pct"] == 100
+    assert "profit_factor" not in told
+
+
+@given(st.lists(st.floats(-50, 50).filter(lambda gain: abs(gain) > 1e-6), min_size=2, max_size=60))
+def test_figures_keep_their_bounds(gains: list[float]) -> None:
+    figures = figures_of(gains)
+
+    assert 0 <= (figures["hit_rate_pct"] or 0) <= 100
+    assert (figures["max_drawdown_pct"] or 0) >= 0
+    assert (figures["profit_factor"] or 0) >= 0
+
+
+@pytest.mark.parametrize(
+    ("hits", "sign"),
+    [([True] * 5 + [False] * 5, -1), ([True, False] * 5, 1), ([True] * 5, 0), ([True, False], 0), ([], 0)],
+)
+def test_streaks_are_below_zero_and_turns_above(hits: list[bool], sign: int) -> None:
+    z = runs_z(hits)
+
+    assert (0 if z is None else (z > 0) - (z < 0)) == sign
+
+
+def test_a_drawdown_counts_from_the_start() -> None:
+    assert max_drawdown([-1.0, -2.0, 5.0]) == 3.0
+    assert max_drawdown([1.0, 2.0]) == 0.0

@@ -1,0 +1,85 @@
+"""What filling has cost, against the price of the decision."""
+
+from decimal import Decimal
+
+from agentic_trading.desk.execution.baseline import market_now
+from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall, shortfalls, total_shortfall
+from agentic_trading.desk.instrument import Side
+from tests.desk.trade import bar, fills_of, intent, order, paper
+
+BARS = [bar(0, "100 101 99 100"), bar(1, "100.50 101 100 101")]
+
+
+async def test_the_shortfall_is_price_and_fees_against_the_arrival_price() -> None:
+    exchange = paper()
+    await exchange.on_bar(BARS[0])
+    await exchange.submit(order(stop_loss=Decimal(98), max_participation=Decimal("0.0006")))
+    fills = await exchange.on_bar(BARS[1])
+    stopped = await exchange.on_bar(bar(2, "97 98 96 97"))
+
+    [shortfall] = shortfalls([intent()], fills_of([*fills, *stopped]))
+
+    assert shortfall == Shortfall(
+        intent_id="i1",
+        symbol="BTCUSDT",
+        side=Side.BUY,
+        filled=Decimal("0.600"),
+        unfilled=Decimal("0.400"),
+        arrival_value=Decimal(60),
+        price_cost=Decimal("0.31200"),  # 0.6 x 0.52
+        fees=Decimal("0.03015600"),
+        total_bps=Decimal("57.0260"),
+    )
+
+
+def test_what_was_never_filled_has_no_cost() -> None:
+    [shortfall] = shortfalls([intent()], [])
+
+    assert (shortfall.filled, shortfall.unfilled, shortfall.total_bps) == (0, 1, None)
+
+
+async def test_a_sale_below_the_arrival_price_is_a_cost() -> None:
+    sold = intent(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96))
+
+    outcome = await market_now([sold], [BARS[0], bar(1, "99 99 99 99")], paper())
+
+    assert [each.price_cost for each in shortfalls([sold], outcome.fills)] == [Decimal("1.01000")]
+
+
+def test_a_total_is_weighted_by_value_and_counts_what_was_filled_how_far() -> None:
+    total = total_shortfall([
+        part(filled=Decimal(3), unfilled=Decimal(0), price_cost=Decimal("0.5"), fees=Decimal("0.25")),
+        part(filled=Decimal(1), unfilled=Decimal(2), price_cost=Decimal("-0.5"), fees=Decimal("0.75")),
+        part(filled=Decimal(0), unfilled=Decimal(3)),
+    ])
+
+    assert total == TotalShortfall(
+        arrival_value=Decimal(400),
+        price_cost=Decimal(0),
+        fees=Decimal(1),
+        total_bps=Decimal(25),
+        whole=1,
+        in_part=1,
+        not_at_all=1,
+    )
+
+
+def test_the_total_of_nothing_is_nothing() -> None:
+    assert total_shortfall([]) == TotalShortfall()
+
+
+def part(
+    *, filled: Decimal, unfilled: Decimal, price_cost: Decimal = Decimal(0), fees: Decimal = Decimal(0)
+) -> Shortfall:
+    """Return what filling an intent at an arrival price of 100 has cost."""
+    return Shortfall(
+        intent_id="i1",
+        symbol="BTCUSDT",
+        side=Side.BUY,
+        filled=filled,
+        unfilled=unfilled,
+        arrival_value=filled * 100,
+        price_cost=price_cost,
+        fees=fees,
+        total_bps=None,
+    )

@@ -1,0 +1,115 @@
+"""Breaks, sweeps, order blocks and gaps by their rules."""
+
+from datetime import UTC, datetime, timedelta
+
+from agentic_trading.desk.market.indicators.candles import Prices
+from agentic_trading.desk.market.indicators.structure import (
+    Break,
+    BreakKind,
+    FairValueGaps,
+    StructureBreaks,
+    Sweep,
+    Way,
+    Zone,
+)
+from agentic_trading.desk.market.indicators.swings import Swing, SwingKind
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+
+
+def swing(price: float, kind: SwingKind = SwingKind.HIGH, *, hour: int = 0) -> Swing:
+    at = NOON + timedelta(hours=hour)
+    return Swing(kind, price, at, at, None)
+
+
+def rising(low: float, high: float) -> Prices:
+    return Prices(low, high, low, high)
+
+
+def falling(high: float, low: float) -> Prices:
+    return Prices(high, high, low, low)
+
+
+HIGH, LOW = swing(110), swing(90, SwingKind.LOW)
+
+
+def test_a_close_beyond_the_swing_breaks_it_once_and_leaves_the_last_opposite_bar_as_block() -> None:
+    breaks = StructureBreaks()
+
+    for bar in (rising(100, 102), falling(102, 99), rising(99, 112), rising(112, 115)):
+        breaks.update(bar, [HIGH], [LOW])
+
+    assert breaks.last_break == Break(BreakKind.BOS, Way.UP, 110, 3)
+    assert breaks.blocks == {Way.UP: Zone(Way.UP, 99, 102, 2)}
+
+
+def test_a_break_against_the_last_one_is_a_change_of_character_and_the_next_with_it_is_not() -> None:
+    breaks = StructureBreaks()
+    lower = swing(80, SwingKind.LOW, hour=1)
+
+    breaks.update(rising(100, 112), [HIGH], [LOW])
+    breaks.update(falling(112, 85), [HIGH], [LOW])
+    turned = breaks.last_break
+    breaks.update(falling(85, 75), [HIGH], [LOW, lower])
+
+    assert turned == Break(BreakKind.CHOCH, Way.DOWN, 90, 2)
+    assert breaks.last_break == Break(BreakKind.BOS, Way.DOWN, 80, 3)
+
+
+def test_a_high_beyond_the_swing_that_closes_back_is_a_sweep_and_no_break() -> None:
+    breaks = StructureBreaks()
+
+    breaks.update(Prices(105, 111, 104, 109), [HIGH], [LOW])
+    breaks.update(Prices(95, 96, 89, 91), [HIGH], [LOW])
+
+    assert breaks.last_sweep == Sweep(Way.UP, 90, 2)
+    assert breaks.last_break is None
+
+
+def test_a_block_is_given_up_when_a_bar_closes_beyond_its_far_side() -> None:
+    breaks = StructureBreaks()
+    for bar in (falling(102, 99), rising(99, 112)):
+        breaks.update(bar, [HIGH], [])
+
+    breaks.update(Prices(112, 112, 95, 100), [HIGH], [])
+    touched = dict(breaks.blocks)
+    breaks.update(falling(100, 98), [HIGH], [])
+
+    assert touched == {Way.UP: Zone(Way.UP, 99, 102, 1)}
+    assert breaks.blocks == {}
+
+
+def test_a_break_without_an_opposite_bar_leaves_no_block() -> None:
+    breaks = StructureBreaks()
+
+    for bar in (rising(100, 102), rising(102, 112)):
+        breaks.update(bar, [HIGH], [])
+
+    assert breaks.last_break is not None
+    assert breaks.blocks == {}
+
+
+def test_a_gap_stays_open_until_a_bar_trades_through_it() -> None:
+    gaps = FairValueGaps()
+
+    for bar in (rising(100, 102), rising(102, 106), rising(104, 108)):
+        gaps.update(bar)
+    opened = gaps.open
+    gaps.update(falling(108, 103))
+    entered = gaps.open
+    gaps.update(falling(104, 102))
+
+    assert opened == entered == (Zone(Way.UP, 102, 104, 3),)
+    assert gaps.open == ()
+
+
+def test_a_gap_down_is_the_mirror() -> None:
+    gaps = FairValueGaps()
+
+    for bar in (falling(108, 106), falling(106, 103), falling(104, 101)):
+        gaps.update(bar)
+    opened = gaps.open
+    gaps.update(rising(101, 106))
+
+    assert opened == (Zone(Way.DOWN, 104, 106, 3),)
+    assert gaps.open == ()

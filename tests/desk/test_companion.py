@@ -1,0 +1,47 @@
+"""The second market of a session that is fed only one."""
+
+from decimal import Decimal
+
+from agentic_trading.desk.companion import Companion
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.market.snapshot import MarketView
+
+OWN, OTHER = load_sample("btcusdt-5m")[:400], load_sample("ethusdt-5m")[:800]
+
+
+def companion() -> Companion:
+    return Companion(OWN, OTHER, decision=Timeframe.H1)
+
+
+def dearer(bar: Bar) -> Bar:
+    return bar.model_copy(update={"high": bar.high + Decimal("0.01")})
+
+
+def test_it_is_what_a_view_of_the_other_market_would_be_and_never_ahead() -> None:
+    beside, view = companion(), MarketView("ETHUSDT")
+
+    for own, other in zip(OWN, OTHER[:400], strict=True):
+        beside.push(own)
+        view.push(other)
+        assert beside.second_market(own.close_time) == view.second_market(own.close_time)
+
+
+def test_a_session_that_begins_later_has_the_closes_before_it_too() -> None:
+    beside = companion()
+
+    beside.push(OWN[200])
+
+    second = beside.second_market(OWN[200].close_time)
+    assert second is not None
+    assert len(second.closes) == 16
+
+
+def test_from_the_first_bar_of_another_market_on_there_is_none() -> None:
+    beside = companion()
+    beside.push(OWN[0])
+
+    beside.push(dearer(OWN[1]))
+    beside.push(OWN[2])
+
+    assert beside.second_market(OWN[2].close_time) is None

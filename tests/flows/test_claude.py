@@ -1,0 +1,71 @@
+"""A session that asks Claude through the real SDK, at a stub of the Messages API in a process of its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app.options import RunOptions
+from agentic_trading.app.outage import UnusableProviderError
+from agentic_trading.app.replaying import replay
+from agentic_trading.app.report import RunReport
+from agentic_trading.app.run import run
+from tests.app.asking import options, settings
+from tests.flows.sessions import calls_in, kept_in
+from tests.stubs.running import page_of, serving
+
+pytestmark = pytest.mark.timeout(30)  # the first of them loads the SDK
+
+SONNET = "claude-sonnet-5-5"
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[str]:
+    """Return the address of a stub that answers whatever it is asked with an order nobody wanted."""
+    with serving("tests.stubs.stubborn_api") as address:
+        yield address
+
+
+def asking(out: Path, url: str, *, key: str = "good-key", **changes: Any) -> RunOptions:
+    known = settings(ANTHROPIC_API_KEY=key, ANTHROPIC_BASE_URL=url)
+    return options(out, **{"provider": "anthropic", "model": SONNET, "settings": known, **changes})
+
+
+async def ran(asked: RunOptions) -> RunReport:
+    return await run(asked, on_progress=lambda _progress: None)
+
+
+async def test_what_a_session_cost_is_what_the_other_side_has_billed(tmp_path: Path) -> None:
+    with serving("tests.stubs.stubborn_api") as url:
+        report = await ran(asking(tmp_path / "out", url, max_calls=5))
+        invoice = page_of(url, "/invoice")
+
+    assert report.sent == 5
+    assert report.cost_nusd > 0
+    assert report.cost_nusd == invoice["total_nusd"]
+    assert (await replay(report.log.parent, workers=8)).identical
+
+
+async def test_a_wrong_key_is_found_before_anything_is_written(stub: str, tmp_path: Path) -> None:
+    with pytest.raises(UnusableProviderError, match="auth_error") as refused:
+        await ran(asking(tmp_path / "out", stub, key="sesame-open-sesame"))
+
+    assert "sesame" not in str(refused.value)
+    assert not (tmp_path / "out").is_dir()
+
+
+async def test_an_address_where_nobody_is_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UnusableProviderError, match=r"server_error.*127\.0\.0\.1"):
+        await ran(asking(tmp_path / "out", "http://127.0.0.1:9"))
+
+    assert not (tmp_path / "out").is_dir()
+
+
+async def test_a_model_that_a_server_does_not_know_ends_the_session_at_its_first_call(
+    stub: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnusableProviderError, match=r"invalid_request.*--resume"):
+        await ran(asking(tmp_path / "out", stub, model="claude-opus-5"))
+
+    assert len(calls_in(await kept_in(tmp_path / "out" / "interactions.jsonl"))) == 1

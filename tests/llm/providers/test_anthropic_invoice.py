@@ -1,0 +1,146 @@
+"""Our ledger against the invoice of the answering side: calls through runner, gate and the real SDK."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.limits import RetryPolicy
+from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.result import LLMResult
+from tests.gateway import MemoryGateway, asking, attempts, gateway, held
+from tests.stubs.running import page_of, serving
+
+TODAY = datetime(2026, 11, 22, tzinfo=UTC)
+SONNET, WITH_SAMPLING = "claude-sonnet-5-5", "claude-sonnet-4-5-20250929"
+ANSWERED = [
+    "answer",
+    "thinking",
+    "cached",
+    "in_us",
+    "no_geo",
+    "refusal",
+    "truncated",
+    "other_model",
+    "grammar, answer",
+    "rate_limit_ms, answer",
+    "rate_limit_s, overloaded, answer",
+    "ramp_limit, cached",
+]
+REFUSED = [
+    "rate_limit_date",
+    "spend_limit",
+    "contract_limit",
+    "unauthorised",
+    "forbidden",
+    "unpaid",
+    "bad_request",
+    "not_found",
+    "too_large",
+    "unprocessable",
+]
+BILLED_UNSEEN = ["cut", "hangs_up", "silent", "endless", "no_stop", "paused", "tool", "page", "broken_json"]
+NEVER_BILLED = ["error_500", "error_502", "error_503", "error_504", "error_408", "conflict", "no_usage"]
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Return where a stub listens that has billed nothing yet."""
+    with serving("tests.stubs.messages_api") as address:
+        yield address
+
+
+@pytest.fixture
+async def desk(address: str) -> AsyncIterator[MemoryGateway]:
+    """Return a gateway whose provider asks the stub."""
+    provider = AnthropicProvider(OneKey("good"), base_url=address)
+    yield gateway(provider, clock=SimClock(TODAY))
+    await provider.aclose()
+
+
+def playing(words: str, model: str = SONNET, workflow: str = "analysis", **policy: Any) -> LLMEnvelope:
+    builder = asking(workflow, clock=SimClock(TODAY)).with_instructions(f"play: {words}")
+    builder.with_retry_policy(RetryPolicy(attempt_timeout_s=policy.pop("patience_s", 5.0), **policy))
+    return builder.with_provider(LLMProvider.ANTHROPIC, model).build()
+
+
+async def run(desk: MemoryGateway, envelopes: list[LLMEnvelope]) -> list[LLMResult]:
+    """Run envelopes side by side; returns all their attempts."""
+    async with asyncio.TaskGroup() as group:
+        for envelope in envelopes:
+            group.create_task(desk.runner.run(envelope))
+    return [one.result for envelope in envelopes for one in await attempts(desk, envelope)]
+
+
+async def invoice(address: str) -> dict[str, Any]:
+    return await asyncio.to_thread(page_of, address, "/invoice")
+
+
+@pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
+async def test_the_ledger_is_the_invoice_to_the_nano_dollar(desk: MemoryGateway, address: str) -> None:
+    envelopes = [playing(words) for words in [*ANSWERED, *REFUSED]]
+    envelopes.append(playing("answer", WITH_SAMPLING, "general"))
+
+    results = await run(desk, envelopes)
+
+    bill = await invoice(address)
+    assert bill["total_nusd"] > 0
+    assert desk.ledger.statistics().charged_nusd == bill["total_nusd"]
+    assert sum(result.cost_nusd for result in results) == bill["total_nusd"]
+    assert sorted(result.cost_nusd for result in results if result.cost_nusd) == sorted(
+        line["nusd"] for line in bill["lines"]
+    )
+    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+
+
+async def test_a_refused_request_costs_nothing_on_either_side(desk: MemoryGateway, address: str) -> None:
+    results = await run(desk, [playing(word) for word in REFUSED])
+
+    assert {result.cost_nusd for result in results} == {0}
+    assert len(results) == len(REFUSED)
+    assert (await invoice(address))["lines"] == []
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "execution"])
+async def test_what_was_turned_away_is_asked_again_in_every_workflow(
+    desk: MemoryGateway, address: str, workflow: str
+) -> None:
+    results = await run(desk, [playing("rate_limit_s, overloaded, answer", workflow=workflow)])
+
+    assert [result.in_doubt for result in results] == [False, False, False]
+    assert [result.cost_nusd for result in results] == [0, 0, (await invoice(address))["total_nusd"]]
+
+
+async def test_a_lost_answer_is_charged_at_its_reservation_and_the_invoice_is_never_more(
+    desk: MemoryGateway, address: str
+) -> None:
+    """The invoice has what was made and never arrived; we count the whole reservation, and say that it is in doubt."""
+    results = await run(desk, [playing(word, patience_s=0.5, max_retries=0) for word in BILLED_UNSEEN])
+
+    bill = await invoice(address)
+    assert len(results) == len(bill["lines"]) == len(BILLED_UNSEEN)
+    assert all(result.in_doubt and result.cost_nusd == result.reserved_nusd for result in results)
+    assert max(line["nusd"] for line in bill["lines"]) <= min(result.reserved_nusd for result in results)
+
+
+async def test_a_failure_inside_is_charged_at_its_reservation_though_it_may_never_be_billed(
+    desk: MemoryGateway, address: str
+) -> None:
+    results = await run(desk, [playing(word, max_retries=0) for word in NEVER_BILLED])
+
+    assert all(result.in_doubt and result.cost_nusd == result.reserved_nusd for result in results)
+    assert (await invoice(address))["lines"] == []
+
+
+async def test_an_order_whose_answer_was_lost_is_not_asked_for_again(
+    desk: MemoryGateway, address: str
+) -> None:
+    results = await run(desk, [playing("hangs_up, answer", workflow="execution")])
+
+    assert [result.in_doubt for result in results] == [True]
+    assert len((await invoice(address))["lines"]) == 1

@@ -1,0 +1,137 @@
+"""Keys come from where the tenant's are, as they are now, and are shown nowhere."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
+
+NAME = "anthropic_api_key"
+SHARED = "sk-shared"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a key for everybody, and one for `acme`."""
+    (tmp_path / NAME).write_text(f"{SHARED}\n", encoding="utf-8")
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / NAME).write_text("sk-acme", encoding="utf-8")
+    return tmp_path
+
+
+async def refused(keys: Keys, tenant: str = "acme") -> ProviderError:
+    """Return the error that asking for a key ends in."""
+    with pytest.raises(ProviderError) as caught:
+        await keys.key_of(tenant)
+    assert (caught.value.kind, caught.value.sent) == (FailureKind.AUTH_ERROR, False)
+    return caught.value
+
+
+async def test_one_key_is_everybodys() -> None:
+    keys = OneKey(" sk-1 \n")
+
+    assert [await keys.key_of(tenant) for tenant in ("a", "b")] == ["sk-1", "sk-1"]
+
+
+@pytest.mark.parametrize("key", ["", "two words", "line\nfeed", "schlüssel"])
+async def test_what_no_header_can_carry_is_no_key(key: str) -> None:
+    error = await refused(OneKey(key))
+
+    assert "visible ASCII" in error.message
+    assert not key or key not in error.message
+
+
+async def test_a_tenants_own_key_goes_before_the_shared_one(folder: Path) -> None:
+    keys = SecretsFolder(folder, NAME)
+
+    assert [await keys.key_of(tenant) for tenant in ("acme", "other")] == ["sk-acme", SHARED]
+
+
+async def test_a_key_is_exchanged_without_a_restart(folder: Path) -> None:
+    keys = SecretsFolder(folder, NAME)
+    await keys.key_of("acme")
+
+    new = folder / "new"
+    new.write_text("sk-next", encoding="utf-8")
+    new.replace(folder / "acme" / NAME)
+
+    assert await keys.key_of("acme") == "sk-next"
+
+
+async def test_a_key_of_the_same_length_at_the_same_moment_is_seen_too(folder: Path) -> None:
+    keys, path = SecretsFolder(folder, NAME), folder / "acme" / NAME
+    before = path.stat()
+    await keys.key_of("acme")
+
+    path.write_text("sk-emca", encoding="utf-8")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    assert await keys.key_of("acme") == "sk-emca"
+
+
+async def test_the_default_is_asked_where_no_file_is(tmp_path: Path) -> None:
+    assert await SecretsFolder(tmp_path, NAME, OneKey("sk-default")).key_of("acme") == "sk-default"
+
+
+async def test_without_any_key_the_error_says_where_one_is_looked_for(tmp_path: Path) -> None:
+    error = await refused(SecretsFolder(tmp_path, NAME))
+
+    assert str(tmp_path / "acme" / NAME) in error.message
+    assert str(tmp_path / NAME) in error.message
+
+
+async def test_an_empty_file_is_an_error_and_not_somebody_elses_key(folder: Path) -> None:
+    (folder / "acme" / NAME).write_text("\n", encoding="utf-8")
+
+    error = await refused(SecretsFolder(folder, NAME, OneKey("sk-default")))
+
+    assert "empty" in error.message
+
+
+async def test_what_is_no_text_is_an_error_and_not_somebody_elses_key(folder: Path) -> None:
+    (folder / "acme" / NAME).write_bytes(b"\xff\xfe")
+
+    error = await refused(SecretsFolder(folder, NAME, OneKey("sk-default")))
+
+    assert "cannot be read" in error.message
+
+
+async def test_what_is_no_file_is_an_error_and_not_somebody_elses_key(folder: Path) -> None:
+    (folder / "acme" / NAME).unlink()
+    (folder / "acme" / NAME).mkdir()
+
+    error = await refused(SecretsFolder(folder, NAME, OneKey("sk-default")))
+
+    assert "cannot be read" in error.message
+
+
+@pytest.mark.parametrize("tenant", ["..", ".", "", "a/b", "../acme", "/etc", "a\0b", "a\\b", "-a", "x" * 129])
+async def test_a_tenant_that_is_no_name_of_a_folder_gets_no_key(folder: Path, tenant: str) -> None:
+    error = await refused(SecretsFolder(folder, NAME), tenant)
+
+    assert "letters, digits" in error.message
+
+
+@given(tenant=st.text(max_size=20))
+async def test_no_tenant_reaches_a_file_outside_the_folder(
+    tmp_path_factory: pytest.TempPathFactory, tenant: str
+) -> None:
+    outside = tmp_path_factory.getbasetemp()
+    (outside / NAME).write_text("sk-outside", encoding="utf-8")
+    inside = outside / "secrets"
+    inside.mkdir(exist_ok=True)
+
+    await refused(SecretsFolder(inside, NAME), tenant)
+
+
+async def test_no_repr_shows_a_key(folder: Path) -> None:
+    keys = SecretsFolder(folder, NAME, OneKey("sk-default"))
+    await keys.key_of("acme")
+
+    assert "sk-" not in repr(keys)
+    assert "sk-" not in repr(OneKey("sk-1"))

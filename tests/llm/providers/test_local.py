@@ -1,0 +1,225 @@
+"""A real small model answers on this machine: held to its schema, repeatable, and never in the way.
+
+Runs where llama.cpp and the weights are installed; `REQUIRE_SERVICES=1` makes it a failure that they are not.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from agentic_trading.llm.envelope import LLMProvider, ResponseFormat
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.limits import LLMBudget
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.local.provider import MODEL, LocalProvider
+from agentic_trading.llm.weights import WeightsError, find
+from agentic_trading.structured.outcome import Accepted
+from agentic_trading.structured.parser import select
+from tests.structured.asking import capability, request
+
+# The environment chooses what tests may use, as it does for other services.
+FOLDER = Path(os.environ.get("AGENTIC_MODELS_DIR", "~/.cache/agentic-trading/models")).expanduser()  # noqa: TID251 - test set-up
+REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"  # noqa: TID251 - test set-up
+SMALL = capability(
+    provider=LLMProvider.LOCAL, model=MODEL, sampling=True, holds_bounds=True, max_output_tokens=800
+)
+
+
+@pytest.fixture(scope="module")
+def weights() -> Path:
+    missing = "" if find_spec("xllamacpp") else "xllamacpp is not installed"
+    try:
+        path = find(FOLDER, MODEL)
+    except WeightsError as e:
+        path, missing = FOLDER, str(e)
+    if missing and REQUIRED:
+        pytest.fail(f"no local model: {missing}")
+    if missing:
+        pytest.skip(f"no local model: {missing}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(weights: Path) -> Iterator[LocalProvider]:
+    provider = LocalProvider(weights, context_tokens=1024)
+    yield provider
+    asyncio.run(provider.aclose())
+
+
+def ask(text: str, *, most: int = 40, **properties: Any) -> ModelRequest:
+    """Return a request for an object with `properties`, or for a text where there are none."""
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return request(
+        SMALL,
+        model=MODEL,
+        instructions=text,
+        budget=LLMBudget(max_output_tokens=most),
+        expected_output_schema=schema if properties else {},
+        response_format=ResponseFormat.JSON if properties else ResponseFormat.TEXT,
+    )
+
+
+async def test_an_answer_says_what_why_and_who(model: LocalProvider) -> None:
+    answer = await model.complete(ask("Name an animal.", animal={"enum": ["cat", "dog"]}))
+
+    assert orjson.loads(answer.text)["animal"] in {"cat", "dog"}
+    assert (answer.stop_reason, answer.model) == ("stop", MODEL)
+    assert answer.usage.input_tokens > 20
+    assert 0 < answer.usage.output_tokens < 40
+
+
+HELD: dict[str, dict[str, Any]] = {
+    "minimum": {"type": "integer", "minimum": 12345, "maximum": 12349},
+    "number": {"type": "number", "minimum": 0.2, "maximum": 0.25},
+    "exclusive": {"type": "integer", "exclusiveMinimum": 6, "exclusiveMaximum": 8},
+    "multipleOf": {"type": "integer", "multipleOf": 7, "minimum": 1, "maximum": 50},
+    "minLength": {"type": "string", "minLength": 9, "maxLength": 12},
+    "pattern": {"type": "string", "pattern": "^(market|[1-9][0-9]{4}\\.[0-9]{2})$"},
+    "array": {"type": "array", "minItems": 2, "maxItems": 3, "items": {"enum": ["E1", "E2"]}},
+    "anyOf": {"anyOf": [{"const": "zebra"}, {"type": "null"}]},
+    "constant": {"const": "zebra"},
+    "null": {"type": ["object", "null"], "properties": {}, "additionalProperties": False},
+}
+
+
+async def test_the_schema_is_held_with_its_bounds(model: LocalProvider) -> None:
+    made = ask("Tell a story about a cat that counts to a hundred.", most=300, **HELD)
+
+    answer = await model.complete(made)
+
+    read = select(SMALL, made.envelope).read(answer, made)
+    assert isinstance(read, Accepted), answer.text
+
+
+async def test_properties_are_written_in_order_and_without_white_space(model: LocalProvider) -> None:
+    made = ask("Answer.", zebra={"enum": [1]}, ant={"enum": [2]})
+
+    assert (await model.complete(made)).text == '{"zebra":1,"ant":2}'
+
+
+async def test_the_same_request_gets_the_same_answer_whatever_came_between(model: LocalProvider) -> None:
+    story, other = ask("Tell a story about a fox."), ask("Tell a story about a fox and a hen.")
+
+    first = await model.complete(story)
+    await model.complete(other)
+
+    assert await model.complete(story) == first
+
+
+async def test_an_answer_at_its_cap_is_told_as_cut(model: LocalProvider) -> None:
+    answer = await model.complete(ask("Tell a long story.", most=8))
+
+    assert (answer.stop_reason, answer.usage.output_tokens) == ("length", 8)
+
+
+async def test_requests_at_once_get_their_own_answers(model: LocalProvider) -> None:
+    async with asyncio.TaskGroup() as group:
+        answers = [group.create_task(model.complete(ask("Answer.", n={"const": n}))) for n in range(3)]
+
+    assert [task.result().text for task in answers] == ['{"n":0}', '{"n":1}', '{"n":2}']
+
+
+async def test_a_prompt_longer_than_the_context_is_refused_unread(model: LocalProvider) -> None:
+    with pytest.raises(ProviderError, match="exceeds the available context size") as failed:
+        await model.complete(ask("word " * 2_000))
+
+    assert (failed.value.kind, failed.value.sent) == (FailureKind.INVALID_REQUEST, False)
+
+
+async def test_a_call_that_timed_out_gives_the_lane_back(model: LocalProvider) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await model.complete(
+                ask("Count to a thousand.", most=800, n={"type": "string", "minLength": 4_000})
+            )
+
+    async with asyncio.timeout(10):
+        assert (await model.complete(ask("Answer.", n={"const": 1}))).text == '{"n":1}'
+
+
+async def test_closing_ends_the_call_under_way_and_those_that_wait(weights: Path) -> None:
+    provider = LocalProvider(weights, context_tokens=1024)
+    endless = ask("Count to a thousand.", most=800, n={"type": "string", "minLength": 4_000})
+    await provider.complete(ask("Answer.", n={"const": 1}))
+
+    async with asyncio.TaskGroup() as group:
+        calls = [group.create_task(failure_of(provider, endless)) for _ in range(2)]
+        await asyncio.sleep(0)
+        group.create_task(provider.aclose())
+
+    assert {call.result().kind for call in calls} == {FailureKind.SHUTDOWN}
+    assert (await failure_of(provider, endless)).sent is False
+    await provider.aclose()
+
+
+async def test_no_port_is_open_to_other_programs(model: LocalProvider) -> None:
+    await model.complete(ask("Answer.", n={"const": 1}))
+
+    assert await asyncio.to_thread(listening_ports) == []
+
+
+async def test_missing_weights_name_the_command_that_brings_them(tmp_path: Path) -> None:
+    failed = await failure_of(LocalProvider(tmp_path / "none.gguf"), ask("Answer."))
+
+    assert (failed.kind, failed.sent) == (FailureKind.INVALID_REQUEST, False)
+    assert "agentic-trading models fetch smollm2-135m" in failed.message
+
+
+async def test_other_weights_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(b"GGUF")
+
+    failed = await failure_of(LocalProvider(path), ask("Answer."))
+
+    assert "it has 4 bytes, the published weights have" in failed.message
+
+
+async def test_weights_of_a_users_own_model_must_be_there(tmp_path: Path) -> None:
+    failed = await failure_of(LocalProvider(tmp_path / "none.gguf", model="mine"), ask("Answer."))
+
+    assert "allowed are the GGUF weights of mine" in failed.message
+
+
+@pytest.mark.usefixtures("weights")
+async def test_weights_that_are_none_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(b"GGUF")
+
+    failed = await failure_of(LocalProvider(path, model="mine"), ask("Answer."))
+
+    assert "llama.cpp cannot load" in failed.message
+
+
+async def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+
+    failed = await failure_of(LocalProvider(tmp_path / "none.gguf"), ask("Answer."))
+
+    assert "pip install 'agentic-trading[local]'" in failed.message
+    assert failed.sent is False
+
+
+async def failure_of(provider: LocalProvider, made: ModelRequest) -> ProviderError:
+    with pytest.raises(ProviderError) as failed:
+        await provider.complete(made)
+    return failed.value
+
+
+def listening_ports() -> list[str]:
+    """Return the addresses on which this process listens for TCP."""
+    ours = {fd.readlink().name for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
+    return [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in ours]

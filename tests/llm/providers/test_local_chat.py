@@ -1,0 +1,127 @@
+"""A request becomes the same chat every time, and the server's words become ours."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.providers.local.chat import Answer, chat_body, failure, grammar
+from agentic_trading.llm.result import Usage
+from tests.structured.asking import asked, capability, request
+
+USAGE = {"prompt_tokens": 30, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 0}}
+
+
+def piece(text: str | None, *, ended: str | None = None) -> dict[str, Any]:
+    return {"model": "small", "choices": [{"delta": {"content": text}, "finish_reason": ended}]}
+
+
+def never() -> bool:
+    return False
+
+
+def test_equal_requests_have_equal_bodies() -> None:
+    assert chat_body(request()) == chat_body(request())
+
+
+def test_a_request_without_a_temperature_is_greedy() -> None:
+    assert chat_body(request())["temperature"] == 0.0
+
+
+def test_the_envelopes_temperature_is_sent_where_the_model_takes_one() -> None:
+    takes = capability(sampling=True)
+
+    assert chat_body(request(takes, temperature=0.7))["temperature"] == 0.7
+
+
+def test_text_is_asked_for_without_a_grammar() -> None:
+    prompted = request(capability(native_schema=False))
+
+    assert "grammar" not in chat_body(prompted)
+
+
+def test_the_grammar_keeps_the_order_of_properties_and_wants_no_white_space() -> None:
+    schema = {"type": "object", "properties": {"z": {"type": "null"}, "a": {"type": "null"}}}
+
+    head, _, told = grammar(schema).partition("%json ")
+
+    assert head == "%llguidance {}\nstart: "
+    assert list(orjson.loads(told)["properties"]) == ["z", "a"]
+    assert orjson.loads(told)["x-guidance"] == {"whitespace_flexible": False}
+
+
+def test_chunks_make_an_answer() -> None:
+    answer = Answer(never)
+    chunks = [
+        piece(None),
+        piece('{"a"'),
+        piece(":1}"),
+        piece(None, ended="stop"),
+        {"choices": [], "usage": USAGE},
+    ]
+
+    assert not any(answer.take(chunk) for chunk in chunks)
+    assert ("".join(answer.text), answer.stop_reason, answer.model) == ('{"a":1}', "stop", "small")
+    assert answer.usage == Usage(input_tokens=30, output_tokens=7)
+
+
+def test_cached_tokens_are_counted_apart() -> None:
+    answer = Answer(never)
+
+    answer.take({"usage": {**USAGE, "prompt_tokens_details": {"cached_tokens": 10}}})
+
+    assert answer.usage == Usage(input_tokens=20, cache_read_tokens=10, output_tokens=7)
+
+
+def test_a_call_that_nobody_waits_for_stops_the_server() -> None:
+    assert Answer(lambda: True).take(piece("more")) is True
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "sent"),
+    [
+        ({"code": 400, "type": "exceed_context_size_error"}, FailureKind.INVALID_REQUEST, False),
+        ({"code": 400, "message": "no such field"}, FailureKind.INVALID_REQUEST, False),
+        ({"code": 500, "message": "out of memory"}, FailureKind.SERVER_ERROR, True),
+        ({}, FailureKind.SERVER_ERROR, True),
+    ],
+)
+def test_what_the_server_refuses_was_never_worked_on(
+    error: dict[str, Any], kind: FailureKind, *, sent: bool
+) -> None:
+    failed = failure(error)
+
+    assert (failed.kind, failed.sent) == (kind, sent)
+    assert failed.message
+
+
+def test_a_model_that_holds_bounds_is_told_them_in_the_schema() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 5}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    wanted = asked(expected_output_schema=schema)
+
+    held = request(capability(holds_bounds=True), expected_output_schema=wanted.expected_output_schema)
+
+    assert held.response_schema is not None
+    assert held.response_schema["properties"]["n"] == {"type": "integer", "minimum": 1, "maximum": 5}
+
+
+@pytest.mark.parametrize("pattern", [r"^(?=a)a$", r"^(?i)a$", r"\bcat\b", r"^(a)\1$"])
+def test_a_pattern_that_no_grammar_holds_is_told_in_words(pattern: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": pattern}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+
+    told = request(capability(holds_bounds=True), expected_output_schema=schema).response_schema
+
+    assert told is not None
+    assert "pattern" not in told["properties"]["a"]
+    assert "pattern: " in told["properties"]["a"]["description"]

@@ -1,0 +1,330 @@
+"""The OpenAI adapter through the real SDK, against a server in a process of its own that keeps its own invoice."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.structured.parser import select
+from tests.llm.providers.openai_calls import CAP, CAPABILITY, MODEL, Desk, asking, desk
+from tests.stubs.running import page_of, serving
+
+IN_DOUBT = {
+    "408",
+    "409",
+    "500",
+    "502",
+    "503",
+    "504",
+    "broken-off",
+    "cut-line",
+    "never-ends",
+    "no-usage",
+    "web-page",
+}
+OUTCOMES = {
+    "answer": "",
+    "thinking": "",
+    "cached": "",
+    "cache-written": "",
+    "other-model": "",
+    "logprobs": "",
+    "wrong-answer": "parsing_error",
+    "tool-call": "parsing_error",
+    "refusal": "refusal",
+    "content-filter": "refusal",
+    "truncated": "truncated",
+    "no-schemas": "invalid_request",
+    "schema-too-large": "invalid_request",
+    "context": "invalid_request",
+    "filtered-prompt": "refusal",
+    "402": "billing",
+    "403": "auth_error",
+    "404": "invalid_request",
+    "408": "timeout",
+    "409": "server_error",
+    "413": "invalid_request",
+    "422": "invalid_request",
+    "429": "rate_limit",
+    "quota": "billing",
+    "500": "server_error",
+    "502": "server_error",
+    "503": "server_error",
+    "504": "timeout",
+    "529": "server_error",
+    "loading": "server_error",
+    "redirect": "invalid_request",
+    "broken-off": "server_error",
+    "cut-line": "server_error",
+    "no-usage": "internal_error",
+    "web-page": "server_error",
+    "never-ends": "timeout",
+}
+"""What becomes of a call whose every request has this outcome: the kind of failure, or nothing."""
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[str]:
+    """Return the address of a server of chat completions."""
+    with serving("tests.stubs.chat_api") as address:
+        yield address
+
+
+def made(**changes: Any) -> ModelRequest:
+    """Return the first request of a call."""
+    envelope = asking(**changes).build()
+    return select(CAPABILITY, envelope).request(envelope, CAPABILITY, attempt=1, answer=1)
+
+
+async def told(address: str, **changes: Any) -> ProviderError:
+    """Return what the adapter raises for a request."""
+    async with desk(f"{address}/v1") as one:
+        with pytest.raises(ProviderError) as failed:
+            await one.provider.complete(made(**changes))
+    return failed.value
+
+
+async def attempts(one: Desk, final: LLMInteraction) -> list[LLMInteraction]:
+    """Return the attempts at a call, as they stand in the log."""
+    return await one.store.get_by_trace_id(final.envelope.trace_id)
+
+
+async def asked(stub: str, instructions: str) -> list[dict[str, Any]]:
+    """Return the requests that the server got for a call."""
+    page = await asyncio.to_thread(page_of, stub, "/seen")
+    return [one for one in page["requests"] if one["body"]["messages"][0]["content"].startswith(instructions)]
+
+
+async def billed(stub: str, instructions: str) -> int:
+    """Return what the server's invoice holds for a call, in nano-dollars."""
+    page = await asyncio.to_thread(page_of, stub, "/invoice")
+    return sum(line["nusd"] for line in page["lines"] if line["call"] == instructions)
+
+
+def mixed(outcome: str) -> LLMEnvelope:
+    """Return a call of the mix; only where the answer never ends is it not waited for."""
+    patience_s = 0.3 if outcome == "never-ends" else 10
+    return asking(f"{outcome} mix", attempt_timeout_s=patience_s).build()
+
+
+async def test_the_ledger_equals_the_invoice_and_is_above_it_only_where_the_answer_was_lost(
+    stub: str,
+) -> None:
+    async with desk(f"{stub}/v1") as one:
+        finals = {name: await one.runner.run(mixed(name)) for name in OUTCOMES}
+        log = {name: await attempts(one, final) for name, final in finals.items()}
+
+    charged = {name: sum(kept.result.cost_nusd for kept in calls) for name, calls in log.items()}
+    invoiced = {name: await billed(stub, f"@{name} mix") for name in OUTCOMES}
+    lost = {name for name, calls in log.items() if any(kept.result.in_doubt for kept in calls)}
+    assert {
+        name: kept.result.failure.category if kept.result.failure else "" for name, kept in finals.items()
+    } == OUTCOMES
+    assert lost == IN_DOUBT
+    assert {name: charged[name] for name in OUTCOMES if name not in lost} == {
+        name: invoiced[name] for name in OUTCOMES if name not in lost
+    }
+    # Nobody on our side saw what these cost: each is charged the whole of what was set aside for it.
+    assert all(charged[name] == log[name][0].result.reserved_nusd >= invoiced[name] for name in lost)
+    assert one.ledger.statistics().charged_nusd == sum(charged.values())
+    assert one.ledger.statistics().in_flight == 0
+    assert sum(invoiced.values()) > 0
+
+
+async def test_an_answer_keeps_who_served_it_and_what_it_used(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        result = (await one.runner.run(asking("cache-written").build())).result
+
+    assert (result.model, result.provider_request_id, result.provider_response_id) == (
+        MODEL,
+        "req-7",
+        "chatcmpl-1",
+    )
+    assert (result.input_tokens, result.cache_read_tokens, result.cache_write_5m_tokens) == (20, 20, 60)
+    assert (result.output_tokens, result.service_tier, result.stop_reason) == (20, "default", "stop")
+
+
+async def test_thinking_is_part_of_the_output(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        result = (await one.runner.run(asking("thinking").build())).result
+
+    assert (result.output_tokens, result.thinking_tokens, result.cost_nusd) == (
+        350,
+        300,
+        100 * 1250 + 350 * 10_000,
+    )
+
+
+async def test_logprobs_are_asked_for_where_the_model_offers_them_and_kept(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        result = (await one.runner.run(asking("logprobs kept").build())).result
+
+    assert (await asked(stub, "@logprobs kept"))[0]["body"]["logprobs"] is True
+    assert result.reading is not None
+    assert (result.reading.logprob_mean, result.reading.logprob_min) == (-1.0, -1.5)
+
+
+async def test_an_order_is_not_taken_from_another_model(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        result = (await one.runner.run(asking("other-model", "execution").build())).result
+
+    assert result.failure is not None
+    assert (result.failure.category, result.model) == (FailureKind.WRONG_MODEL, "stub-small")
+
+
+async def test_a_failed_request_is_sent_once_by_the_sdk_and_again_by_the_runner_alone(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        final = await one.runner.run(asking("500,429-ms,answer again", max_retries=3).build())
+        kept = await attempts(one, final)
+
+    assert [attempt.result.next_step for attempt in kept] == ["retry", "retry", "final"]
+    assert final.result.success
+    assert len(await asked(stub, "@500,429-ms,answer again")) == 3
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wait_s"), [("429-ms", 1.5), ("429-seconds", 7), ("429-date", 30), ("429", None)]
+)
+async def test_a_server_says_how_long_to_wait(stub: str, outcome: str, wait_s: float | None) -> None:
+    e = await told(stub, outcomes=outcome)
+
+    assert (e.kind, e.sent, e.retry_after_s, e.provider_request_id) == (
+        FailureKind.RATE_LIMIT,
+        False,
+        wait_s,
+        "req-7",
+    )
+
+
+@pytest.mark.parametrize("outcome", ["no-schemas", "schema-too-large"])
+async def test_a_server_that_does_not_take_the_schema_is_told_apart(stub: str, outcome: str) -> None:
+    e = await told(stub, outcomes=outcome)
+
+    assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
+
+
+async def test_a_schema_that_a_server_does_not_take_is_told_in_words_and_answered(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        last = await one.runner.run(asking("no-schemas,answer stepped down").build())
+        kept = await attempts(one, last)
+
+    sent = await asked(stub, "@no-schemas,answer stepped down")
+    assert ["response_format" in each["body"] for each in sent] == [True, False]
+    assert [each.result.next_step for each in kept] == ["prompt", "final"]
+    assert (last.result.success, kept[0].result.cost_nusd) == (True, 0)
+
+
+async def test_an_unknown_model_is_named_by_the_server(stub: str) -> None:
+    unknown = CAPABILITY.model_copy(update={"model": "stub-9"})
+    envelope = asking().with_provider(unknown.provider, unknown.model).build()
+    async with desk(f"{stub}/v1", None, unknown) as one:
+        with pytest.raises(ProviderError) as failed:
+            await one.provider.complete(
+                select(unknown, envelope).request(envelope, unknown, attempt=1, answer=1)
+            )
+
+    assert (failed.value.kind, failed.value.sent) == (FailureKind.INVALID_REQUEST, False)
+    assert "`stub-9` does not exist" in failed.value.message
+
+
+async def test_a_wrong_key_is_refused_and_not_repeated_in_the_message(stub: str) -> None:
+    async with desk(f"{stub}/v1", OneKey("sk-wrong-secret")) as one:
+        with pytest.raises(ProviderError) as failed:
+            await one.provider.complete(made())
+
+    assert (failed.value.kind, failed.value.sent) == (FailureKind.AUTH_ERROR, False)
+    assert failed.value.message == "HTTP 401: Incorrect API key provided: ***"
+
+
+class NextKey:
+    """Another key for each request."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def key_of(self, tenant_id: str) -> str:
+        self.count += 1
+        return f"sk-stub-{self.count}"
+
+
+async def test_a_key_that_was_exchanged_counts_from_the_next_request_on(stub: str) -> None:
+    async with desk(f"{stub}/v1", NextKey()) as one:
+        for _ in range(2):
+            await one.provider.complete(made(outcomes="answer exchanged"))
+
+    sent = [request["headers"]["authorization"] for request in await asked(stub, "@answer exchanged")]
+    assert sent == ["Bearer sk-stub-1", "Bearer sk-stub-2"]
+
+
+async def test_requests_at_once_share_one_opening(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one, asyncio.TaskGroup() as group:
+        answers = [group.create_task(one.provider.complete(made())) for _ in range(8)]
+
+    assert {task.result().text for task in answers} == {'{"action":"buy","size":1.50}'}
+
+
+async def test_nothing_of_the_environment_goes_along(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("API_KEY", "ORG_ID", "PROJECT_ID", "ADMIN_KEY", "BASE_URL"):
+        monkeypatch.setenv(f"OPENAI_{name}", "http://elsewhere.invalid")
+
+    async with desk(f"{stub}/v1") as one:
+        await one.provider.complete(made(outcomes="answer alone"))
+
+    request = (await asked(stub, "@answer alone"))[0]
+    assert "elsewhere" not in str(request)
+    assert request["path"] == "/v1/chat/completions"
+
+
+async def test_the_body_holds_the_cap_in_the_word_of_compatible_servers(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        await one.provider.complete(made(outcomes="answer body"))
+
+    body = (await asked(stub, "@answer body"))[0]["body"]
+    assert (body["model"], body["max_tokens"], body["temperature"]) == (MODEL, CAP, 0.0)
+    assert body["response_format"]["json_schema"]["strict"] is True
+    assert {"store", "service_tier", "max_completion_tokens", "reasoning_effort", "stream"}.isdisjoint(body)
+
+
+async def test_an_unreachable_server_is_named_and_nothing_was_sent() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+        e = await told(address)
+
+    assert (e.kind, e.sent) == (FailureKind.SERVER_ERROR, False)
+    assert e.message.startswith(f"cannot connect to {address}/v1 (ConnectError)")
+
+
+async def test_there_is_no_count_of_tokens_and_closing_twice_is_harmless(stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        assert await one.provider.count_tokens(made()) is None
+        await one.provider.complete(made())
+        await one.provider.aclose()
+        await one.provider.aclose()
+
+
+def test_the_sdk_is_not_loaded_before_the_first_call() -> None:
+    code = """\
+import sys
+from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+OpenAIProvider(OneKey("none"), base_url="http://127.0.0.1:1/v1")
+print({"openai", "anthropic", "httpx2"} & set(sys.modules))
+"""
+
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
+
+    assert run.stdout == "set()\n"

@@ -1,0 +1,260 @@
+"""The body that is sent and the body that comes back, without a server."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.llm.providers.openai.request import Dialect, chat_body, takes_strict
+from agentic_trading.llm.providers.openai.response import Answered, model_response
+from tests.structured.asking import ANSWER, ORDER, request
+
+OPEN = {"type": "string"}
+TOKENS = st.integers(0, 10**6)
+
+
+def sent(dialect: Dialect = "openai", *, logprobs: bool = False, **changes: Any) -> dict[str, Any]:
+    """Return the body of a request; `changes` are fields of `ModelRequest`."""
+    return chat_body(replace(request(), **changes), dialect, logprobs=logprobs)
+
+
+def read(choice: dict[str, Any] | None = None, **changes: Any) -> ModelResponse:
+    """Return what a completion is read as; `changes` are its fields, one that is None is left out."""
+    completion = {
+        "id": "c-1",
+        "model": "m-1",
+        "choices": [{"message": {"content": "{}"}, "finish_reason": "stop", **(choice or {})}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5},
+        **changes,
+    }
+    body = {name: value for name, value in completion.items() if value is not None}
+    return model_response(Answered(json.dumps(body).encode(), "r-1"))
+
+
+def failure(body: bytes) -> ProviderError:
+    """Return why a body is not taken."""
+    with pytest.raises(ProviderError) as failed:
+        model_response(Answered(body, "r-1"))
+    assert (failed.value.sent, failed.value.provider_request_id) == (True, "r-1")
+    return failed.value
+
+
+def test_instructions_are_the_system_text_and_data_is_the_users() -> None:
+    made = request()
+
+    assert chat_body(made, "openai", logprobs=False)["messages"] == [
+        {"role": "system", "content": made.system},
+        {"role": "user", "content": made.user},
+    ]
+
+
+def test_openai_is_told_the_cap_in_its_word_and_to_keep_no_copy_and_to_bill_at_the_standard_tier() -> None:
+    body = sent("openai")
+
+    assert (body["max_completion_tokens"], body["store"], body["service_tier"]) == (
+        request().max_tokens,
+        False,
+        "default",
+    )
+    assert "max_tokens" not in body
+
+
+def test_another_server_is_told_the_cap_in_the_older_word_and_nothing_that_only_openai_knows() -> None:
+    body = sent("compatible")
+
+    assert body["max_tokens"] == request().max_tokens
+    assert {"max_completion_tokens", "store", "service_tier"}.isdisjoint(body)
+
+
+def test_what_a_request_leaves_open_is_not_sent() -> None:
+    body = sent(transport="prompted", response_schema=None, temperature=None, effort=None)
+
+    assert {"temperature", "reasoning_effort", "response_format", "logprobs"}.isdisjoint(body)
+
+
+def test_effort_temperature_and_logprobs_are_sent_where_they_are_asked_for() -> None:
+    body = sent(temperature=0.0, effort="high", logprobs=True)
+
+    assert (body["temperature"], body["reasoning_effort"], body["logprobs"]) == (0.0, "high", True)
+
+
+@pytest.mark.parametrize("capabilities", [None, Capabilities([])])
+def test_no_logprobs_are_asked_of_a_model_that_nothing_is_known_of(capabilities: Capabilities | None) -> None:
+    provider = OpenAIProvider(OneKey("none"), capabilities=capabilities)
+
+    assert provider._offers_logprobs(request()) is False
+
+
+def test_a_native_schema_is_sent_under_the_letters_of_its_id() -> None:
+    form = sent(transport="native_schema", response_schema=ANSWER)["response_format"]
+
+    assert form == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer_v1", "schema": ANSWER, "strict": True},
+    }
+
+
+def test_a_schema_without_an_id_is_called_answer() -> None:
+    nameless = {name: value for name, value in ANSWER.items() if name != "$id"}
+
+    form = chat_body(request(expected_output_schema=nameless), "openai", logprobs=False)["response_format"]
+
+    assert form["json_schema"]["name"] == "answer"
+
+
+def test_json_mode_asks_for_an_object() -> None:
+    assert sent(transport="json_mode")["response_format"] == {"type": "json_object"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        ORDER,
+        {"type": "object", "anyOf": [OPEN]},
+        {"properties": {"a": {"allOf": [OPEN]}}, "required": ["a"]},
+        {
+            "properties": {"a": {"$ref": "#/$defs/b", "description": "a"}},
+            "required": ["a"],
+            "$defs": {"b": OPEN},
+        },
+        {"properties": {"a": {"items": {"properties": {"b": OPEN}}}}, "required": ["a"]},
+        {"properties": {"a": {"anyOf": [{"properties": {"b": OPEN}}]}}, "required": ["a"]},
+    ],
+)
+def test_a_schema_that_strict_does_not_take_is_sent_as_a_wish(schema: dict[str, Any]) -> None:
+    assert takes_strict(schema) is False
+
+
+def test_a_property_may_be_called_like_a_keyword() -> None:
+    assert takes_strict({"properties": {"allOf": OPEN, "$ref": OPEN}, "required": ["allOf", "$ref"]})
+
+
+def test_an_answer_keeps_its_text_its_reason_and_its_ids() -> None:
+    answer = read({"message": {"content": "hi"}})
+
+    assert (answer.text, answer.stop_reason, answer.model) == ("hi", "stop", "m-1")
+    assert (answer.provider_request_id, answer.provider_response_id) == ("r-1", "c-1")
+
+
+@given(prompt=TOKENS, completion=TOKENS, cached=TOKENS, written=TOKENS, thought=TOKENS)
+def test_the_parts_of_a_usage_add_up_to_what_was_reported(
+    prompt: int, completion: int, cached: int, written: int, thought: int
+) -> None:
+    usage = read(
+        usage={
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+            "completion_tokens_details": {"reasoning_tokens": thought},
+        }
+    ).usage
+
+    assert (usage.total_input_tokens, usage.output_tokens) == (prompt, completion)
+    assert usage.thinking_tokens == min(thought, completion)
+    if cached + written <= prompt:
+        assert (usage.cache_read_tokens, usage.cache_write_5m_tokens) == (cached, written)
+
+
+def test_details_that_are_null_count_nothing() -> None:
+    usage = read(
+        usage={"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": None}}
+    ).usage
+
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.thinking_tokens) == (3, 0, 0)
+
+
+def test_a_refusal_is_the_reason_and_the_text() -> None:
+    answer = read({"message": {"content": None, "refusal": "No."}})
+
+    assert (answer.stop_reason, answer.text) == ("refusal", "No.")
+
+
+@pytest.mark.parametrize("reason", ["tool_calls", "function_call"])
+def test_an_answer_that_calls_a_tool_nobody_offered_has_no_text(reason: str) -> None:
+    answer = read({"finish_reason": reason, "message": {"content": '{"action":"buy"}'}})
+
+    assert (answer.stop_reason, answer.text) == (reason, "")
+
+
+def test_half_a_surrogate_pair_is_read_as_it_is() -> None:
+    assert read({"message": {"content": "\ud83d"}}).text == "\ud83d"
+
+
+def test_a_server_may_leave_out_what_is_not_needed() -> None:
+    answer = read(id=None, model=None, service_tier=None)
+
+    assert (answer.model, answer.provider_response_id, answer.usage.service_tier) == ("", "", "")
+
+
+@pytest.mark.parametrize("reason", [None, "", "abort", "error"])
+def test_an_answer_that_was_broken_off_is_a_servers_error(reason: str | None) -> None:
+    completion = {"choices": [{"message": {"content": "{}"}, "finish_reason": reason}]}
+
+    assert failure(json.dumps(completion).encode()).kind is FailureKind.SERVER_ERROR
+
+
+def test_an_answer_without_a_usage_cannot_be_metered() -> None:
+    completion = {"choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}]}
+
+    assert failure(json.dumps(completion).encode()).kind is FailureKind.INTERNAL_ERROR
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"[]", b"null", b"{}", b'{"choices":[]}', b'{"choices":[{}]}', b"\xff", b"[" * 10**6],
+)
+def test_a_body_that_is_no_completion_is_a_servers_error(body: bytes) -> None:
+    assert failure(body).kind is FailureKind.SERVER_ERROR
+
+
+@given(st.binary(max_size=80))
+def test_no_bytes_raise_anything_else(body: bytes) -> None:
+    assert failure(body).kind is FailureKind.SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "api.openai.com",
+        "ftp://host/v1",
+        "http://",
+        "https://h/v1?key=1",
+        "https://h/v1#x",
+        "http://[::1",
+        "http://h:99999",
+    ],
+)
+def test_a_base_url_that_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="allowed is"):
+        OpenAIProvider(OneKey("none"), base_url=url)
+
+
+def test_a_base_url_with_a_password_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ValueError, match="user or a password") as refused:
+        OpenAIProvider(OneKey("none"), base_url="https://me:secret@host/v1")
+
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "dialect"),
+    [
+        (None, "openai"),
+        ("https://api.openai.com/v1", "openai"),
+        ("https://eu.api.openai.com/v1", "openai"),
+        ("https://openai.com.evil.example/v1", "compatible"),
+        ("https://myopenai.com/v1", "compatible"),
+        ("http://127.0.0.1:8080/v1", "compatible"),
+    ],
+)
+def test_the_host_says_which_dialect_is_spoken(url: str | None, dialect: str) -> None:
+    assert OpenAIProvider(OneKey("none"), base_url=url)._dialect == dialect
