@@ -7,6 +7,7 @@ INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --constraint
 READY := $(VENV)/ready
 READY_DEV := $(VENV)/ready-dev
 OUT := runs/demo
+BASELINE := runs/rules
 BARS :=
 # One with which the first run is hit by every kind of fault; a test holds it to that.
 SEED := 5
@@ -19,9 +20,10 @@ PYTEST := $(PY) -m $(if $(CI),coverage run -m )pytest$(if $(CI), --timeout=30)
 .DELETE_ON_ERROR:
 .PHONY: run test check fmt lint types arch cov bench clean always
 
-run: $(READY)  ## a trading session on shipped bars, without a key or a network; then its summary
+run: $(READY)  ## a small model's session as it was recorded, then the rules' as baseline; no key, no network
+	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider recorded --from smollm2 --bars 300 --out $(OUT)
 	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider rules \
-	  --inject malformed=5%,timeout=2%,refusal=1%,cut=1% --seed $(SEED) $(if $(BARS),--bars $(BARS)) --out $(OUT)
+	  --inject malformed=5%,timeout=2%,refusal=1%,cut=1% --seed $(SEED) $(if $(BARS),--bars $(BARS)) --out $(BASELINE)
 
 test: $(READY_DEV)  ## every test, in random order
 	$(PYTEST)

@@ -13,7 +13,8 @@ from agentic_trading.app.options import OptionError
 from agentic_trading.bus.deadletter import DeadLetter
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import NoDecision
@@ -32,7 +33,12 @@ MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
 })
 """What crosses a process or a disk, by the `$id` of its schema."""
 
-ANSWERS: Final = (CMT_ASSESSMENT_V1_SCHEMA, CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA)
+ANSWERS: Final = (
+    CMT_ASSESSMENT_V1_SCHEMA,
+    CMT_ASSESSMENT_SCHEMA,
+    FILL_STRATEGY_V1_SCHEMA,
+    FILL_STRATEGY_SCHEMA,
+)
 """What a model of the desk must answer."""
 
 

@@ -22,12 +22,13 @@ from agentic_trading.desk.exchange import Exchange
 from agentic_trading.desk.exchanges.costs import Costs
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
-from agentic_trading.desk.execution.check import check_fill_strategy
+from agentic_trading.desk.execution.check import check_fill_strategy, check_fill_strategy_v1
+from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.record import TradeRecord
 from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.rules import fill_strategy_rule
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.desk.execution.trader import Trader
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar, Timeframe
@@ -78,6 +79,7 @@ RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA
 CHECKS = {
     CMT_ASSESSMENT_V1_SCHEMA["$id"]: check_cmt_assessment_v1,
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
+    FILL_STRATEGY_V1_SCHEMA["$id"]: check_fill_strategy_v1,
     FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,
 }
 

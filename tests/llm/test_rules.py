@@ -114,8 +114,8 @@ def test_an_evidence_id_that_could_be_taken_for_text_is_refused(evidence_id: str
 def test_a_provider_without_a_preset_needs_a_model(provider: LLMProvider, hint: str) -> None:
     with pytest.raises(EnvelopeValidationError, match=f"name a model for provider {provider}{hint}"):
         EnvelopeBuilder().with_instructions("x").with_provider(provider).build()
-    with pytest.raises(EnvelopeValidationError, match=r"name a model for provider local$"):
-        EnvelopeBuilder().with_instructions("x").with_provider(LLMProvider.LOCAL).build()
+    with pytest.raises(EnvelopeValidationError, match=r"name a model for provider openai$"):
+        EnvelopeBuilder().with_instructions("x").with_provider(LLMProvider.OPENAI).build()
 
 
 def test_anthropic_has_a_model_of_each_workflow() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import talib
 
 from tests.golden.market.columns import NAN, Columns, at, candles, column, rank, read_rows, rolling, text
+from tests.golden.market.flows import divergences, flows
 from tests.golden.market.shapes import intermarket, patterns, sentiment, system
 
 HERE = Path(__file__).parent
@@ -87,7 +88,15 @@ def indicators(c):
         "minus_di_14": at(talib.MINUS_DI(*hlc, 14)),
         "percent_b": (at(c.close) - at(lower)) / (at(upper) - at(lower)),
         "band_width_pct": 100 * (at(upper) - at(lower)) / at(middle),
+        **flows(c),
+        "divergences": divergences(
+            c, {"rsi": talib.RSI(c.close, 14), "macd_histogram": padded(histogram, c)}
+        ),
     }
+
+
+def padded(values, c):
+    return np.concatenate([np.full(len(c.close) - len(values), NAN), values])
 
 
 def volatility(c, minutes):

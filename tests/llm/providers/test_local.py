@@ -4,10 +4,8 @@ Runs where llama.cpp and the weights are installed; `REQUIRE_SERVICES=1` makes i
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,11 @@ from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.local.provider import MODEL, LocalProvider
-from agentic_trading.llm.weights import WeightsError, find
 from agentic_trading.structured.outcome import Accepted
 from agentic_trading.structured.parser import select
+from tests.local_model import weights_or_skip
 from tests.structured.asking import capability, request
 
-# The environment chooses what tests may use, as it does for other services.
-FOLDER = Path(os.environ.get("AGENTIC_MODELS_DIR", "~/.cache/agentic-trading/models")).expanduser()  # noqa: TID251 - test set-up
-REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"  # noqa: TID251 - test set-up
 SMALL = capability(
     provider=LLMProvider.LOCAL, model=MODEL, sampling=True, holds_bounds=True, max_output_tokens=800
 )
@@ -35,16 +30,7 @@ SMALL = capability(
 
 @pytest.fixture(scope="module")
 def weights() -> Path:
-    missing = "" if find_spec("xllamacpp") else "xllamacpp is not installed"
-    try:
-        path = find(FOLDER, MODEL)
-    except WeightsError as e:
-        path, missing = FOLDER, str(e)
-    if missing and REQUIRED:
-        pytest.fail(f"no local model: {missing}")
-    if missing:
-        pytest.skip(f"no local model: {missing}")
-    return path
+    return weights_or_skip()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,39 @@
+"""A session of a real small model on this machine: recorded, counted, and played again bit for bit."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.options import WARM_UP_BARS
+from agentic_trading.app.replaying import replay
+from agentic_trading.app.settings import Settings
+from agentic_trading.llm.envelope import LLMProvider
+from tests.flows.sessions import calls_in, kept_in, ran
+from tests.local_model import weights_or_skip
+
+CALLS = 2
+
+
+@pytest.mark.timeout(300)  # a call takes half a minute on an idle core
+async def test_a_session_with_the_local_model_is_played_again_without_it(tmp_path: Path) -> None:
+    settings = Settings(models_dir=weights_or_skip().parent)
+
+    report = await ran(
+        tmp_path / "out",
+        data=("btcusdt-5m",),
+        bars=300,
+        warm_up=WARM_UP_BARS,
+        provider="local",
+        max_calls=CALLS,
+        workers=1,
+        settings=settings,
+    )
+    again = await replay(report.log.parent, workers=8)
+
+    asked = [call for call in calls_in(await kept_in(report.log)) if call.result.dispatched_at]
+    assert again.identical
+    assert (report.provider, report.cost_nusd, report.sent) == ("local", 0, CALLS)
+    assert report.accepted * 3 >= CALLS
+    assert {call.envelope.provider for call in asked} == {LLMProvider.LOCAL}
+    assert all(call.result.input_tokens > 1_000 for call in asked if call.result.reading)
+    assert all(call.result.failure for call in asked if not call.result.success)
