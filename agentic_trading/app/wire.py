@@ -48,6 +48,7 @@ from agentic_trading.governance.windows import Window
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.faults import Faults, FaultyProvider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
@@ -74,6 +75,8 @@ BASE = Timeframe.M5
 DECISION = Timeframe.H1
 SHIPPED_PAIRS = {"BTCUSDT": ("btcusdt-5m", "ethusdt-5m"), "ETHUSDT": ("ethusdt-5m", "btcusdt-5m")}
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+PATIENCE = {LLMProvider.LOCAL: RetryPolicy(attempt_timeout_s=300.0)}
+"""How calls are retried where the default does not fit: a small machine takes its time."""
 
 RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule}
 CHECKS = {
@@ -315,17 +318,27 @@ def trading_session(
     Each market is looked at beside the first other one of the session, or the one in `beside`.
     """
     fill_limits, risk_limits = FillLimits(), RiskLimits()
+    patience = PATIENCE.get(answers.llm)
     views = {symbol: MarketView(symbol, decision=DECISION) for symbol in venue.instruments}
     desks = {
         symbol: SymbolDesk(
             view,
-            CmtAnalyst(gateway, clock, session_id=session_id, provider=answers.llm, model=answers.model),
+            CmtAnalyst(
+                gateway,
+                clock,
+                session_id=session_id,
+                provider=answers.llm,
+                model=answers.model,
+                retry_policy=patience,
+            ),
             neighbour=next((other for name, other in views.items() if name != symbol), None),
             companion=beside.get(symbol),
         )
         for symbol, view in views.items()
     }
-    settings = ExecutionSettings(session_id=session_id, provider=answers.llm, model=answers.model)
+    settings = ExecutionSettings(
+        session_id=session_id, provider=answers.llm, model=answers.model, retry_policy=patience
+    )
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),

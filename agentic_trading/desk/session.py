@@ -12,14 +12,16 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment
+from agentic_trading.desk.analysis.book import Book
 from agentic_trading.desk.analysis.plan import TradePlan
 from agentic_trading.desk.companion import Companion
-from agentic_trading.desk.exchange import Exchange, Fill
+from agentic_trading.desk.exchange import Account, Exchange, Fill
 from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.proposal import Proposal, propose_entry, propose_exit
 from agentic_trading.desk.execution.risk import Approved, Rejection, RiskFacts, RiskLimits
 from agentic_trading.desk.execution.trader import Trader
+from agentic_trading.desk.holdings import holdings
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
@@ -171,15 +173,35 @@ class TradingSession:
     async def _assess(self, moment: Moment) -> list[Assessment]:
         """Let every analyst who is due look at the moment, all at once; return what they decided, in order of symbol."""
         due = [bar.symbol for bar in moment.bars if self._desks[bar.symbol].is_due]
+        if not due:
+            return []
         asked = []
         account = await self._exchange.account()
         held = {position.symbol: position for position in account.positions}
+        book = await self._book(moment, account)
         async with asyncio.TaskGroup() as group:
             for symbol in due:
                 desk = self._desks[symbol]
-                looking = desk.analyst.consider(desk.snapshot(), position=held.get(symbol))
+                looking = desk.analyst.consider(desk.snapshot(), position=held.get(symbol), book=book)
                 asked.append(group.create_task(looking, name=f"analyst-{symbol}"))
         return [each for task in asked if isinstance(each := task.result(), Assessment)]
+
+    async def _book(self, moment: Moment, account: Account) -> Book:
+        """Return the account as the analysts are told it, at the last closes."""
+        facts, seen = await self._trader.facts(moment.bars[0].symbol, moment.at), self._desks.items()
+        limits, by_equity = self._limits, facts.equity * self._limits.max_exposure_pct / 100
+        return Book(
+            equity=facts.equity,
+            gross=facts.gross,
+            risk_pct=self._rules.risk_pct,
+            largest=min(limits.max_order_notional, limits.max_position_notional, by_equity),
+            holdings=holdings(
+                account,
+                await self._exchange.open_orders(),
+                marks={symbol: desk.bars[-1].close for symbol, desk in seen if desk.bars},
+                markets={symbol: desk.view.second_market(moment.at) for symbol, desk in seen},
+            ),
+        )
 
     async def _intents(self, assessment: Assessment, approved: Sequence[OrderIntent]) -> list[OrderIntent]:
         """Turn an assessment into at most one intent, beside those approved at this moment; what hinders is on record."""

@@ -89,9 +89,13 @@ def verify(path: Path, weights: Weights) -> None:
 
 
 def _check_size(path: Path, weights: Weights) -> None:
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+        size = path.stat().st_size if is_file else 0
+    except OSError as e:
+        raise WeightsError(path, weights.model, f"cannot be read ({e.strerror})") from e
+    if not is_file:
         raise WeightsError(path, weights.model, "there is no such file")
-    size = path.stat().st_size
     if size != weights.size_bytes:
         reason = f"it has {size} bytes, the published weights have {weights.size_bytes}"
         raise WeightsError(path, weights.model, reason)

@@ -50,6 +50,9 @@ from agentic_trading.worker.turn import (
 READ_AT_ONCE_CHARS = 64 * 1024
 """Answers up to this length are read on the loop, which takes about a millisecond; longer ones in a thread."""
 
+MOST_TOKENS = 10**9
+"""No call uses more: a report of more is none, and what it would cost passes what a log can count."""
+
 _NO_TIME_LEFT: Final = FailureReason(
     category=FailureKind.EXPIRED, description="the deadline was reached before the request could be sent"
 )
@@ -211,7 +214,7 @@ class CallRunner:
         response: ModelResponse | None = None
         try:
             async with asyncio.timeout(patience_s):
-                response = await self._parts.provider.complete(request)
+                response = _metered(await self._parts.provider.complete(request))
             charge = await self._settle(admission, response)
         except ProviderError as e:
             failure = e
@@ -349,3 +352,14 @@ class CallRunner:
 
     def _timing(self, dispatched_at: datetime, started: float) -> Timing:
         return Timing(dispatched_at, self._clock.now(), (self._clock.monotonic() - started) * 1000)
+
+
+def _metered(response: ModelResponse) -> ModelResponse:
+    """Return an answer whose usage can be booked; raises `ProviderError`, sent, for any other."""
+    used = response.usage.total_tokens
+    if used <= MOST_TOKENS:
+        return response
+    message = f"the answer reports {used} tokens; allowed are {MOST_TOKENS}"
+    raise ProviderError(
+        FailureKind.SERVER_ERROR, message, sent=True, provider_request_id=response.provider_request_id
+    )

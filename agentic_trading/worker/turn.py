@@ -80,7 +80,7 @@ def next_turn(turn: Turn, attempted: Attempted, capability: Capability, *, now: 
             if isinstance(outcome, Accepted):
                 return None
             step = recorded or _step_after(turn, outcome)
-            return _again(turn, outcome, step, capability.max_output_tokens)
+            return _again(turn, outcome, step, capability.max_output_tokens, is_recorded=bool(recorded))
         case _:
             assert_never(attempted)
 
@@ -140,14 +140,16 @@ def _step_after(turn: Turn, rejected: Rejected) -> NextStep:
             assert_never(step)
 
 
-def _again(turn: Turn, rejected: Rejected, step: NextStep, most_output_tokens: int) -> Turn | None:
+def _again(
+    turn: Turn, rejected: Rejected, step: NextStep, most_output_tokens: int, *, is_recorded: bool
+) -> Turn | None:
     attempt = turn.request.attempt + 1
     if step == "ask_again":
         request = reask_request(turn.request, rejected, attempt=attempt)
     elif step == "raise_cap":
         request = raised_cap_request(turn.request, attempt=attempt, limit=most_output_tokens)
-        if request.max_tokens == turn.request.max_tokens:  # the same again would be cut at the same place
-            return None
+        if request.max_tokens == turn.request.max_tokens and not is_recorded:
+            return None  # the same again would be cut at the same place
     else:
         return None
     return Turn(

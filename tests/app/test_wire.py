@@ -9,7 +9,8 @@ from agentic_trading.app import wire
 from agentic_trading.clock import MarketClock, SimClock
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.providers.faults import FaultsError, FaultyProvider
@@ -25,7 +26,7 @@ def test_every_schema_of_the_desk_has_a_rule_and_a_check() -> None:
     names = {CMT_ASSESSMENT_SCHEMA["$id"], FILL_STRATEGY_SCHEMA["$id"]}
 
     assert wire.RULES.keys() == names
-    assert wire.CHECKS.keys() == {*names, CMT_ASSESSMENT_V1_SCHEMA["$id"]}
+    assert wire.CHECKS.keys() == {*names, CMT_ASSESSMENT_V1_SCHEMA["$id"], FILL_STRATEGY_V1_SCHEMA["$id"]}
 
 
 @pytest.mark.parametrize(("symbols", "beside"), [(["BTCUSDT"], "ETHUSDT"), (["ETHUSDT"], "BTCUSDT")])

@@ -13,6 +13,8 @@ import pytest
 from agentic_trading.app import wire
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
+from agentic_trading.desk.analysis.context import evidence_by_layer
+from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
@@ -20,6 +22,7 @@ from agentic_trading.desk.moments import Moment
 from agentic_trading.desk.session import BARS_SHOWN, TradingSession
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from tests.flows.sessions import LOADED, evening, rules
 from tests.gateway import MemoryGateway, gateway
 
@@ -197,3 +200,20 @@ async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other
             assert not is_exit or Decimal(body["quantity"]) == abs(held[symbol])
             exits, entries = exits + is_exit, entries + (not is_exit)
     assert min(skipped, exits, entries) > 0
+
+
+async def test_the_analyst_is_told_the_account_at_the_close_it_is_asked_about() -> None:
+    async with on_stage() as stage:
+        await stage.session.run([Feed(BTC[:900])])
+        records = [entry.record async for entry in stage.desk.store.scan()]
+
+    asked = [each.envelope for each in records if isinstance(each, LLMInteraction)]
+    books = [
+        evidence_by_layer(envelope)[Layer.RISK].content["book"]
+        for envelope in asked
+        if envelope.step == "cmt"
+    ]
+    assert books[0] == {"exposure_pct": 0, "open_risk_pct": 0, "risk_pct": 1}
+    holding = [book for book in books if book["exposure_pct"] > 0]
+    assert holding
+    assert all(0 <= book["open_risk_pct"] < 5 for book in holding)

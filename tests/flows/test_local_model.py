@@ -14,10 +14,16 @@ from tests.local_model import weights_or_skip
 CALLS = 2
 
 
-@pytest.mark.timeout(300)  # a call takes half a minute on an idle core
-async def test_a_session_with_the_local_model_is_played_again_without_it(tmp_path: Path) -> None:
-    settings = Settings(models_dir=weights_or_skip().parent)
+@pytest.fixture
+def settings() -> Settings:
+    """Return settings that know where the weights are."""
+    return Settings(models_dir=weights_or_skip().parent)
 
+
+@pytest.mark.timeout(300)  # a call takes half a minute on an idle core
+async def test_a_session_with_the_local_model_is_played_again_without_it(
+    settings: Settings, tmp_path: Path
+) -> None:
     report = await ran(
         tmp_path / "out",
         data=("btcusdt-5m",),

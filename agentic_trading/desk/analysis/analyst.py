@@ -10,6 +10,7 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.answer import read_result
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, Provenance, assess
+from agentic_trading.desk.analysis.book import Book
 from agentic_trading.desk.analysis.candidates import plan_prices
 from agentic_trading.desk.analysis.context import Limits, not_available
 from agentic_trading.desk.analysis.question import STEP, last_close, put_question
@@ -23,6 +24,7 @@ from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class CmtAnalyst:
     Each close is a trace of its own: a `skip`, or a `trigger` followed by an `assessment` or a
     `no_decision`. Their ids follow from the session, the symbol and the moment, so that the same session
     over the same bars gives the same ids. Ask one analyst one thing at a time.
+
+    A `retry_policy` takes the place of the envelope's default; an answer is then waited for as long as one attempt may
+    take, if that is more than the settings give it.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class CmtAnalyst:
         agent_id: str = "cmt-analyst",
         tenant_id: str = "default",
         settings: AnalystSettings | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -63,6 +69,7 @@ class CmtAnalyst:
         self._agent_id = agent_id
         self._tenant_id = tenant_id
         self._settings = settings or AnalystSettings()
+        self._retry_policy = retry_policy
         self._before: MarketSnapshot | None = None
         self._assessed_at: datetime | None = None
         self._track: TrackRecord | None = None
@@ -88,12 +95,13 @@ class CmtAnalyst:
         snapshot: MarketSnapshot,
         *,
         position: Position | None = None,
+        book: Book | None = None,
         cause: str = "",
     ) -> Assessment | NoDecision | Skip:
         """Ask about the market if there is reason to; return what was decided, or why nobody was asked.
 
         Call it at any close: between the closes of the decision timeframe it returns a `Skip` and leaves no
-        record. `cause` is the id of the event that brought the bar. Whatever keeps the call from giving a
+        record. `book` is the account at the same close, `cause` the id of the event that brought the bar. Whatever keeps the call from giving a
         usable answer comes back as `NoDecision`. Raises `LookAheadError` for a snapshot that holds a bar from
         after its `as_of`, and `BusError` if nothing can be published.
         """
@@ -105,7 +113,7 @@ class CmtAnalyst:
         if isinstance(outcome, Skip):
             await self._record("skip", snapshot, cause, {"reason": outcome.reason, "detail": outcome.detail})
             return outcome
-        envelope = self._envelope(snapshot, outcome, position, track)
+        envelope = self._envelope(snapshot, outcome, track, position, book)
         await self._record("trigger", snapshot, cause, _trigger_body(outcome, snapshot))
         return await self._ask(snapshot, envelope, track)
 
@@ -147,18 +155,22 @@ class CmtAnalyst:
         self,
         snapshot: MarketSnapshot,
         trigger: Trigger,
-        position: Position | None,
         track: TrackRecord,
+        position: Position | None,
+        book: Book | None,
     ) -> LLMEnvelope:
         envelope_id = self._id(snapshot, "envelope")
         builder = EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)
-        put_question(
-            builder, snapshot, trigger, position=position, limits=self._settings.limits, record=track
-        )
+        limits = self._settings.limits
+        put_question(builder, snapshot, trigger, position=position, limits=limits, record=track, book=book)
         builder.with_trace(self._trace_id(snapshot), causation_id=self._id(snapshot, "trigger"))
         builder.with_agent(self._agent_id, "cmt_analyst").with_tenant(self._tenant_id)
         builder.with_provider(self._provider, self._model)
-        builder.with_deadline(self._clock.now() + self._settings.answer_within)
+        patience = self._settings.answer_within
+        if self._retry_policy is not None:
+            builder.with_retry_policy(self._retry_policy)
+            patience = max(patience, timedelta(seconds=self._retry_policy.attempt_timeout_s))
+        builder.with_deadline(self._clock.now() + patience)
         return builder.build()
 
     def _provenance(

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.layers.unsourced import UNSOURCED
 from agentic_trading.llm.envelope import LLMEnvelope
 
 NOT_AVAILABLE: Final = "not_available"
@@ -90,12 +91,16 @@ def available_layers(envelope: LLMEnvelope) -> frozenset[Layer]:
 
 
 def not_available(envelope: LLMEnvelope) -> dict[Layer, dict[str, str]]:
-    """Return what could not be told, by layer, each with its reason; a layer without evidence says `evidence`."""
+    """Return what could not be told, by layer, each with its reason; a layer without evidence says `evidence`.
+
+    What this desk has no source for is in it always, though an envelope spends no words on it.
+    """
     given = evidence_by_layer(envelope)
     missing = {
-        layer: dict(given[layer].content.get(NOT_AVAILABLE, {}))
-        if layer in given
-        else {"evidence": "not given"}
+        layer: {
+            **(given[layer].content.get(NOT_AVAILABLE, {}) if layer in given else {"evidence": "not given"}),
+            **UNSOURCED.get(layer, {}),
+        }
         for layer in Layer
     }
     return {layer: reasons for layer, reasons in missing.items() if reasons}

@@ -4,16 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+from agentic_trading.desk.analysis.book import NO_BOOK, Book
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.analysis.shapes import patterns_told
 from agentic_trading.desk.analysis.track import TrackRecord
 from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.rounding import significant
+from agentic_trading.desk.market.layers.unsourced import UNSOURCED
+from agentic_trading.desk.market.rounding import PRICE_DIGITS, significant
 from agentic_trading.desk.market.snapshot import MarketSnapshot
 
 MEASURES: Final[Mapping[Layer, tuple[str, ...]]] = MappingProxyType({
     Layer.TREND: (
-        "bars",
         "direction",
         "structure",
         "close_vs_ema_21_atr",
@@ -32,16 +33,20 @@ MEASURES: Final[Mapping[Layer, tuple[str, ...]]] = MappingProxyType({
         "minus_di_14",
         "percent_b",
         "band_width_pct",
+        "stochastic_k",
+        "stochastic_d",
+        "trix_15",
+        "obv_slope",
+        "mfi_14",
+        "close_vs_vwap_20_atr",
     ),
     Layer.SENTIMENT: (
         "taker_buy_20_pct",
-        "trades",
         "trades_z",
         "volume_z",
         "streak",
     ),
     Layer.VOLATILITY: (
-        "atr_14",
         "atr_pct",
         "atr_percentile",
         "realised_20_annual_pct",
@@ -55,20 +60,26 @@ MEASURES: Final[Mapping[Layer, tuple[str, ...]]] = MappingProxyType({
 SWINGS_TOLD: Final = 2
 SWING: Final = "swing_"
 PRICES: Final = frozenset({"price"})
-DISTANCES: Final = frozenset({"atr_14", "macd_histogram", "macd_histogram_change"})
-DISTANCE_DIGITS: Final = 5
-RATIO_DIGITS: Final = 3
+DISTANCES: Final = frozenset({"macd_histogram", "macd_histogram_change"})
+DISTANCE_DIGITS: Final = 3
+RATIO_DIGITS: Final = 2
+CLOSE_CALLS: Final = frozenset({"taker_buy_20_pct", "profit_factor"})
+"""Ratios that are judged by a small difference: they keep a third digit."""
+STOP_DIGITS: Final = 6
 
 Content = dict[str, Any]
 
 
-def layer_evidence(snapshot: MarketSnapshot, record: TrackRecord) -> dict[Layer, Content]:
+def layer_evidence(
+    snapshot: MarketSnapshot, record: TrackRecord, book: Book | None = None
+) -> dict[Layer, Content]:
     """Return the evidence of each layer, in the order of `Layer`, in few digits.
 
     A measure is a row over `timeframes_told`, shortest first, that ends at the last one which has it; None is not
-    available. Prices are those of the snapshot; distances between prices have 5 significant digits, ratios 3. What is not available as a whole is named in `not_available`, with the reason.
-    A layer of which nothing can be told has nothing else. Whole numbers are ints and Nones are rare, so that
-    canonical JSON is one pass of its encoder. About 3.5 kB in all.
+    available. Prices are those of the snapshot, stops have 6 significant digits, distances between prices 3, ratios 2.
+    What is not available as a whole is named in `not_available`, with the reason, but for what never is. A layer of
+    which nothing can be told has nothing else. `book` is the account as of the snapshot. Whole numbers are ints and
+    Nones are rare, so that canonical JSON is one pass of its encoder. About 3.5 kB in all.
     """
     inputs = snapshot.layer_inputs()
     trend, levels = inputs[Layer.TREND], inputs[Layer.LEVELS]
@@ -80,14 +91,21 @@ def layer_evidence(snapshot: MarketSnapshot, record: TrackRecord) -> dict[Layer,
             "conflicts": _conflicts(trend),
             **_incomplete(snapshot),
         },
-        Layer.LEVELS: {**_nearest(levels), "swings": _swings(levels, snapshot.decision), **_absent(levels)},
-        Layer.PATTERNS: {**patterns_told(patterns, snapshot.decision), **_absent(patterns)},
-        Layer.INDICATORS: _rows(Layer.INDICATORS, inputs[Layer.INDICATORS], frames),
+        Layer.LEVELS: {
+            **_nearest(levels),
+            "swings": _swings(levels, snapshot.decision),
+            **_absent(Layer.LEVELS, levels),
+        },
+        Layer.PATTERNS: {**patterns_told(patterns, snapshot.decision), **_absent(Layer.PATTERNS, patterns)},
+        Layer.INDICATORS: {
+            **_rows(Layer.INDICATORS, inputs[Layer.INDICATORS], frames),
+            "divergences": _divergences(inputs[Layer.INDICATORS], frames),
+        },
         Layer.SENTIMENT: _rows(Layer.SENTIMENT, inputs[Layer.SENTIMENT], frames),
-        Layer.RISK: _risk(inputs[Layer.RISK]),
+        Layer.RISK: _risk(inputs[Layer.RISK], snapshot, book),
         Layer.VOLATILITY: _rows(Layer.VOLATILITY, inputs[Layer.VOLATILITY], frames),
-        Layer.INTERMARKET: _whole(inputs[Layer.INTERMARKET]),
-        Layer.SYSTEM: _whole(record.told()),
+        Layer.INTERMARKET: _whole(Layer.INTERMARKET, inputs[Layer.INTERMARKET]),
+        Layer.SYSTEM: _whole(Layer.SYSTEM, record.told()),
     }
 
 
@@ -101,7 +119,7 @@ def timeframes_told(snapshot: MarketSnapshot) -> tuple[Timeframe, ...]:
 def _rows(layer: Layer, told: Mapping[str, Any], timeframes: Sequence[Timeframe]) -> Content:
     frames = [told["timeframes"][timeframe] for timeframe in timeframes]
     rows = {name: _row([_short(name, frame.get(name)) for frame in frames]) for name in MEASURES[layer]}
-    return {**rows, **_absent(told)}
+    return {**rows, **_absent(layer, told)}
 
 
 def _row(values: list[Any]) -> list[Any]:
@@ -115,21 +133,33 @@ def _short(name: str, value: Any) -> Any:
     """Round once more, where digits say nothing and each costs a token: a price that is one keeps all of them."""
     if not isinstance(value, float):
         return value
-    if name not in PRICES:
-        value = significant(value, DISTANCE_DIGITS if name in DISTANCES else RATIO_DIGITS)
-    return int(value) if value is not None and value.is_integer() else value
+    return _digits(value, PRICE_DIGITS if name in PRICES else digits_of(name))
 
 
-def _whole(told: Mapping[str, Any]) -> Content:
-    return {
+def digits_of(measure: str) -> int:
+    """Return with how many significant digits a measure is told."""
+    if measure in DISTANCES:
+        return DISTANCE_DIGITS
+    return RATIO_DIGITS + (measure in CLOSE_CALLS)
+
+
+def _whole(layer: Layer, told: Mapping[str, Any]) -> Content:
+    figures = {
         name: [_short(name, each) for each in value] if isinstance(value, list) else _short(name, value)
         for name, value in told.items()
+        if name != "not_available"
     }
+    return {**figures, **_absent(layer, told)}
 
 
-def _absent(told: Mapping[str, Any]) -> Content:
-    """Keep what is missing as a whole: a measure of one timeframe is missing in its row."""
-    absent = {name: reason for name, reason in told["not_available"].items() if not _is_of_one_frame(name)}
+def _absent(layer: Layer, told: Mapping[str, Any]) -> Content:
+    """Keep what is missing here and now: a row shows that it lacks a timeframe, the prompt names what is never there."""
+    never = UNSOURCED.get(layer, {})
+    absent = {
+        name: reason
+        for name, reason in told.get("not_available", {}).items()
+        if name not in never and not _is_of_one_frame(name)
+    }
     return {"not_available": absent} if absent else {}
 
 
@@ -184,13 +214,32 @@ def _named(name: str, value: Any) -> Any:
     return _short(name, value)
 
 
-def _risk(risk: Mapping[str, Any]) -> Content:
-    sides = {
-        side: {"stops": _stops(risk[side]), "targets": _columns(risk[side]["targets"], ("price", "rr"))}
+def _divergences(indicators: Mapping[str, Any], timeframes: Sequence[Timeframe]) -> list[str]:
+    """Tell them by timeframe; there are none on most."""
+    frames = indicators["timeframes"]
+    return [f"{timeframe} {found}" for timeframe in timeframes for found in frames[timeframe]["divergences"]]
+
+
+def _risk(risk: Mapping[str, Any], snapshot: MarketSnapshot, book: Book | None) -> Content:
+    """Tell the candidates either way, how much each stop allows to hold, and the account."""
+    sides: Content = {
+        side: {
+            "stops": {stop["kind"]: _digits(stop["price"], STOP_DIGITS) for stop in risk[side]["stops"]},
+            "targets": _columns(risk[side]["targets"], ("price", "rr")),
+        }
         for side in ("long", "short")
     }
-    return {**sides, **_absent(risk)}
+    told = _absent(Layer.RISK, risk)
+    if book is None:
+        return {**sides, "not_available": {**told.get("not_available", {}), "book": NO_BOOK}}
+    for side, content in sides.items():
+        content["size_pct"] = [_short("size_pct", size) for size in book.sizes_pct(risk[side]["stops"])]
+    account = book.told(snapshot.symbol, snapshot.closes)
+    absent = {**told.get("not_available", {}), **account.pop("not_available", {})}
+    figures = _whole(Layer.RISK, account)
+    return {**sides, "book": figures, **({"not_available": absent} if absent else {})}
 
 
-def _stops(side: Mapping[str, Any]) -> Content:
-    return {stop["kind"]: _short("price", stop["price"]) for stop in side["stops"]}
+def _digits(value: float, digits: int) -> float | int | None:
+    short = significant(value, digits)
+    return int(short) if short is not None and short.is_integer() else short

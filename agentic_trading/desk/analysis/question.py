@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+from agentic_trading.desk.analysis.book import Book
 from agentic_trading.desk.analysis.context import LAYER_SOURCES, Context, Limits, Prompting, is_available
 from agentic_trading.desk.analysis.evidence import layer_evidence, timeframes_told
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
@@ -25,11 +26,12 @@ def put_question(
     position: Position | None,
     limits: Limits,
     record: TrackRecord | None = None,
+    book: Book | None = None,
 ) -> EnvelopeBuilder:
     """Give an envelope everything that the answer depends on; equal markets and records give equal requests.
 
     All nine layers have their evidence, in the order of `Layer`; one that can tell nothing says why, and is not
-    asked for. Without a `record` the agent has none yet.
+    asked for. Without a `record` the agent has none yet; `book` is the account as of the newest bar.
 
     Everything in it is as old as the newest bar of the snapshot, and is refused at `build()` if that bar
     closes after `snapshot.as_of`. The decision timeframe must have an ATR; a trigger sees to it.
@@ -40,7 +42,7 @@ def put_question(
     builder.with_subject(snapshot.symbol, step=STEP)
     builder.with_as_of(snapshot.as_of)
     builder.with_context(context.model_dump(mode="json", exclude_none=True), as_of=snapshot.available_at)
-    evidence = layer_evidence(snapshot, record or TrackRecord(snapshot.decision))
+    evidence = layer_evidence(snapshot, record or TrackRecord(snapshot.decision), book)
     builder.with_output_schema(
         asked_schema(frozenset(layer for layer, content in evidence.items() if is_available(content)))
     )

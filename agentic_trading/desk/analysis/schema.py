@@ -96,8 +96,10 @@ def asked_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
     that a decoder that enforces nothing but types and enums leaves little to go wrong.
     """
     asked = [layer for layer in Layer if layer in layers]
-    evidence = _one_of([f"E{place}" for place, layer in enumerate(Layer, start=1) if layer in layers])
+    names = _one_of([f"E{place}" for place, layer in enumerate(Layer, start=1) if layer in layers])
+    evidence = {"$ref": "#/$defs/evidence"}  # told once: told in words, each name is a token or two
     defs = {_score_name(layer): _layer(layer, _text(ASKED_CHARS), evidence) for layer in asked}
+    defs["evidence"] = names
     refs = {layer.value: {"$ref": f"#/$defs/{_score_name(layer)}"} for layer in asked}
     plan = _object({
         "entry": _one_of(get_args(EntryName)),

@@ -8,6 +8,7 @@ from agentic_trading.desk.market.bar import Timeframe
 FLAGS: Final = ("narrow_7", "wide_range", "squeeze")
 DOUBLES: Final = ("double_top", "double_bottom")
 TIMEFRAMES_TOLD: Final = 2
+GAPS_TOLD: Final = 2
 
 
 def patterns_told(patterns: Mapping[str, Any], decision: Timeframe) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def _told(frame: Mapping[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {
         "last_bar": [*frame["candles"], *(flag for flag in FLAGS if frame.get(flag))],
         "order_blocks": _zones(frame["order_blocks"]),
-        "gaps": _zones(frame["gaps"]),
+        "gaps": _zones(frame["gaps"][-GAPS_TOLD:]),
     }
     if "break" in frame:
         broken = frame["break"]

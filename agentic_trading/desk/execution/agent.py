@@ -9,12 +9,14 @@ from typing import Any
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.execution.check import check_fill_strategy
+from agentic_trading.desk.execution.candidates import Candidates, FillFacts, fill_candidates
+from agentic_trading.desk.execution.check import check_fill_strategy, terms_of
+from agentic_trading.desk.execution.choice import asked_schema, read_choice
 from agentic_trading.desk.execution.facts import execution_evidence
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.prompts import FILL_STRATEGY_PROMPT
 from agentic_trading.desk.execution.record import TradeRecord
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FillStrategy, read_strategy
+from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.instrument import Instrument
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.ids import derived_id
@@ -22,6 +24,7 @@ from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import RetryPolicy
 
 STEP = "fill_strategy"
 
@@ -30,7 +33,8 @@ STEP = "fill_strategy"
 class ExecutionSettings:
     """Who answers and as whom it is asked.
 
-    `session_id` makes the ids of the envelopes; an answer is of use for `answer_within`.
+    `session_id` makes the ids of the envelopes; an answer is of use for `answer_within`, or as
+    long as one attempt may take if `retry_policy` gives it more. Without one that of the envelope's defaults holds.
     """
 
     session_id: str
@@ -39,6 +43,13 @@ class ExecutionSettings:
     agent_id: str = "execution-1"
     tenant_id: str = "default"
     answer_within: timedelta = timedelta(seconds=60)
+    retry_policy: RetryPolicy | None = None
+
+    @property
+    def patience(self) -> timedelta:
+        """How long an answer is waited for: never less than an attempt may take."""
+        policy = self.retry_policy
+        return max(self.answer_within, timedelta(seconds=policy.attempt_timeout_s if policy else 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +102,28 @@ class ExecutionAgent:
         """Return what the model is asked: equal arguments give equal envelopes but for times of creation."""
         evidence = execution_evidence(intent.symbol, bars, intent.quantity, spread_bps)
         limits = self._limits.narrowed_to(intent, instrument)
+        order = _order(intent)
+        facts = FillFacts.of(limits, order, {item.source: item.content for item in evidence})
+        candidates = fill_candidates(facts)
         envelope_id = derived_id(self._settings.session_id, "execution", intent.intent_id)
         builder = (
             EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)
             .for_execution()
             .with_instructions(FILL_STRATEGY_PROMPT.text, prompt_version=FILL_STRATEGY_PROMPT.version)
-            .with_context(_context(intent, limits, bars[-1], spread_bps), as_of=bars[-1].close_time)
-            .with_output_schema(FILL_STRATEGY_SCHEMA)
+            .with_context(
+                _context(order, limits, candidates, bars[-1], spread_bps), as_of=bars[-1].close_time
+            )
+            .with_output_schema(asked_schema(tuple(candidates), len(evidence)))
             .with_provider(self._settings.provider, self._settings.model)
             .with_agent(self._settings.agent_id, "execution")
             .with_tenant(self._settings.tenant_id)
             .with_subject(intent.symbol, step=STEP)
             .with_trace(intent.trace_id, intent.intent_id)
             .with_as_of(intent.as_of)
-            .with_deadline(self._clock.now() + self._settings.answer_within)
+            .with_deadline(self._clock.now() + self._settings.patience)
         )
+        if self._settings.retry_policy is not None:
+            builder.with_retry_policy(self._settings.retry_policy)
         for item in evidence:
             builder.add_evidence(item.source, item.content, available_at=bars[-1].close_time)
         return builder.build()
@@ -128,7 +146,8 @@ def strategy_of(envelope: LLMEnvelope, interaction: LLMInteraction) -> FillStrat
             technical_details=told,
         )
         return _none(envelope, reason)
-    return read_strategy(text)
+    choice = read_choice(text)
+    return choice.strategy(terms_of(envelope, choice))
 
 
 def _none(envelope: LLMEnvelope, reason: FailureReason) -> NoDecision:
@@ -137,8 +156,8 @@ def _none(envelope: LLMEnvelope, reason: FailureReason) -> NoDecision:
     )
 
 
-def _context(intent: OrderIntent, limits: FillLimits, last: Bar, spread_bps: Decimal) -> Mapping[str, Any]:
-    order = intent.model_dump(
+def _order(intent: OrderIntent) -> Mapping[str, Any]:
+    return intent.model_dump(
         mode="json",
         include={
             "symbol",
@@ -151,8 +170,25 @@ def _context(intent: OrderIntent, limits: FillLimits, last: Bar, spread_bps: Dec
             "take_profit",
         },
     )
+
+
+def _context(
+    order: Mapping[str, Any], limits: FillLimits, candidates: Candidates, last: Bar, spread_bps: Decimal
+) -> Mapping[str, Any]:
     return {
         "limits": limits.model_dump(mode="json"),
         "order": order,
         "market": {"last_close": last.close, "spread_bps": spread_bps, "bar_seconds": last.timeframe.seconds},
+        **_told(candidates),
     }
+
+
+def _told(candidates: Candidates) -> Mapping[str, Any]:
+    """Tell the first candidate in full as `terms`, and of each what differs: half the tokens of telling all."""
+    full = {name: terms.model_dump(mode="json") for name, terms in candidates.items()}
+    terms = next(iter(full.values()))
+    own = {
+        name: {field: value for field, value in each.items() if value != terms[field]}
+        for name, each in full.items()
+    }
+    return {"terms": terms, "candidates": own}

@@ -1,4 +1,4 @@
-"""How an intent is to be filled: what the model is asked for, and the schema of its answer."""
+"""How an intent is to be filled, and why."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -11,8 +11,11 @@ from agentic_trading.canonical import exact_value
 from agentic_trading.desk.exchange import OrderType, TimeInForce
 from agentic_trading.ids import derived_id
 
-FILL_STRATEGY: Final = "fill_strategy.v1"
-"""The schema's `$id`: it names the rule that answers it offline, and the check that runs on the answer."""
+FILL_STRATEGY_V1: Final = "fill_strategy.v1"
+"""The `$id` of the schema that asked for all of a strategy: it names the check that runs on such an answer."""
+
+RATIONALE_CHARS: Final = 300
+MOST_EVIDENCE: Final = 8
 
 Algo = Literal["single", "twap", "passive_then_cross"]
 
@@ -33,11 +36,11 @@ Confidence = Annotated[
 EvidenceId = Annotated[str, Field(pattern="^E[1-9][0-9]*$")]
 
 
-class FillStrategy(BaseModel, frozen=True, extra="forbid"):
-    """The model's choice. Side, symbol and quantity are not in it: they are the intent's.
+class FillTerms(BaseModel, frozen=True, extra="forbid"):
+    """How orders are placed. Side, symbol and quantity are not in it: they are the intent's.
 
     Every field is required. What they must say together, and within which limits, is for
-    `check_fill_strategy` to judge.
+    `terms_violations` to judge.
     """
 
     order_type: OrderType = Field(description="how each slice is placed")
@@ -57,13 +60,20 @@ class FillStrategy(BaseModel, frozen=True, extra="forbid"):
     deadline_seconds: int = Field(ge=1, le=86_400, description="after the decision")
     on_deadline: Literal["cross", "cancel"] = Field(description="what becomes of the rest")
     expected_slippage_bps: Bps = Field(description="against the price of the decision; positive is a cost")
+
+
+class FillStrategy(FillTerms, frozen=True, extra="forbid"):
+    """Terms that were chosen, how surely, and why."""
+
     confidence: Confidence = Field(description="in this choice")
-    rationale: str = Field(max_length=300, description="why, from the evidence")
-    evidence_ids: tuple[EvidenceId, ...] = Field(min_length=1, max_length=8, description="what it rests on")
+    rationale: str = Field(max_length=RATIONALE_CHARS, description="why, from the evidence")
+    evidence_ids: tuple[EvidenceId, ...] = Field(
+        min_length=1, max_length=MOST_EVIDENCE, description="what it rests on"
+    )
 
 
 def read_strategy(text: str) -> FillStrategy:
-    """Read an accepted answer, every number as it was written; raises pydantic's `ValidationError`."""
+    """Read an answer to `fill_strategy.v1`, every number as it was written; raises pydantic's `ValidationError`."""
     return FillStrategy.model_validate(exact_value(text.encode()))
 
 
@@ -72,14 +82,14 @@ def strategy_id(intent_id: str) -> str:
     return derived_id("fill.strategy", intent_id)
 
 
-def _schema() -> dict[str, Any]:
-    made = FillStrategy.model_json_schema()
+def closed_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a model without nested ones: closed, and without titles."""
+    made = model.model_json_schema()
     properties = {
         name: {key: value for key, value in rules.items() if key != "title"}
         for name, rules in made["properties"].items()
     }
     return {
-        "$id": FILL_STRATEGY,
         "type": "object",
         "properties": properties,
         "required": made["required"],
@@ -87,5 +97,8 @@ def _schema() -> dict[str, Any]:
     }
 
 
-FILL_STRATEGY_SCHEMA: Final[Mapping[str, Any]] = MappingProxyType(_schema())
-"""The JSON Schema of `FillStrategy`, made from it."""
+FILL_STRATEGY_V1_SCHEMA: Final[Mapping[str, Any]] = MappingProxyType({
+    "$id": FILL_STRATEGY_V1,
+    **closed_schema(FillStrategy),
+})
+"""The JSON Schema `fill_strategy.v1`, released and therefore fixed: what an answer had to fit before v2."""

@@ -93,6 +93,24 @@ def relation(own: Sequence[Close], other: SecondMarket) -> Relation | None:
     )
 
 
+def correlation_with(own: Sequence[Close], others: Sequence[tuple[SecondMarket, float]]) -> float | None:
+    """Return how a market's last 48 log returns go with the weighted sum of those of others, in -1..1.
+
+    Bars count whose close times all of them share. None before 49 of these, and if one side does not move.
+    """
+    prices = [{close.at: close.price for close in market.closes} for market, _ in others]
+    shared = [close for close in own if all(close.at in each for each in prices)][-(RETURNS + 1) :]
+    if len(shared) <= RETURNS:
+        return None
+    mine = [log(b.price / a.price) for a, b in pairwise(shared)]
+    weights = [weight for _, weight in others]
+    theirs = [
+        fsum(weight * log(each[b.at] / each[a.at]) for weight, each in zip(weights, prices, strict=True))
+        for a, b in pairwise(shared)
+    ]
+    return correlation(mine, theirs)
+
+
 def covariance(ones: Sequence[float], others: Sequence[float]) -> float:
     """Return the sample covariance of two rows of equal length, at least two values each."""
     one_mean, other_mean = fsum(ones) / len(ones), fsum(others) / len(others)

@@ -108,9 +108,10 @@ class FrameGauge:
         self._bars += 1
         self._last = closed
         self._trend.update(opened, high, low, close, float(bar.volume))
-        self._momentum.update(high, low, close)
+        self._momentum.update(high, low, close, float(bar.volume))
         self._volatility.update(high, low, close)
         self._swings.update(bar.close_time, high, low)
+        self._momentum.compare(bar.close_time, self._swings.highs, self._swings.lows)
         self._patterns.update(Prices(opened, high, low, close), self._swings.highs, self._swings.lows)
         self._sentiment.update(bar)
         self._touches.append((high, low))

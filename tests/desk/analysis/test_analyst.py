@@ -23,6 +23,7 @@ from agentic_trading.desk.market.triggers import Skip, SkipReason
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import LookAheadError
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.limits import RetryPolicy
 from tests.build import interaction
 from tests.desk.analysis.build import Desk, hours, market
 
@@ -58,9 +59,18 @@ def undelivered(envelope: LLMEnvelope) -> Answer:
     return NoDecision(reason=REASON, envelope_id=envelope.envelope_id)
 
 
-def analyst(desk: Desk, clock: SimClock, *, session_id: str = "session-1") -> CmtAnalyst:
+def analyst(
+    desk: Desk, clock: SimClock, *, session_id: str = "session-1", retry_policy: RetryPolicy | None = None
+) -> CmtAnalyst:
     """Return an analyst that has not asked anything yet."""
-    return CmtAnalyst(desk, clock, session_id=session_id, provider=LLMProvider.RULES, model="rules-1")
+    return CmtAnalyst(
+        desk,
+        clock,
+        session_id=session_id,
+        provider=LLMProvider.RULES,
+        model="rules-1",
+        retry_policy=retry_policy,
+    )
 
 
 async def walk(
@@ -147,6 +157,18 @@ async def test_a_question_is_of_use_for_five_minutes_of_the_clock() -> None:
     await considered(desk)
 
     assert desk.asked[0].deadline == market().as_of + timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(("attempt_s", "waits_s"), [(400, 400), (20, 300)])
+async def test_an_answer_is_waited_for_as_long_as_an_attempt_may_take(attempt_s: float, waits_s: int) -> None:
+    desk, policy = Desk(by_rules), RetryPolicy(attempt_timeout_s=attempt_s)
+    clock = SimClock(market().as_of)
+    patient = analyst(desk, clock, retry_policy=policy)
+
+    await patient.consider(market())
+
+    assert desk.asked[0].retry_policy == policy
+    assert desk.asked[0].deadline == market().as_of + timedelta(seconds=waits_s)
 
 
 async def test_a_question_names_who_asks_and_who_shall_answer() -> None:

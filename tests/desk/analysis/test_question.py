@@ -21,7 +21,7 @@ from agentic_trading.desk.market.snapshot import BASE, MarketSnapshot, MarketVie
 from agentic_trading.desk.market.triggers import Trigger, TriggerKind
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import LookAheadError
-from tests.desk.analysis.build import hours, market, question, record
+from tests.desk.analysis.build import book, holding, hours, market, question, record
 
 HELD = Position(symbol="BTCUSDT", quantity=Decimal("-0.05"), average_price=Decimal("27950.10"))
 
@@ -132,7 +132,15 @@ def test_context_and_evidence_stay_below_four_kilobytes(sample: str) -> None:
 
     sizes = [
         len(asked.context_json) + sum(map(len, asked.evidence_json))
-        for asked in (question(snapshot, position=HELD, record=track) for snapshot in warm)
+        for asked in (
+            question(
+                snapshot,
+                position=HELD,
+                record=track,
+                book=book("100000", holding("54321", "777", snapshot, "OTHER"), gross="54321"),
+            )
+            for snapshot in warm
+        )
     ]
 
     assert max(sizes) < 4_000
@@ -178,15 +186,32 @@ def test_a_whole_number_is_an_int_and_the_bytes_are_those_of_the_float(sample: s
         assert canonical_bytes(evidence) == canonical_bytes(with_floats(evidence))
 
 
-def test_what_no_source_gives_is_named() -> None:
+NEVER = {
+    Layer.PATTERNS: {"chart_shapes"},
+    Layer.INDICATORS: {"market_breadth"},
+    Layer.SENTIMENT: {"vix", "put_call_ratio", "commitment_of_traders", "funding", "news"},
+    Layer.VOLATILITY: {"implied_volatility"},
+    Layer.INTERMARKET: {"macro_calendar"},
+}
+"""What no source gives: the whole of it, nothing else may be missing for good."""
+
+
+def test_a_warm_market_lacks_what_no_source_gives_and_nothing_else() -> None:
+    snapshot = hours()[-1]
+    account = book("100000", holding("20000", "500", snapshot, "OTHER"))
+
+    missing = not_available(question(snapshot, record=record(), book=account))
+
+    assert {layer: set(reasons) for layer, reasons in missing.items()} == NEVER
+    assert all(reason for reasons in missing.values() for reason in reasons.values())
+
+
+def test_no_words_of_the_evidence_are_spent_on_what_is_never_there() -> None:
     evidence = evidence_of(market())
 
-    assert evidence[Layer.INDICATORS]["not_available"] == {"market_breadth": "no source"}
-    assert evidence[Layer.VOLATILITY]["not_available"] == {"implied_volatility": "no source"}
-    assert set(evidence[Layer.SENTIMENT]["not_available"]) == {
-        "vix", "put_call_ratio", "commitment_of_traders", "funding",
-    }  # fmt: skip
-    assert evidence[Layer.INTERMARKET]["not_available"] == {"macro_calendar": "no source"}
+    assert not any("not_available" in evidence[layer] for layer in NEVER)
+    for word in ("breadth", "options", "funding", "news", "calendar"):
+        assert word in CMT_ASSESSMENT_PROMPT.text
 
 
 def test_a_timeframe_without_a_closed_bar_is_named_and_has_no_place() -> None:
@@ -243,7 +268,7 @@ def test_a_swing_is_told_without_its_time() -> None:
 def test_patterns_are_told_of_the_decision_timeframe_and_the_next_longer() -> None:
     told = evidence_of(market())[Layer.PATTERNS]
 
-    assert set(told) == {"1h", "4h", "not_available"}
+    assert set(told) == {"1h", "4h"}
     assert all(text.split()[1] in {"up", "down"} for text in (told["1h"]["break"], told["4h"]["break"]))
 
 

@@ -48,6 +48,19 @@ def text_of(chosen: FillStrategy, **changes: Any) -> str:
     return exact_bytes({n: Decimal(str(v)) if n in NUMBERS else v for n, v in fields.items()}).decode()
 
 
+def chosen_text(fill: str | dict[str, Any], **changes: Any) -> str:
+    """Return a choice as a model would write it: a name, or terms in full."""
+    fields = {"evidence_ids": ["E2"], "rationale": "It is small.", "fill": fill, "confidence": Decimal("0.6")}
+    return exact_bytes({**fields, **changes}).decode()
+
+
+def in_full(chosen: FillStrategy, **changes: Any) -> str:
+    """Return a choice that brings its terms itself, with `changes` that no terms may be able to hold."""
+    fields = exact_value(text_of(chosen, **changes).encode())
+    given = {name: fields.pop(name) for name in ("evidence_ids", "rationale", "confidence")}
+    return chosen_text(fields, **given)
+
+
 class RuleGateway:
     """A gateway in memory: it answers every envelope by `answer`, and keeps what was asked and recorded."""
 

@@ -1,20 +1,26 @@
 """The execution agent: what it asks, what it takes for an answer, and what it puts on record."""
 
+import json
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from agentic_trading.canonical import exact_value
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent, strategy_of
+from agentic_trading.desk.execution.choice import FillChoice, FillName
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.prompts import FILL_STRATEGY_PROMPT
-from agentic_trading.desk.execution.strategy import FillStrategy, strategy_id
+from agentic_trading.desk.execution.strategy import FillStrategy, FillTerms, strategy_id
 from agentic_trading.desk.market.errors import NoBarsError
+from agentic_trading.desk.prompts import load_prompt
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import LookAheadError
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.limits import RetryPolicy
 from tests.build import interaction
 from tests.desk.execution.asked import (
     SETTINGS,
@@ -22,8 +28,9 @@ from tests.desk.execution.asked import (
     RuleGateway,
     SilentGateway,
     asked,
+    chosen_text,
     closed_bars,
-    text_of,
+    in_full,
 )
 from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, intent, strategy
 
@@ -49,6 +56,41 @@ def test_an_envelope_belongs_to_the_trace_and_is_caused_by_the_intent() -> None:
     assert (envelope.as_of, envelope.context_as_of) == (AS_OF, AS_OF)
     assert envelope.deadline == AS_OF + timedelta(seconds=60)
     assert envelope.prompt_version == FILL_STRATEGY_PROMPT.version
+
+
+def test_an_envelope_asks_for_the_name_of_a_candidate_and_tells_what_each_means() -> None:
+    envelope = asked()
+
+    candidates = envelope.context["candidates"]
+    schema = json.loads(envelope.output_schema_json)
+    assert schema["$id"] == "fill_strategy.v2"
+    assert set(schema["properties"]["fill"]["enum"]) == set(candidates)
+    assert FillTerms.model_validate(envelope.context["terms"]).order_type == "market"
+    assert candidates["take_now"] == {}
+    assert candidates["slices"] == {
+        "algo": "twap",
+        "slices": 2,
+        "interval_seconds": 300,
+        "deadline_seconds": 3600,
+    }
+
+
+def test_without_a_retry_policy_the_defaults_hold() -> None:
+    assert asked().retry_policy == RetryPolicy()
+
+
+@pytest.mark.parametrize(("attempt_s", "waits_s"), [(300, 300), (20, 60)])
+def test_an_answer_is_waited_for_as_long_as_an_attempt_may_take(attempt_s: float, waits_s: int) -> None:
+    policy = RetryPolicy(attempt_timeout_s=attempt_s)
+    agent = ExecutionAgent(
+        RuleGateway(), SimClock(AS_OF), FillLimits(), replace(SETTINGS, retry_policy=policy)
+    )
+
+    envelope = agent.envelope(intent(), BTC, closed_bars(), SPREAD)
+
+    assert envelope.retry_policy == policy
+    assert envelope.deadline == AS_OF + timedelta(seconds=waits_s)
+    assert envelope.request_hash == asked().request_hash
 
 
 def test_the_same_intent_gives_the_same_envelope() -> None:
@@ -81,12 +123,22 @@ def test_evidence_is_named_by_place_and_dated_by_the_last_close() -> None:
 def test_an_envelope_is_small() -> None:
     envelope = asked(bars=[bar(number - 23, "100 101 99 100") for number in range(24)])
 
-    assert len(envelope.context_json) + sum(map(len, envelope.evidence_json)) < 2_000
+    assert len(envelope.context_json) + sum(map(len, envelope.evidence_json)) < 3_000
 
 
 def test_the_prompt_has_the_version_of_its_bytes() -> None:
     assert len(FILL_STRATEGY_PROMPT.version) == 16
     assert "E1, E2" in FILL_STRATEGY_PROMPT.text
+
+
+def test_every_candidate_and_every_part_of_an_answer_is_explained() -> None:
+    told = [*get_args(FillName), *FillChoice.model_fields]
+
+    assert [name for name in told if f"`{name}`" not in FILL_STRATEGY_PROMPT.text] == []
+
+
+def test_a_released_prompt_is_not_edited() -> None:
+    assert load_prompt("agentic_trading.desk.execution", "fill_strategy.v1").version == "fbdcf751b49eef4e"
 
 
 async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
@@ -157,7 +209,7 @@ async def test_an_answer_that_must_not_become_an_order_gives_no_decision(
 
 
 async def test_an_accepted_answer_outside_the_limits_is_still_no_decision() -> None:
-    gateway = RuleGateway(lambda _: text_of(strategy(), max_participation="0.25"))
+    gateway = RuleGateway(lambda _: in_full(strategy(), max_participation="0.25"))
 
     outcome = await decided(gateway)
 
@@ -167,12 +219,12 @@ async def test_an_accepted_answer_outside_the_limits_is_still_no_decision() -> N
 
 def test_a_strategy_is_read_digit_for_digit_from_an_attempt() -> None:
     envelope = asked()
-    written = {**strategy().model_dump(), "expected_slippage_bps": Decimal("0.10000000000000000001")}
+    written = exact_value(chosen_text("take_now", confidence=Decimal("0.10000000000000000001")).encode())
 
     outcome = strategy_of(envelope, interaction(envelope=envelope, parsed_output=written))
 
     assert isinstance(outcome, FillStrategy)
-    assert str(outcome.expected_slippage_bps) == "0.10000000000000000001"
+    assert str(outcome.confidence) == "0.10000000000000000001"
 
 
 async def test_a_bar_that_is_not_closed_yet_is_refused_and_nothing_is_recorded() -> None:

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.exchange import OrderType
-from agentic_trading.desk.execution.check import check_fill_strategy
+from agentic_trading.desk.execution.check import check_fill_strategy, terms_of
+from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA, read_choice
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.rules import fill_strategy_rule
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FillStrategy, read_strategy
+from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.market.bar import Bar
 from tests.desk.execution.asked import WIDE, asked, closed_bars
 from tests.desk.trade import exit_intent, intent
@@ -28,7 +29,8 @@ def chosen(
     envelope = asked(about, limits, bars or closed_bars())
     text = fill_strategy_rule(envelope)
     assert check_fill_strategy(envelope, text) == []
-    return read_strategy(text)
+    choice = read_choice(text)
+    return choice.strategy(terms_of(envelope, choice))
 
 
 def test_a_small_entry_in_narrow_bars_takes_at_once() -> None:
@@ -130,6 +132,7 @@ def test_the_text_of_the_rule_fits_the_schema_and_the_limits(
     text = fill_strategy_rule(envelope)
 
     VALIDATOR.validate(json.loads(text))
+    jsonschema_rs.validator_for(json.loads(envelope.output_schema_json)).validate(json.loads(text))
     assert check_fill_strategy(envelope, text) == []
 
 

@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agentic_trading.desk.execution.strategy import (
-    FILL_STRATEGY,
-    FILL_STRATEGY_SCHEMA,
+    FILL_STRATEGY_V1,
+    FILL_STRATEGY_V1_SCHEMA,
     FillStrategy,
     read_strategy,
 )
 from tests.desk.execution.asked import text_of
 from tests.desk.trade import strategy
 
-VALIDATOR = jsonschema_rs.validator_for(dict(FILL_STRATEGY_SCHEMA))
+VALIDATOR = jsonschema_rs.validator_for(dict(FILL_STRATEGY_V1_SCHEMA))
 
 
 def test_the_schema_is_closed_and_demands_every_property() -> None:
-    assert FILL_STRATEGY_SCHEMA["$id"] == FILL_STRATEGY == "fill_strategy.v1"
-    assert FILL_STRATEGY_SCHEMA["additionalProperties"] is False
-    assert set(FILL_STRATEGY_SCHEMA["required"]) == set(FILL_STRATEGY_SCHEMA["properties"])
+    assert FILL_STRATEGY_V1_SCHEMA["$id"] == FILL_STRATEGY_V1 == "fill_strategy.v1"
+    assert FILL_STRATEGY_V1_SCHEMA["additionalProperties"] is False
+    assert set(FILL_STRATEGY_V1_SCHEMA["required"]) == set(FILL_STRATEGY_V1_SCHEMA["properties"])
 
 
 @pytest.mark.parametrize("decided_elsewhere", ["side", "symbol", "quantity"])
 def test_what_is_decided_by_code_is_not_in_the_answer(decided_elsewhere: str) -> None:
-    assert decided_elsewhere not in FILL_STRATEGY_SCHEMA["properties"]
+    assert decided_elsewhere not in FILL_STRATEGY_V1_SCHEMA["properties"]
 
     with pytest.raises(ValidationError):
         read_strategy(text_of(strategy(), **{decided_elsewhere: "1"}))
@@ -81,5 +81,5 @@ def test_the_model_accepts_what_the_schema_accepts(names: set[str], data: st.Dat
 
 
 def test_bounds_in_the_schema_are_plain_numbers() -> None:
-    assert FILL_STRATEGY_SCHEMA["properties"]["max_participation"]["maximum"] == 0.25
+    assert FILL_STRATEGY_V1_SCHEMA["properties"]["max_participation"]["maximum"] == 0.25
     assert strategy().max_participation == Decimal("0.1")

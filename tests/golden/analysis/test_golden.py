@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.desk.analysis.evidence import MEASURES, layer_evidence
+from agentic_trading.desk.analysis.evidence import MEASURES, digits_of, layer_evidence
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.analysis.track import TrackRecord
 from agentic_trading.desk.market.bar import Timeframe
@@ -22,7 +22,6 @@ MOMENTS = {
     "btcusdt-2023-03-21T1000.json": "2023-03-21T10:00:00Z",
     "btcusdt-2023-03-28T1835.json": "2023-03-28T18:35:00Z",
 }
-THREE_DIGITS = 6e-3
 
 
 @cache
@@ -35,10 +34,11 @@ def evidence_at(moment: str) -> dict[Layer, Any]:
     return layer_evidence(view.snapshot(until), TrackRecord(view.decision))
 
 
-def same(one: object, other: object) -> bool:
+def same(measure: str, one: object, other: object) -> bool:
     """Tell whether two values are equal, numbers as far as they are told."""
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=THREE_DIGITS)
+    if isinstance(one, int | float) and isinstance(other, float) and other:
+        unit = 10.0 ** (math.floor(math.log10(abs(other))) + 1 - digits_of(measure))
+        return abs(one - other) <= unit / 2 * (1 + 1e-3)
     return one == other
 
 
@@ -59,5 +59,5 @@ def test_each_row_holds_what_the_independent_script_computed(file: str, layer: L
     for measure in MEASURES[layer]:
         expected = [computed[frame].get(measure) for frame in frames]
         row = told[measure]
-        assert all(map(same, row, expected)), measure
+        assert all(same(measure, *pair) for pair in zip(row, expected, strict=False)), measure
         assert not any(value is not None for value in expected[len(row) :]), measure

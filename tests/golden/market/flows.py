@@ -9,7 +9,7 @@ from tests.golden.market.columns import NAN, at, rolling
 def flows(c):
     hlc = (c.high, c.low, c.close)
     top, bottom = rolling(c.high, 14, np.max), rolling(c.low, 14, np.min)
-    fast = 100 * (c.close - bottom) / (top - bottom)
+    fast = 100 * (c.close - bottom) / np.where(top > bottom, top - bottom, NAN)
     slow = rolling(fast, 3, np.mean)
     steps = np.concatenate([[NAN], np.sign(np.diff(c.close))])
     typical = (c.high + c.low + c.close) / 3

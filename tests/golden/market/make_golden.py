@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 MOMENTS = ("2023-03-21T10:00:00Z", "2023-03-24T14:05:00Z", "2023-03-28T18:35:00Z")
 MINUTES = {"5m": 5, "15m": 15, "1h": 60, "4h": 240, "1d": 1440}
 DECISION = "1h"
-NO_MOOD = ["vix", "put_call_ratio", "commitment_of_traders", "funding"]
+NO_MOOD = ["vix", "put_call_ratio", "commitment_of_traders", "funding", "news"]
 OPTIONAL = {"double_top", "double_bottom"}
 
 

@@ -1,4 +1,7 @@
-"""How fast prices move: RSI and MACD."""
+"""How fast prices move: RSI, MACD, stochastic and TRIX."""
+
+from collections import deque
+from math import fsum
 
 from agentic_trading.desk.market.indicators.averages import EMA, WilderAverage
 
@@ -69,3 +72,70 @@ class MACD:
             self.value = fast - slow
             self._signal.update(self.value)
         return self.value
+
+
+class Stochastic:
+    """Slow stochastic in 0..100: where the close stands in the range of the last `period` bars, smoothed.
+
+    Fast %K = 100 (close - lowest low) / (highest high - lowest low); `k` is the mean of the last `smooth` fast
+    ones, `d` that of the last `smooth` values of `k`. None before `period + smooth - 1` bars and
+    `period + 2 smooth - 2`, and while one of the ranges that they need has no height. Source: George C. Lane,
+    Lane's Stochastics, 1984; as TA-Lib's STOCH with simple averages.
+    """
+
+    __slots__ = ("_fast", "_highs", "_lows", "_slow")
+
+    def __init__(self, period: int = 14, smooth: int = 3) -> None:
+        self._highs: deque[float] = deque(maxlen=period)
+        self._lows: deque[float] = deque(maxlen=period)
+        self._fast: deque[float | None] = deque(maxlen=smooth)
+        self._slow: deque[float | None] = deque(maxlen=smooth)
+
+    @property
+    def k(self) -> float | None:
+        return self._slow[-1] if self._slow else None
+
+    @property
+    def d(self) -> float | None:
+        return _mean(self._slow)
+
+    def update(self, high: float, low: float, close: float) -> float | None:
+        """Take the next bar; return `k`."""
+        self._highs.append(high)
+        self._lows.append(low)
+        if len(self._highs) == self._highs.maxlen:
+            top, bottom = max(self._highs), min(self._lows)
+            self._fast.append(100.0 * (close - bottom) / (top - bottom) if top > bottom else None)
+            self._slow.append(_mean(self._fast))
+        return self.k
+
+
+class TRIX:
+    """Percent that a triple exponential average gained since the last bar.
+
+    None before `3 * period - 1` prices. Source: Jack K. Hutson, Good TRIX, Technical Analysis of Stocks &
+    Commodities, 1983; seeded as TA-Lib, each average on the values of the one before it.
+    """
+
+    __slots__ = ("_averages", "_last", "value")
+
+    def __init__(self, period: int = 15) -> None:
+        self._averages = (EMA(period), EMA(period), EMA(period))
+        self._last: float | None = None
+        self.value: float | None = None
+
+    def update(self, price: float) -> float | None:
+        """Take the next price, above zero; return the gain."""
+        smoothed: float | None = price
+        for average in self._averages:
+            smoothed = None if smoothed is None else average.update(smoothed)
+        if smoothed is not None:
+            last, self._last = self._last, smoothed
+            self.value = None if last is None else 100.0 * (smoothed / last - 1.0)
+        return self.value
+
+
+def _mean(window: deque[float | None]) -> float | None:
+    """Return the mean of a full window; None before it is full, and while a value of it is missing."""
+    known = [value for value in window if value is not None]
+    return fsum(known) / len(known) if len(known) == window.maxlen else None

@@ -6,9 +6,8 @@ from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.beside import RETURNS, Close, SecondMarket, common_closes, relation
+from agentic_trading.desk.market.layers.unsourced import UNSOURCED
 from agentic_trading.desk.market.rounding import ratio
-
-NO_CALENDAR = {"macro_calendar": "no source"}
 
 
 def intermarket_layer(
@@ -19,12 +18,12 @@ def intermarket_layer(
     `beside` names the second market. Without one, or before 49 common closes, `not_available` says so.
     """
     if other is None:
-        return {"not_available": {"second_market": "none is fed", **NO_CALENDAR}}
+        return {"not_available": {"second_market": "none is fed", **UNSOURCED["intermarket"]}}
     found = relation(own, other)
     if found is None:
         has = max(0, len(common_closes(own, other)) - 1)
         reason = f"needs {RETURNS} returns in common, has {has}"
-        return {"not_available": {"second_market": reason, **NO_CALENDAR}}
+        return {"not_available": {"second_market": reason, **UNSOURCED["intermarket"]}}
     measures = {name: value for name, value in asdict(found).items() if name not in {"symbol", "quadrant"}}
     return {
         "beside": found.symbol,
@@ -33,6 +32,6 @@ def intermarket_layer(
         "quadrant": found.quadrant.value,
         "not_available": {
             **{name: "a market does not move" for name, value in measures.items() if value is None},
-            **NO_CALENDAR,
+            **UNSOURCED["intermarket"],
         },
     }

@@ -8,6 +8,7 @@ from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.gauges.patterns import Double
 from agentic_trading.desk.market.indicators.structure import Zone
 from agentic_trading.desk.market.layers.sheet import Sheet
+from agentic_trading.desk.market.layers.unsourced import UNSOURCED
 from agentic_trading.desk.market.rounding import price, ratio
 
 GAPS_TOLD = 3
@@ -22,7 +23,7 @@ def patterns_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """
     sheet = Sheet()
     present = sheet.frames(frames)
-    sheet.not_available["chart_shapes"] = "no rule beyond these"
+    sheet.not_available |= UNSOURCED["patterns"]
     return {
         "timeframes": {frame.timeframe.value: _one(sheet, frame) for frame in present},
         "not_available": sheet.not_available,

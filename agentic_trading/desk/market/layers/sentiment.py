@@ -6,9 +6,8 @@ from typing import Any
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.layers.sheet import NOT_IN_SOURCE, Sheet
+from agentic_trading.desk.market.layers.unsourced import UNSOURCED
 from agentic_trading.desk.market.rounding import ratio
-
-NO_SOURCE = ("vix", "put_call_ratio", "commitment_of_traders", "funding")
 
 
 def sentiment_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
@@ -19,7 +18,7 @@ def sentiment_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """
     sheet = Sheet()
     present = sheet.frames(frames)
-    sheet.not_available |= dict.fromkeys(NO_SOURCE, "no source")
+    sheet.not_available |= UNSOURCED["sentiment"]
     if not any(frame.sentiment.has_takers for frame in present):
         sheet.not_available["taker_volume"] = NOT_IN_SOURCE
     if not any(frame.sentiment.has_trades for frame in present):

@@ -8,6 +8,7 @@ from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.gauges.volatility import annual_pct
 from agentic_trading.desk.market.layers.sheet import Sheet
+from agentic_trading.desk.market.layers.unsourced import UNSOURCED
 from agentic_trading.desk.market.rounding import price, ratio
 
 
@@ -19,7 +20,7 @@ def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """
     sheet = Sheet()
     present = sheet.frames(frames)
-    sheet.not_available["implied_volatility"] = "no source"
+    sheet.not_available |= UNSOURCED["volatility"]
     return {
         "timeframes": {frame.timeframe.value: _one(sheet, frame) for frame in present},
         "not_available": sheet.not_available,

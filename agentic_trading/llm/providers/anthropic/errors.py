@@ -162,9 +162,9 @@ def meaning_of(e: anthropic.AnthropicError) -> Meaning:
 def _refused(e: anthropic.APIStatusError, *, key: str, with_schema: bool, now: datetime) -> ProviderError:
     """Read an answer that is an error; its type goes before its status, which a proxy may have set."""
     meaning = meaning_of(e)
-    kind = _BY_CODE.get(e.error_code or "") or _BY_TYPE.get(e.type or "") or meaning.kind
-    told = without(key, e.api_message or e.message)[:_MESSAGE_CHARS]
-    message = f"{e.status_code} {e.type or ''}: {told}"
+    kind = _BY_CODE.get(_word(e.error_code)) or _BY_TYPE.get(_word(e.type)) or meaning.kind
+    told = without(key, f"{e.api_message or e.message}")[:_MESSAGE_CHARS]
+    message = f"{e.status_code} {_word(e.type)}: {told}"
     if with_schema and kind is FailureKind.INVALID_REQUEST and _SCHEMA_PROBLEM.search(told):
         kind = FailureKind.SCHEMA_REFUSED
     if kind in _WHAT_HELPS:
@@ -178,11 +178,17 @@ def _refused(e: anthropic.APIStatusError, *, key: str, with_schema: bool, now: d
     )
 
 
+def _word(told: object) -> str:
+    """Return a word of an error's body, which the SDK hands on unread."""
+    return told if isinstance(told, str) else ""
+
+
 def _causes(e: BaseException) -> Iterator[BaseException]:
+    """Yield `e` and what it was made of; not its context, which may be an earlier failure of the caller's."""
     cause: BaseException | None = e
     while cause is not None:
         yield cause
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__
 
 
 def _last(e: BaseException) -> BaseException:

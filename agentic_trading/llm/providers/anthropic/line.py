@@ -36,6 +36,8 @@ class Line:
             http_client=DefaultAioHttpClient(follow_redirects=False),
             open_telemetry={"propagation": False, "traces": False},
         )
+        # Read from the environment otherwise, where they would go before the tenant's key.
+        self._client._custom_headers = {}  # noqa: SLF001 - the SDK reads the variable in its constructor alone
         # Both take a tenth of a second the first time, which the loop would have to wait at the first call.
         self._messages, self._models = self._client.messages, self._client.models
         Message.construct(
@@ -85,7 +87,7 @@ class Line:
                 now=self._clock.now(),
             )
             raise error from (None if self._key in str(e) else e)
-        except ValueError as e:  # the SDK lets through what its JSON reader says
+        except (ValueError, RecursionError) as e:  # the SDK lets through what its JSON reader says
             raise ProviderError(FailureKind.SERVER_ERROR, f"the answer is no JSON: {e}", sent=True) from e
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.providers.address import checked_address
 from agentic_trading.llm.providers.anthropic.prefix import PrefixTtl
 from agentic_trading.llm.providers.by_key import ByKey
 from agentic_trading.llm.providers.keys import Keys
+from agentic_trading.llm.providers.opening import nothing_sent
 
 API = "https://api.anthropic.com"
 
@@ -40,7 +41,7 @@ class AnthropicProvider:
         stable_prefix_ttl: PrefixTtl = "5m",
         clock: Clock | None = None,
     ) -> None:
-        self._base_url = API if base_url is None else _checked(base_url)
+        self._base_url = API if base_url is None else checked_address(base_url)
         self._ttl: PrefixTtl = stable_prefix_ttl
         self._clock = clock or SystemClock()
         self._by_key = ByKey[KeyedLine](keys, self._connect)
@@ -66,16 +67,7 @@ class AnthropicProvider:
 
     def _connect(self, key: str) -> KeyedLine:
         """Load the SDK, which takes most of a second and reads thousands of files: in a thread, and not before."""
-        from agentic_trading.llm.providers.anthropic.line import Line  # noqa: PLC0415 - see above
+        with nothing_sent():
+            from agentic_trading.llm.providers.anthropic.line import Line  # noqa: PLC0415 - see above
 
-        return Line(key, base_url=self._base_url, ttl=self._ttl, clock=self._clock)
-
-
-def _checked(base_url: str) -> str:
-    """Return an address that may stand in messages; raises `ValueError` for one that holds a secret, or is none."""
-    address = urlsplit(base_url)
-    if address.username or address.password:
-        raise ValueError("the base URL holds a user or a password; allowed is http(s)://host[:port][/path]")
-    if address.scheme not in {"http", "https"} or not address.hostname or address.port == 0:
-        raise ValueError(f"{base_url!r} is no address; allowed is http(s)://host[:port][/path]")
-    return base_url
+            return Line(key, base_url=self._base_url, ttl=self._ttl, clock=self._clock)

@@ -12,6 +12,10 @@ from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
 
 SEED = 1
+PROOF = "~"
+"""What the answer to `proof_body` is, as long as the grammar holds it."""
+
+_START = "start: "
 _TOO_LONG = "exceed_context_size_error"
 
 Chunk = Mapping[str, Any]
@@ -49,7 +53,17 @@ def grammar(schema: Mapping[str, Any]) -> str:
     White space costs tokens, and a small model may write nothing else until its cap.
     """
     compact = {**schema, "x-guidance": {"whitespace_flexible": False}}
-    return f"%llguidance {{}}\nstart: %json {orjson.dumps(compact).decode()}"
+    return f"%llguidance {{}}\n{_START}%json {orjson.dumps(compact).decode()}"
+
+
+def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a request that shows whether the grammar of `body` is one that the server can hold.
+
+    Where it cannot (a pattern it does not know, bounds that nothing fits), it answers without any and says nothing.
+    The same grammar behind one sign, asked for one token, must begin with that sign.
+    """
+    proof = body["grammar"].replace(_START, f'{_START}"{PROOF}" ', 1)
+    return {**body, "messages": [{"role": "user", "content": "."}], "max_tokens": 1, "grammar": proof}
 
 
 @dataclass(slots=True)

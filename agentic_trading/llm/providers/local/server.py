@@ -9,11 +9,13 @@ from typing import Any
 
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.local.chat import Answer, failure
+from agentic_trading.llm.providers.local.chat import PROOF, Answer, failure, proof_body
 from agentic_trading.llm.weights import WEIGHTS, WeightsError, verify
 
 BATCH_TOKENS = 256
 """Prompt tokens worked on at once: 2 to 4 s on a busy core, the longest that a stopped call keeps the model."""
+
+_MOST_PROVEN = 256
 
 
 class LlamaServer:
@@ -29,6 +31,7 @@ class LlamaServer:
 
         Raises `ProviderError` (`invalid_request`, not sent) where weights or llama.cpp are missing or wrong.
         """
+        self._proven: set[str] = set()
         llama = _llama()
         _check(weights, model)
         with TemporaryDirectory(prefix="agentic-trading-") as folder:
@@ -40,7 +43,29 @@ class LlamaServer:
                 raise _unusable(f"llama.cpp cannot load {weights} ({e})") from e
 
     def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> Answer:
-        """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`."""
+        """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`.
+
+        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not asked: each
+        is tried once with a request of one token, some tenths of a second.
+        """
+        grammar = body.get("grammar", "")
+        if grammar and grammar not in self._proven:
+            proof = self._asked(proof_body(body), stop)
+            if proof.usage is None:  # stopped
+                return proof
+            if "".join(proof.text) != PROOF:
+                message = "llama.cpp cannot hold an answer to this schema: look for patterns and bounds that nothing fits"
+                raise ProviderError(FailureKind.SCHEMA_REFUSED, message, sent=False)
+            if len(self._proven) == _MOST_PROVEN:
+                self._proven.clear()
+            self._proven.add(grammar)
+        return self._asked(body, stop)
+
+    def close(self) -> None:
+        """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
+        self._server = None
+
+    def _asked(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> Answer:
         answer = Answer(stop)
         try:
             self._server.handle_chat_completions(dict(body), answer.take)
@@ -49,10 +74,6 @@ class LlamaServer:
         if answer.error is not None:
             raise failure(answer.error)
         return answer
-
-    def close(self) -> None:
-        """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
-        self._server = None
 
 
 def _params(llama: ModuleType, weights: Path, model: str, context_tokens: int) -> Any:

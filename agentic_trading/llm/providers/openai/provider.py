@@ -9,9 +9,11 @@ from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.address import checked_address
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.providers.openai.request import Dialect, chat_body
 from agentic_trading.llm.providers.openai.response import Answered, model_response
+from agentic_trading.llm.providers.opening import nothing_sent
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -47,7 +49,7 @@ class OpenAIProvider:
     ) -> None:
         """Raise `ValueError` for a base URL that is no plain http or https address."""
         self._keys = keys
-        self._base_url = _checked(base_url or OPENAI_URL)
+        self._base_url = OPENAI_URL if base_url is None else checked_address(base_url)
         self._dialect = _dialect_of(self._base_url)
         self._capabilities = capabilities
         self._clock = clock
@@ -87,31 +89,12 @@ class OpenAIProvider:
 
 
 def _open(base_url: str, clock: Clock) -> Session:
-    from agentic_trading.llm.providers.openai.session import (  # noqa: PLC0415 - loads the SDK: most of a second
-        OpenAISession,
-    )
-
-    return OpenAISession(base_url, clock)
-
-
-def _checked(base_url: str) -> str:
-    try:
-        parts = urlsplit(base_url)
-        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        raise _no_address(base_url) from None
-    if parts.username or parts.password:  # messages name the address
-        raise ValueError(
-            "the base URL holds a user or a password; allowed is a key from the environment or a file"
+    with nothing_sent():
+        from agentic_trading.llm.providers.openai.session import (  # noqa: PLC0415 - loads the SDK: most of a second
+            OpenAISession,
         )
-    if not is_address or parts.query or parts.fragment:
-        raise _no_address(base_url)
-    return base_url
 
-
-def _no_address(base_url: str) -> ValueError:
-    shown = "" if "@" in base_url else f" {base_url!r}"
-    return ValueError(f"the base URL{shown} is no address; allowed is http(s)://HOST[:PORT][/PATH]")
+        return OpenAISession(base_url, clock)
 
 
 def _dialect_of(base_url: str) -> Dialect:

@@ -1,15 +1,20 @@
 """Read the body of a chat completion."""
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Annotated, Never
 
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import Usage
+from agentic_trading.llm.spelling import LARGEST_COUNT
+
+_Tokens = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
+"""Money goes by them: a count in another form is none."""
 
 _CALLS = frozenset({"tool_calls", "function_call"})
 _BROKEN_OFF = frozenset({"abort", "error"})  # vLLM's and some routers' words for an answer that was given up
@@ -24,17 +29,17 @@ class Answered:
 
 
 class _PromptDetails(BaseModel, frozen=True):
-    cached_tokens: NonNegativeInt | None = None
-    cache_write_tokens: NonNegativeInt | None = None
+    cached_tokens: _Tokens | None = None
+    cache_write_tokens: _Tokens | None = None
 
 
 class _CompletionDetails(BaseModel, frozen=True):
-    reasoning_tokens: NonNegativeInt | None = None
+    reasoning_tokens: _Tokens | None = None
 
 
 class _Usage(BaseModel, frozen=True):
-    prompt_tokens: NonNegativeInt
-    completion_tokens: NonNegativeInt
+    prompt_tokens: _Tokens
+    completion_tokens: _Tokens
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
 
@@ -127,8 +132,9 @@ def _usage(reported: _Usage, service_tier: str) -> Usage:
 
 
 def _logprobs(choice: _Choice) -> tuple[float, ...]:
+    """Return those that are numbers: a token that could not be is told as minus infinity, which no record spells."""
     content = choice.logprobs.content if choice.logprobs else None
-    return tuple(token.logprob for token in content or ())
+    return tuple(token.logprob for token in content or () if math.isfinite(token.logprob))
 
 
 def _fail(kind: FailureKind, message: str, request_id: str) -> Never:

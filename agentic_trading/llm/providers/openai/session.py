@@ -31,13 +31,14 @@ class OpenAISession:
         try:
             raw = await self._client(key).chat.completions.with_raw_response.create(**body)
         except openai.OpenAIError as e:
-            raise provider_error(
+            error = provider_error(
                 e,
                 base_url=self._base_url,
                 key=key,
                 with_schema="response_format" in body,
                 now=self._clock.now(),
-            ) from e
+            )
+            raise error from (None if key in str(e) else e)  # a traceback leaves out what repeats the key
         return Answered(raw.content, raw.request_id or "")
 
     async def aclose(self) -> None:
@@ -55,5 +56,6 @@ class OpenAISession:
             )
             # Read from the environment otherwise, and sent to whatever server this is.
             client.organization = client.project = client.admin_api_key = None
+            client._custom_headers = {}  # noqa: SLF001 - likewise, and they would go before the tenant's key
             self._clients[key] = client
         return self._clients[key]

@@ -2,7 +2,8 @@
 
 Tolerance: 1e-9 of the value, from the first value that either gives; TA-Lib starts each indicator on the same
 bar from the same seed. Two exceptions, where TA-Lib itself rounds: it takes the Bollinger deviation from a
-difference of squares (1e-9 of the price), and MACD is a small difference of prices (1e-9 of the price).
+difference of squares (1e-9 of the price), and MACD is a small difference of prices (1e-9 of the price). Where an
+exchange stood still TA-Lib gives a stochastic and a money flow of 0; ours have no value there.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +15,8 @@ import talib
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.indicators.averages import EMA, SMA
-from agentic_trading.desk.market.indicators.momentum import MACD, RSI
+from agentic_trading.desk.market.indicators.flow import MFI, OBV
+from agentic_trading.desk.market.indicators.momentum import MACD, RSI, TRIX, Stochastic
 from agentic_trading.desk.market.indicators.trend import ADX
 from agentic_trading.desk.market.indicators.volatility import ATR, BollingerBands
 from agentic_trading.desk.market.resample import Resampler
@@ -26,12 +28,23 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @cache
 def columns(name: str, timeframe: Timeframe) -> Columns:
+    table = np.array([
+        (float(each.high), float(each.low), float(each.close)) for each in closed_bars(name, timeframe)
+    ])
+    return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
+
+
+@cache
+def volumes(name: str, timeframe: Timeframe) -> np.ndarray:
+    return np.array([float(each.volume) for each in closed_bars(name, timeframe)])
+
+
+def closed_bars(name: str, timeframe: Timeframe) -> Iterable[Bar]:
     bars: Iterable[Bar] = load_sample(name)
     if timeframe is not Timeframe.M5:
         resampler = Resampler(Timeframe.M5, timeframe)
-        bars = [closed.bar for each in bars for closed in resampler.push(each)]
-    table = np.array([(float(each.high), float(each.low), float(each.close)) for each in bars])
-    return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
+        return [closed.bar for each in bars for closed in resampler.push(each)]
+    return bars
 
 
 @pytest.fixture(params=["btcusdt-5m", "ethusdt-5m"])
@@ -136,3 +149,53 @@ def test_bollinger_bands_are_those_of_talib(bars: Columns) -> None:
     assert_same(band("upper"), upper, within=RELATIVE * close)
     assert_same(band("lower"), lower, within=RELATIVE * close)
     assert_same(band("width"), (upper - lower) / middle, within=2 * RELATIVE * np.ones_like(close))
+
+
+@pytest.mark.parametrize("period", [5, 14])
+def test_the_slow_stochastic_is_that_of_talib(bars: Columns, period: int) -> None:
+    k, d = talib.STOCH(*bars, fastk_period=period, slowk_period=3, slowd_period=3)
+    high, low, _ = bars
+    for back in range(5):  # a range without height is in `k` for three bars and in `d` for five
+        flat = [
+            end >= period and high[end - period : end].max() == low[end - period : end].min()
+            for end in range(1 - back, len(high) + 1 - back)
+        ]
+        d[flat] = np.nan
+        k[flat] = np.nan if back < 3 else k[flat]
+    ours = Stochastic(period, 3)
+    rows = []
+    for row in zip(*bars, strict=True):
+        ours.update(*map(float, row))
+        rows.append((ours.k, ours.d))
+    ks, ds = np.array(rows, dtype=float).T
+
+    ks[: period + 3] = np.nan  # TA-Lib gives both from where it has the second
+    assert_same(ks, k, within=1e-9 * 100)
+    assert_same(ds, d, within=1e-9 * 100)
+
+
+@pytest.mark.parametrize("period", [2, 15])
+def test_trix_is_that_of_talib(bars: Columns, period: int) -> None:
+    _, _, close = bars
+
+    assert_same(streamed(TRIX(period).update, close), talib.TRIX(close, period), within=1e-11)
+
+
+@pytest.mark.parametrize("timeframe", [Timeframe.M5, Timeframe.M15, Timeframe.H1, Timeframe.H4])
+def test_on_balance_volume_is_that_of_talib(name: str, timeframe: Timeframe) -> None:
+    close, volume = columns(name, timeframe)[2], volumes(name, timeframe)
+
+    theirs = talib.OBV(close, volume)
+    assert_same(streamed(OBV().update, close, volume), theirs, within=RELATIVE * np.cumsum(volume))
+
+
+@pytest.mark.parametrize("timeframe", [Timeframe.M5, Timeframe.M15, Timeframe.H1, Timeframe.H4])
+@pytest.mark.parametrize("period", [2, 14])
+def test_the_money_flow_index_is_that_of_talib(name: str, timeframe: Timeframe, period: int) -> None:
+    given = (*columns(name, timeframe), volumes(name, timeframe))
+
+    theirs = talib.MFI(*given, period)
+    money = np.where(np.diff(sum(given[:3]) / 3) == 0.0, 0.0, given[3][1:])
+    moved = np.array([money[max(end - period, 0) : end].sum() for end in range(len(money) + 1)])
+    theirs[moved == 0.0] = np.nan
+    assert_same(streamed(MFI(period).update, *given), theirs, within=1e-7)

@@ -1,0 +1,176 @@
+"""The ways to fill an intent that an answer may choose from: terms computed by code, each under a name."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from agentic_trading.desk.exchange import OrderType
+from agentic_trading.desk.execution.check import terms_violations
+from agentic_trading.desk.execution.choice import FillName
+from agentic_trading.desk.execution.order import FillLimits
+from agentic_trading.desk.execution.schedule import slice_quantities
+from agentic_trading.desk.execution.strategy import FillTerms
+from agentic_trading.desk.instrument import EXACT, ZERO
+
+SMALL = Decimal("0.01")
+"""Up to this share of a mean bar's volume an order is taken to move nothing."""
+
+PATIENCE_BARS = 3
+PERSISTENCE_BARS = 6
+"""How long an order rests near the price before it crosses, and how long one farther off, or at the market, may take."""
+
+NEAR = 10
+FAR = 4
+"""Which part of a mean bar's range an order waits away from the price: a tenth, or a quarter."""
+
+Candidates = Mapping[FillName, FillTerms]
+
+
+@dataclass(frozen=True, slots=True)
+class FillFacts:
+    """What the candidates follow from: the limits, the order, and what the evidence measures."""
+
+    limits: FillLimits
+    quantity: Decimal
+    is_exit: bool
+    share: Decimal
+    mean_range_bps: Decimal
+    spread_bps: Decimal
+
+    @classmethod
+    def of(
+        cls, limits: FillLimits, order: Mapping[str, Any], evidence: Mapping[str, Mapping[str, Any]]
+    ) -> "FillFacts":
+        """Return the facts in the order of a context and in evidence, by its sources."""
+        return cls(
+            limits=limits,
+            quantity=Decimal(order["quantity"]),
+            is_exit=order["kind"] == "exit",
+            # Bars without any volume say nothing about size: then it is taken to be large.
+            share=Decimal(evidence["volume"]["order_to_mean"] or 1),
+            mean_range_bps=Decimal(evidence["volatility"]["mean_range_bps"]),
+            spread_bps=Decimal(evidence["volatility"]["spread_bps"]),
+        )
+
+    @property
+    def room(self) -> int:
+        """How many bars fit into the longest deadline."""
+        return self.limits.max_deadline_s // self.limits.bar_seconds
+
+    @property
+    def slices(self) -> int:
+        """As many slices, one a bar, as make each small, two at least; fewer where there is no room for them."""
+        wanted = max(2, int((self.share / SMALL).to_integral_value(ROUND_CEILING)))
+        slices = max(1, min(wanted, self.room, self.limits.max_slices))
+        while slices > 1 and self._smallest(slices) < self.limits.min_slice_quantity:
+            slices -= 1
+        return slices
+
+    def _smallest(self, slices: int) -> Decimal:
+        return min(slice_quantities(self.quantity, slices, self.limits.lot_size))
+
+    def seconds(self, bars: int) -> int:
+        """Return the length of so many bars, within the longest deadline."""
+        return min(bars * self.limits.bar_seconds, self.limits.max_deadline_s)
+
+    def nearest(self, *preferred: OrderType) -> OrderType:
+        """Return the first of these order types that is allowed, or whichever is."""
+        allowed = self.limits.allowed_order_types
+        return next((kind for kind in preferred if kind in allowed), allowed[0])
+
+    def part_of_range(self, part: int) -> Decimal:
+        """Return one `part`-th of a mean bar's range in basis points, within the price band."""
+        return min(EXACT.divide(self.mean_range_bps, part), self.limits.price_band_bps)
+
+
+def fill_candidates(facts: FillFacts) -> Candidates:
+    """Return the ways to fill that break no rule of `terms_violations`; equal facts give equal ones, in order.
+
+    An order type that the limits do not allow is replaced by the nearest one; what makes no sense then, or finds no
+    room, is left out.
+    """
+    ways = _with_a_price(facts) if not facts.limits.may_cross else _without_a_price(facts)
+    terms = {name: _terms(facts, **changes) for name, changes in ways}
+    return {name: each for name, each in terms.items() if not _is_refused(each, facts)}
+
+
+def _is_refused(terms: FillTerms, facts: FillFacts) -> bool:
+    return bool(terms_violations(terms, facts.limits, facts.quantity))
+
+
+def _without_a_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any]]]:
+    yield "take_now", {}
+    if "limit" in facts.limits.allowed_order_types and not facts.is_exit:
+        yield "take_capped", _capped(facts)
+    if facts.slices > 1:
+        yield "slices", _sliced(facts, bars=1)
+        if facts.room // facts.slices > 1:
+            yield "slices_slow", _sliced(facts, bars=facts.room // facts.slices)
+    if facts.nearest("post_only", "limit") != "market":
+        yield "wait_near", _patient(facts, facts.part_of_range(NEAR), PATIENCE_BARS)
+        yield "wait_far", _patient(facts, facts.part_of_range(FAR), PERSISTENCE_BARS)
+
+
+def _with_a_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any]]]:
+    resting = {
+        "order_type": facts.nearest("limit", "post_only"),
+        "price_reference": "arrival",
+        "deadline_seconds": facts.limits.max_deadline_s,
+        "on_deadline": "cancel",
+        "expected_slippage_bps": ZERO,
+    }
+    yield "at_plan", resting
+    if (brief := facts.seconds(PERSISTENCE_BARS)) < facts.limits.max_deadline_s:
+        yield "at_plan_brief", {**resting, "deadline_seconds": brief}
+
+
+def _terms(facts: FillFacts, **changes: Any) -> FillTerms:
+    """Return terms to take the whole at the market, with `changes`."""
+    fields = {
+        "order_type": facts.nearest("market", "limit", "post_only"),
+        "time_in_force": "gtc",
+        "algo": "single",
+        "slices": 1,
+        "interval_seconds": 0,
+        "limit_offset_bps": ZERO,
+        "price_reference": "last",
+        "max_participation": facts.limits.max_participation,
+        "deadline_seconds": facts.seconds(PERSISTENCE_BARS),
+        "on_deadline": "cross",
+        "expected_slippage_bps": EXACT.divide(facts.spread_bps, 2),
+    }
+    return FillTerms.model_validate({**fields, **changes})
+
+
+def _capped(facts: FillFacts) -> dict[str, Any]:
+    """Take up to a tenth of a range, or the spread, beyond the last close, and leave the rest.
+
+    The order follows the close and names no price: one beyond the price of the decision would be worth more than the
+    intent was sized for, and limits on positions would refuse it.
+    """
+    cap = min(max(facts.part_of_range(NEAR), facts.spread_bps), facts.limits.price_band_bps)
+    return {
+        "order_type": "limit",
+        "limit_offset_bps": EXACT.subtract(ZERO, cap),
+        "on_deadline": "cancel",
+    }
+
+
+def _sliced(facts: FillFacts, *, bars: int) -> dict[str, Any]:
+    return {
+        "algo": "twap",
+        "slices": facts.slices,
+        "interval_seconds": bars * facts.limits.bar_seconds,
+        "deadline_seconds": facts.limits.max_deadline_s,
+    }
+
+
+def _patient(facts: FillFacts, offset: Decimal, bars: int) -> dict[str, Any]:
+    return {
+        "order_type": facts.nearest("post_only", "limit"),
+        "algo": "passive_then_cross",
+        "limit_offset_bps": offset,
+        "deadline_seconds": facts.seconds(bars),
+        "expected_slippage_bps": EXACT.subtract(ZERO, offset),
+    }

@@ -1,0 +1,48 @@
+"""Volume's direction, the stochastic and TRIX where nothing moves or trades."""
+
+from agentic_trading.desk.market.indicators.flow import MFI, OBV, RollingVWAP
+from agentic_trading.desk.market.indicators.momentum import TRIX, Stochastic
+
+
+def test_the_slope_of_on_balance_volume_is_a_share_of_what_was_traded() -> None:
+    obv = OBV(4)
+    for close, volume in ((1.0, 100.0), (2.0, 3.0), (3.0, 3.0), (2.0, 2.0), (2.0, 2.0)):
+        obv.update(close, volume)
+
+    assert obv.value == 100.0 + 3.0 + 3.0 - 2.0
+    assert obv.slope == (3.0 + 3.0 - 2.0) / 10.0
+
+
+def test_the_rolling_vwap_weighs_typical_prices_by_volume_and_forgets() -> None:
+    vwap = RollingVWAP(2)
+
+    assert vwap.update(99.0, 99.0, 99.0, 5.0) is None
+    vwap.update(12.0, 9.0, 9.0, 1.0)
+    assert vwap.update(21.0, 18.0, 21.0, 3.0) == (10.0 * 1.0 + 20.0 * 3.0) / 4.0
+
+
+def test_what_does_not_trade_has_no_flow() -> None:
+    obv, mfi, vwap = OBV(2), MFI(2), RollingVWAP(2)
+    for price in (1.0, 2.0, 3.0, 2.0):
+        obv.update(price, 0.0)
+        mfi.update(price, price, price, 0.0)
+        vwap.update(price, price, price, 0.0)
+
+    assert (obv.slope, mfi.value, vwap.value) == (None, None, None)
+
+
+def test_a_stochastic_of_a_range_without_height_is_not_defined_until_it_has_passed() -> None:
+    stochastic = Stochastic(2, 2)
+    for _ in range(4):
+        assert stochastic.update(5.0, 5.0, 5.0) is None
+
+    assert stochastic.update(6.0, 5.0, 6.0) is None
+    assert stochastic.update(6.0, 4.0, 5.0) == (100.0 + 50.0) / 2
+    assert stochastic.d is None
+
+
+def test_trix_of_a_price_that_stands_still_is_zero() -> None:
+    trix = TRIX(3)
+    given = [trix.update(7.0) for _ in range(9)]
+
+    assert given == [None] * 7 + [0.0, 0.0]
