@@ -1,9 +1,10 @@
 """How a run begins: as a new one, or where an interrupted one has stopped."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from agentic_trading import __version__
 from agentic_trading.app import wire
@@ -19,7 +20,7 @@ from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.store import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ async def new_run(
     cannot be used, `StoreLockedError` while another process runs in the folder.
     """
     recorded = await _recorded(options)
+    if recorded is not None:
+        _refuse_other_symbols(recorded.manifest, named)
     answers = await _answers(options, recorded, tables)
     await asyncio.to_thread(folder.prepare)
     await store.open()
@@ -124,7 +127,15 @@ async def resumed_run(
     return Opened(manifest, answers, earlier)
 
 
-async def left_by(folder: SessionFolder, manifest: RunManifest, store: InteractionStore) -> Earlier:
+class Log(Protocol):
+    """A log that can be read from its beginning to its end."""
+
+    def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+        """Give every entry with a number above `after`, in order, and end."""
+        ...
+
+
+async def left_by(folder: SessionFolder, manifest: RunManifest, store: Log) -> Earlier:
     """Return what a run has left in the log and beside it; a call of unknown end counts as what it could cost."""
     interactions: list[LLMInteraction] = []
     dispatched: dict[tuple[str, int], int] = {}
@@ -184,6 +195,7 @@ async def _answers(
     """Return who answers a run: the rules, a model, or an earlier session; `model` is that of a run that goes on."""
     if recorded is not None:
         manifest = recorded.manifest
+        refuse_unlisted(manifest, tables)
         return wire.replayed(wire.recording(recorded.attempts), manifest.provider, manifest.model)
     if options.provider not in MODELS:
         return wire.rules(inject=options.inject, seed=options.seed)
@@ -219,7 +231,7 @@ def _session_id(
 async def _resumable(options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]) -> RunManifest:
     """Return the manifest of the run that shall go on, if it can; raises `OptionError`."""
     manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
-    _refuse_other_inputs(options, manifest, feeds)
+    refuse_other_inputs(options, manifest, [feed.name for feed in feeds])
     fed = await _fed(folder, manifest)
     most = max((len(bars) for bars in fed.values()), default=0)
     if options.most_bars is not None and options.most_bars < most:
@@ -252,9 +264,10 @@ async def _goes_on(feeds: Sequence[ReadAhead], fed: Mapping[str, Sequence[Bar]])
     return False
 
 
-def _refuse_other_inputs(options: RunOptions, manifest: RunManifest, feeds: Sequence[ReadAhead]) -> None:
+def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
+    """Raise `OptionError` for what a run that goes on cannot change; `names` are those of its data now."""
     asked_and_before = {
-        "--data": (",".join(feed.name for feed in feeds), ",".join(source.name for source in manifest.data)),
+        "--data": (",".join(names), ",".join(source.name for source in manifest.data)),
         "--mode": (options.mode, manifest.mode),
         "--provider": (options.provider, manifest.answers),
         "--model": (options.model or manifest.model, manifest.model),
@@ -266,3 +279,19 @@ def _refuse_other_inputs(options: RunOptions, manifest: RunManifest, feeds: Sequ
         if asked != before:
             allowed = f"{before!r}, as run {manifest.run_number} was started with"
             raise OptionError(option, repr(asked), allowed)
+
+
+def refuse_unlisted(manifest: RunManifest, tables: wire.Tables) -> None:
+    """Raise `OptionError` where the model that answered a run is in no table: every call would fail of that alone."""
+    names = [row.model for row in tables.capabilities if row.provider is manifest.provider]
+    if manifest.model and manifest.model not in names:
+        was = f"without a row for {manifest.provider}/{manifest.model}, which answered the recorded run"
+        raise OptionError("AGENTIC_MODELS_FILE", was, "the file that the run was started with")
+
+
+def _refuse_other_symbols(recorded: RunManifest, named: Sequence[Source]) -> None:
+    asked = [source.data.symbol for source in named]
+    before = [source.symbol for source in recorded.data]
+    if sorted(asked) != sorted(before):
+        allowed = f"bars of {', '.join(before)}, as the recorded run was fed"
+        raise OptionError("--data", f"bars of {', '.join(asked)}", allowed)

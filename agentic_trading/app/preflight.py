@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Final
 
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import STDIN, Source, open_feed, read_bars, sources, what_of
+from agentic_trading.app.feeds import STDIN, Source, open_feed, sources, what_of
 from agentic_trading.app.folder import RunManifest, SessionFolder
+from agentic_trading.app.opening import left_by, refuse_other_inputs
 from agentic_trading.app.options import HOSTED, RunOptions
 from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.app.providers import Chosen, chosen, ready
+from agentic_trading.app.signals import stopped_by_signals
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH
 from agentic_trading.desk.moments import Moment
@@ -39,7 +41,8 @@ class Preflight:
 
     `calls` is how many the rules would make over the same bars, at most `max_calls`, None for a stream; an answer that
     is not accepted is asked for again, and comes on top. `bound_nusd` is the most that those calls can cost, by the
-    bound that the gate sets aside, and `budget_nusd` the most that all can. `seconds` take `seconds_a_call` of each.
+    bound that the gate sets aside, `first_nusd` that of the first one, and `budget_nusd` the most that all can.
+    `seconds` take `seconds_a_call` of each. Of a run that `goes_on`, all of this is what is left of it.
     """
 
     provider: str
@@ -50,27 +53,45 @@ class Preflight:
     budget_nusd: int
     seconds: float | None
     seconds_a_call: float | None
+    first_nusd: int = 0
+    goes_on: bool = False
 
 
 async def preflight(options: RunOptions) -> Preflight:
     """Return what a run with a model will probably come to; nothing is sent, and nothing written.
 
-    The rules play the session beforehand, in memory: about a second for each 2,000 bars. Raises `OptionError` and
-    `WeightsError` for whatever keeps the model from being asked, and what a feed raises for a bar that is none.
+    The rules play the session beforehand, in memory: about a second for each 2,000 bars. The first SIGINT or SIGTERM
+    cancels this task. Raises `OptionError` and `WeightsError` for whatever keeps the model from being asked, what a
+    feed raises for a bar that is none, and for a run that goes on `StoreError` for a log that cannot be read.
     """
+    with stopped_by_signals():
+        return await _preflight(options)
+
+
+async def _preflight(options: RunOptions) -> Preflight:
     tables = await asyncio.to_thread(wire.load_tables, options.models_file, options.prices_file)
     named = await asyncio.to_thread(sources, options.data)
-    before = await _earlier(options)
+    manifest = await _goes_on(options, named)
     now = SystemClock().now()
-    who = chosen(options, tables, now=now, model=before.model if before else "")
+    who = chosen(options, tables, now=now, model=manifest.model if manifest else "")
     async with aclosing(await ready(options, who)):
         pass  # that it can be made is all that was asked
+    left = await _left(options, manifest)
     if any(what_of(source.data.name) == STDIN for source in named):
-        return _expected(options, who, None)
-    asked_after = await _last_fed(options, before)
-    rehearsal = Rehearsal(wire.rules(inject="", seed="").provider, tables, now, asked_after)
-    await _rehearse(options, named, who, rehearsal)
-    return _expected(options, who, rehearsal)
+        return _expected(options, who, left, None)
+    rehearsal = Rehearsal(wire.rules(inject="", seed="").provider, tables, now, left.after)
+    await _rehearse(options, named, who, left, rehearsal)
+    return _expected(options, who, left, rehearsal)
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a run may still use: `calls` is None for no limit; `after` is up to when its answers are on record."""
+
+    budget_nusd: int
+    calls: int | None
+    after: datetime = EPOCH
+    goes_on: bool = False
 
 
 @dataclass(slots=True)
@@ -83,6 +104,7 @@ class Rehearsal:
     after: datetime
     calls: int = 0
     bound_nusd: int = 0
+    first_nusd: int = 0
     bytes_in: int = 0
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -91,7 +113,9 @@ class Rehearsal:
         if envelope.as_of is None or envelope.as_of > self.after:
             capability = self.tables.capabilities.of(envelope.provider, envelope.model)
             self.calls += 1
-            self.bound_nusd += bound(request, capability, self.tables.prices, at=self.now).nusd
+            most_nusd = bound(request, capability, self.tables.prices, at=self.now).nusd
+            self.first_nusd = self.first_nusd or most_nusd
+            self.bound_nusd += most_nusd
             self.bytes_in += len(request.system) + len(request.user)
         return replace(await self.inner.complete(request), model=envelope.model)
 
@@ -117,7 +141,9 @@ class _Enough:
             self.held[0].stop()
 
 
-async def _rehearse(options: RunOptions, named: Sequence[Source], who: Chosen, rehearsal: Rehearsal) -> None:
+async def _rehearse(
+    options: RunOptions, named: Sequence[Source], who: Chosen, left: _Left, rehearsal: Rehearsal
+) -> None:
     feeds = [await open_feed(source.data) for source in named]
     stage = Stage(
         session_id="preflight",
@@ -132,16 +158,16 @@ async def _rehearse(options: RunOptions, named: Sequence[Source], who: Chosen, r
         clock=wire.clock_for("backtest"),
         workers=options.workers,
     )
-    enough = _Enough(rehearsal, options.max_calls)
+    enough = _Enough(rehearsal, left.calls)
     await play(stage, Played(), Watch(enough.after_moment, hold=enough.held.append))
 
 
-def _expected(options: RunOptions, who: Chosen, rehearsal: Rehearsal | None) -> Preflight:
+def _expected(options: RunOptions, who: Chosen, left: _Left, rehearsal: Rehearsal | None) -> Preflight:
     calls = bound_nusd = a_call_s = seconds = None
     if rehearsal is not None:
-        calls = min(rehearsal.calls, options.max_calls or rehearsal.calls)
+        calls = rehearsal.calls if left.calls is None else min(rehearsal.calls, left.calls)
         share = calls / rehearsal.calls if rehearsal.calls else 0
-        bound_nusd = min(int(rehearsal.bound_nusd * share), options.budget_nusd)
+        bound_nusd = min(int(rehearsal.bound_nusd * share), left.budget_nusd)
         a_call_s = _seconds_a_call(options, rehearsal)
         at_once = min(options.workers, len(options.data)) if options.provider in HOSTED else 1
         seconds = calls * a_call_s / at_once
@@ -149,11 +175,13 @@ def _expected(options: RunOptions, who: Chosen, rehearsal: Rehearsal | None) -> 
         provider=options.provider,
         models=tuple(dict.fromkeys(row.model for row in who.models.values())),
         calls=calls,
-        max_calls=options.max_calls,
+        max_calls=left.calls,
         bound_nusd=bound_nusd,
-        budget_nusd=options.budget_nusd,
+        budget_nusd=left.budget_nusd,
         seconds=seconds,
         seconds_a_call=a_call_s,
+        first_nusd=rehearsal.first_nusd if rehearsal else 0,
+        goes_on=left.goes_on,
     )
 
 
@@ -163,18 +191,26 @@ def _seconds_a_call(options: RunOptions, rehearsal: Rehearsal) -> float:
     return rehearsal.bytes_in / max(1, rehearsal.calls) / LOCAL_READ_BYTES_A_S + LOCAL_WRITE_S
 
 
-async def _earlier(options: RunOptions) -> RunManifest | None:
-    """Return the manifest of the run that goes on, if one shall."""
+async def _goes_on(options: RunOptions, named: Sequence[Source]) -> RunManifest | None:
+    """Return the manifest of the run that goes on, if one shall; raises `OptionError` for other inputs than it had."""
     if not options.resume:
         return None
-    return await asyncio.to_thread(SessionFolder(options.out).read_manifest, option="--out")
+    manifest = await asyncio.to_thread(SessionFolder(options.out).read_manifest, option="--out")
+    refuse_other_inputs(options, manifest, [source.data.name for source in named])
+    return manifest
 
 
-async def _last_fed(options: RunOptions, earlier: RunManifest | None) -> datetime:
-    """Return up to when a run that goes on has its answers on record."""
-    if earlier is None:
-        return EPOCH
-    folder, run = SessionFolder(options.out), earlier.run_number
-    symbols = [source.symbol for source in earlier.data]
-    fed = [await read_bars(folder.bars(run, symbol), symbol) for symbol in symbols]
-    return max((bars[-1].close_time for bars in fed if bars), default=EPOCH)
+async def _left(options: RunOptions, manifest: RunManifest | None) -> _Left:
+    """Return what a run may use: all that it is given, or what one that goes on has not used yet."""
+    if manifest is None:
+        return _Left(options.budget_nusd, options.max_calls)
+    folder = SessionFolder(options.out)
+    async with aclosing(wire.records_of(folder.log)) as records:
+        earlier = await left_by(folder, manifest, records)
+    last = [bars[-1].close_time for bars in earlier.bars.values() if bars]
+    return _Left(
+        budget_nusd=max(0, options.budget_nusd - earlier.spent_nusd),
+        calls=None if options.max_calls is None else max(0, options.max_calls - earlier.calls),
+        after=max(last, default=EPOCH),
+        goes_on=True,
+    )

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import read_bars
 from agentic_trading.app.folder import DataSource, RunManifest, SessionFolder
-from agentic_trading.app.opening import recorded_attempts
+from agentic_trading.app.opening import recorded_attempts, refuse_unlisted
 from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.client.gateway import Answer, Gateway
 from agentic_trading.desk.market.bar import Bar
@@ -174,6 +174,8 @@ async def _stage(
     workers: int,
     models_file: Path | None,
 ) -> Stage:
+    tables = await asyncio.to_thread(wire.load_tables, models_file)
+    refuse_unlisted(manifest, tables)
     fed = {source: await _fed(folder, manifest, source) for source in manifest.data}
     feeds = [wire.bars_feed(bars, symbol=source.symbol, name=source.name) for source, bars in fed.items()]
     return Stage(
@@ -183,7 +185,7 @@ async def _stage(
         feeds=feeds,
         most_bars=None,
         answers=wire.replayed(recorded, manifest.provider, manifest.model),
-        tables=await asyncio.to_thread(wire.load_tables, models_file),
+        tables=tables,
         store=wire.memory_log(),
         ledger=wire.budget_ledger(0),
         clock=wire.clock_for("backtest"),

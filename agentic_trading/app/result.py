@@ -255,8 +255,8 @@ def _working(played: Played) -> list[WorkingOrder]:
 
 
 def _knowledge(attempts: Sequence[LLMInteraction], capabilities: Capabilities) -> Counts:
-    dated = (attempt.envelope for attempt in attempts if attempt.envelope.as_of is not None)
-    return dict(Counter(_knows(envelope, capabilities) for envelope in dated))
+    asked = (attempt.envelope for attempt in attempts if attempt.result.dispatched_at is not None)
+    return dict(Counter(_knows(envelope, capabilities) for envelope in asked if envelope.as_of is not None))
 
 
 def _knows(envelope: LLMEnvelope, capabilities: Capabilities) -> Knowledge:

@@ -16,6 +16,7 @@ from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.app.report import Progress, RunReport
 from agentic_trading.app.result import report_of
 from agentic_trading.app.signals import StopSignals, stopped_by_signals
+from agentic_trading.app.words import counted
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
@@ -30,11 +31,16 @@ OnProgress = Callable[[Progress], None]
 class ReplayMissError(TradingError):
     """A run from recorded answers asked for something that was not recorded."""
 
-    def __init__(self, misses: Sequence[object]) -> None:
+    def __init__(self, misses: Sequence[object], *, bars: int) -> None:
         self.misses = tuple(misses)
+        self.bars = bars
+        number = len(self.misses)
+        which = (
+            "1 answer that was asked for is" if number == 1 else f"{number} answers that were asked for are"
+        )
         super().__init__(
-            f"{len(self.misses)} of the answers asked for are not in the recording, the first is {self.misses[0]}; "
-            "use the same data and settings as the recorded run, or --provider rules"
+            f"{which} not in the recording after {counted(self.bars, 'bar')}, the first is {self.misses[0]}; "
+            "use the data and the --bars of the recorded run, or --provider rules"
         )
 
 
@@ -56,7 +62,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     tables = await asyncio.to_thread(wire.load_tables, options.models_file, options.prices_file)
     feeds = await open_feeds(named)
     folder = SessionFolder(options.out)
-    store = wire.log_for(options.mode, folder.log)
+    store = wire.log_for(options.mode, folder.log, can_be_repeated=options.provider not in MODELS)
     async with aclosing(store):
         if options.resume:
             opened = await resumed_run(options, folder, feeds, store, tables)
@@ -143,7 +149,7 @@ class Running:
     def _refuse_misses(self) -> None:
         recorded = self.opened.answers.recorded
         if self.options.provider == "recorded" and recorded is not None and recorded.misses:
-            raise ReplayMissError(recorded.misses)
+            raise ReplayMissError(recorded.misses, bars=len(self.played.bars))
 
     def _refuse_to_ask_in_vain(self) -> None:
         if self.outage.failure is not None:

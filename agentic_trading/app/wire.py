@@ -202,9 +202,9 @@ def clock_for(mode: Mode, *, paced: bool = False) -> MovableClock:
     return PacedClock(LONG_AGO) if paced else SimClock(LONG_AGO)
 
 
-def log_for(mode: Mode, path: Path) -> Log:
-    """Return the log of a mode: durable before anybody is told on paper, written behind in a backtest."""
-    durability = Durability.RELAXED if mode == "backtest" else Durability.GROUP
+def log_for(mode: Mode, path: Path, *, can_be_repeated: bool = True) -> Log:
+    """Return the log of a session: durable before anybody is told, written behind in a backtest that can be repeated."""
+    durability = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
     return Log(path, durability=durability)
 
 

@@ -24,6 +24,7 @@ Ratio = tuple[PositiveInt, PositiveInt]
 """A multiplier as numerator and denominator: 11/10 is exact, 1.1 is not."""
 
 _PLAIN: Ratio = (1, 1)
+_PLAIN_WORDS = frozenset({"default", "standard"})
 
 
 class Rates(BaseModel, frozen=True, extra="forbid"):
@@ -101,10 +102,11 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
     def multiplier(self, field: str, value: str) -> Ratio:
         """Return the multiplier for a word of a usage report; a word that was not reported is the plain price.
 
+        So is the word by which providers name their plain service, where the row has no table of words.
         Raises `UnknownPriceError` for a word without a price.
         """
         table: dict[str, Ratio] = getattr(self, field)
-        if not value:
+        if not value or (not table and value in _PLAIN_WORDS):
             return _PLAIN
         try:
             return table[value]

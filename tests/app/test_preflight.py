@@ -1,5 +1,7 @@
 """What a run with a model will come to: counted on the bars themselves, priced by the gate's bound."""
 
+import asyncio
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -7,10 +9,13 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import wire
+from agentic_trading.app.folder import SessionFolder
 from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
 from agentic_trading.llm.weights import WeightsError
 from tests.app.asking import OWN_MODEL, options, own_rows, settings
+from tests.app.test_folder import manifest
+from tests.build import interaction
 from tests.flows.sessions import contents, ran
 
 
@@ -86,14 +91,49 @@ async def test_nothing_is_written_and_a_model_that_cannot_be_asked_is_told(
 
 
 async def test_a_run_that_goes_on_counts_what_is_left(tmp_path: Path) -> None:
-    await ran(tmp_path, data=("btcusdt-5m",), bars=400)
+    before = await ran(tmp_path, data=("btcusdt-5m",), bars=400)
+    as_if_claude_had_answered(tmp_path)
 
     whole = await preflight(claude())
-    rest = await preflight(claude(out=tmp_path, resume=True, model="claude-sonnet-5-5"))
+    rest = await preflight(claude(out=tmp_path, resume=True))
+    limited = await preflight(claude(out=tmp_path, resume=True, max_calls=before.sent + 1))
+    used_up = await preflight(claude(out=tmp_path, resume=True, max_calls=before.sent))
 
     assert whole.calls is not None
     assert rest.calls is not None
-    assert 0 < rest.calls < whole.calls
+    assert 1 < rest.calls < whole.calls
+    assert (whole.goes_on, rest.goes_on) == (False, True)
+    assert (limited.calls, limited.max_calls) == (1, 1)
+    assert (used_up.calls, used_up.max_calls, used_up.bound_nusd) == (0, 0, 0)
+
+
+async def test_a_run_that_goes_on_may_spend_what_is_left_of_its_budget(tmp_path: Path) -> None:
+    store = wire.log_for("backtest", tmp_path / "interactions.jsonl")
+    await store.store(interaction(cost_nusd=4_999_000_000))
+    await store.aclose()
+    begun = manifest(answers="anthropic", provider="anthropic", model="")
+    await asyncio.to_thread(SessionFolder(tmp_path).write_manifest, begun)
+
+    rest = await preflight(claude(out=tmp_path, resume=True))
+
+    assert rest.budget_nusd == rest.bound_nusd == 1_000_000
+    assert rest.first_nusd > rest.budget_nusd
+
+
+async def test_other_inputs_than_a_run_was_started_with_are_refused_before_anybody_is_asked(
+    tmp_path: Path,
+) -> None:
+    await ran(tmp_path, data=("btcusdt-5m",), bars=5)
+
+    with pytest.raises(OptionError, match="--provider is 'anthropic'; allowed: 'rules', as run 1"):
+        await preflight(claude(out=tmp_path, resume=True))
+
+
+def as_if_claude_had_answered(session: Path) -> None:
+    """Let the run of a session be one whose answers came from the models of the presets."""
+    path = session / "run.json"
+    fields = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**fields, "answers": "anthropic", "provider": "anthropic", "model": ""}))
 
 
 def test_the_shipped_tables_are_enough_for_a_forecast() -> None:

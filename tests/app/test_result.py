@@ -111,10 +111,20 @@ async def test_a_call_to_a_model_that_nobody_knows_is_of_unknown_knowledge() -> 
     reason = failed(FailureKind.INVALID_REQUEST, "unknown model")
 
     report = await reported(
-        interaction(as_of=NOW, model="nobody-knows", **reason), interaction(as_of=NOW), interaction()
+        interaction(as_of=NOW, model="nobody-knows", dispatched_at=NOW, **reason),
+        interaction(as_of=NOW, dispatched_at=NOW),
+        interaction(dispatched_at=NOW),
     )
 
     assert report.knowledge == {"unknown": 1, "in_sample": 1}
+
+
+async def test_what_was_never_sent_tells_nothing_about_what_a_model_knew() -> None:
+    refused = failed(FailureKind.BUDGET_EXHAUSTED, "0 calls left")
+
+    report = await reported(interaction(as_of=NOW, dispatched_at=NOW), interaction(as_of=NOW, **refused))
+
+    assert report.knowledge == {"in_sample": 1}
 
 
 async def test_equity_is_cash_and_what_is_held_at_its_last_close() -> None:

@@ -149,24 +149,43 @@ async def test_a_source_without_bars_is_refused(rows: list[str], tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-async def test_recorded_answers_to_other_data_are_a_miss_that_is_named(tmp_path: Path) -> None:
-    await ran(tmp_path / "bitcoin", data=("btcusdt-5m",), bars=330)
+async def test_more_bars_than_were_recorded_are_a_miss_that_is_named(tmp_path: Path) -> None:
+    await ran(tmp_path / "few", data=("btcusdt-5m",), bars=5)
 
     with pytest.raises(
-        ReplayMissError, match=r"1 of the answers .*, the first is rk1:\w{64} \(occurrence 0, attempt 1\)"
+        ReplayMissError,
+        match=r"^1 answer .* after 3\d\d bars, the first is rk1:\w{64} \(occurrence 0, attempt 1\)",
     ) as e:
+        await ran(
+            tmp_path / "more",
+            data=("btcusdt-5m",),
+            bars=330,
+            provider="recorded",
+            recorded_from=tmp_path / "few",
+        )
+
+    assert len(e.value.misses) == 1
+    kinds = [event.kind for event in events_in(await kept_in(tmp_path / "more" / "interactions.jsonl"))]
+    assert kinds.count("no_decision") == 1
+    assert "assessment" not in kinds
+
+
+async def test_recorded_answers_about_another_symbol_are_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    await ran(tmp_path / "bitcoin", data=("btcusdt-5m",), bars=5)
+
+    with pytest.raises(
+        OptionError, match=r"^--data is bars of ETHUSDT; allowed: bars of BTCUSDT, as the rec"
+    ):
         await ran(
             tmp_path / "ether",
             data=("ethusdt-5m",),
-            bars=330,
             provider="recorded",
             recorded_from=tmp_path / "bitcoin",
         )
 
-    assert len(e.value.misses) == 1
-    kinds = [event.kind for event in events_in(await kept_in(tmp_path / "ether" / "interactions.jsonl"))]
-    assert kinds.count("no_decision") == 1
-    assert "assessment" not in kinds
+    assert not (tmp_path / "ether").exists()
 
 
 async def test_a_recording_without_its_log_is_told(tmp_path: Path) -> None:

@@ -57,6 +57,23 @@ async def test_a_session_with_a_model_is_recorded_and_replayed_without_it(
     assert report.cost_nusd == report.sent * (1000 * 1000 + 100 * 2000)
     assert again.identical
     assert again.answered == report.sent
+    with pytest.raises(OptionError, match=f"AGENTIC_MODELS_FILE is without a row for openai/{OWN_MODEL}"):
+        await replay(report.log.parent)
+
+
+async def test_recorded_answers_of_a_model_in_no_table_are_refused_before_anything_is_written(
+    answers: Mapping[str, str], tmp_path: Path
+) -> None:
+    with served(answers) as server:
+        report = await ran(asking(tmp_path, server.url, bars=330))
+    played = options(
+        tmp_path / "again", bars=330, provider="recorded", record=False, recorded_from=report.log.parent
+    )
+
+    with pytest.raises(OptionError, match="AGENTIC_MODELS_FILE is without a row"):
+        await ran(played)
+
+    assert not (tmp_path / "again").exists()
 
 
 async def test_the_manifest_names_the_model_and_keeps_no_host(

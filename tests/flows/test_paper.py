@@ -163,11 +163,14 @@ async def sender() -> AsyncIterator[tuple[int, Any]]:
         yield len(rows), send_next
 
 
-@pytest.mark.parametrize(("mode", "on_disk"), [("paper", True), ("backtest", False)])
-async def test_on_paper_a_record_is_on_disk_when_it_was_taken(
-    mode: Mode, *, on_disk: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("mode", "can_be_repeated", "on_disk"),
+    [("paper", True, True), ("backtest", False, True), ("backtest", True, False)],
+)
+async def test_on_paper_and_from_a_model_a_record_is_on_disk_when_it_was_taken(
+    mode: Mode, *, can_be_repeated: bool, on_disk: bool, tmp_path: Path
 ) -> None:
-    log = wire.log_for(mode, tmp_path / "log.jsonl")
+    log = wire.log_for(mode, tmp_path / "log.jsonl", can_be_repeated=can_be_repeated)
     await log.open()
 
     await log.record(event())

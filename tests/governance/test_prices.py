@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.governance.errors import UnknownPriceError
-from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook
+from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
@@ -117,6 +117,18 @@ def test_a_word_without_a_price_is_refused_never_free(field: str, value: str) ->
 
     assert (e.value.field, e.value.value) == (field, value)
     assert e.value.known[0] in str(e.value)
+
+
+@pytest.mark.parametrize("word", ["default", "standard", ""])
+def test_a_row_without_a_table_of_words_knows_the_plain_service_only(word: str) -> None:
+    plain = {"input": 1, "output": 2, "cache_read": 1, "cache_write_5m": 1, "cache_write_1h": 1}
+    row = ModelPrice.model_validate({
+        **plain, "provider": "openai", "model": "own-1", "valid_from": "2026-01-01", "source": "me", "checked_on": "2026-01-01"
+    })  # fmt: skip
+
+    assert row.multiplier("service_tier", word) == (1, 1)
+    with pytest.raises(UnknownPriceError):
+        row.multiplier("service_tier", "priority")
 
 
 def test_speed_is_priced_per_model() -> None:

@@ -55,6 +55,11 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         find(tmp_path, "smollm2-135m")
 
 
+def test_a_path_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="File name too long"):
+        verify(tmp_path / ("a" * 300), SMALL)
+
+
 def test_a_file_that_cannot_be_read_is_told() -> None:
     with pytest.raises(WeightsError, match="cannot be read"):
         verify(Path("/proc/self/mem"), replace(SMALL, size_bytes=0))

@@ -179,10 +179,12 @@ PLAYS: dict[str, Callable[[dict[str, Any]], Reply | None]] = {
     "endless": answer,
     "page": answer,
     "broken_json": answer,
+    "nested": answer,
 }
 PAGES = {
     "page": (b"<html>not an API</html>", "text/html"),
     "broken_json": (b'{"id":', "application/json"),
+    "nested": (b"[" * 100_000, "application/json"),
 }
 UNREADABLE = {"no_usage", "broken_usage", "no_message"}
 

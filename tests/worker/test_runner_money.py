@@ -47,6 +47,18 @@ def tenant(nusd: int) -> Limit:
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
 
 
+async def test_a_usage_that_no_call_can_have_is_in_doubt_and_on_record() -> None:
+    absurd = ModelResponse(GOOD, "end_turn", Usage(output_tokens=10**15), "scripted-1")
+    desk = gateway([absurd])
+    envelope = asking().with_retry_policy(RetryPolicy(max_retries=0)).build()
+
+    result = (await desk.runner.run(envelope)).result
+
+    assert result.failure
+    assert (result.failure.category, result.in_doubt) == (FailureKind.SERVER_ERROR, True)
+    assert result.cost_nusd == result.reserved_nusd == desk.ledger.statistics().charged_nusd
+
+
 async def test_a_malformed_answer_is_asked_again_once_and_both_attempts_are_paid_and_kept() -> None:
     desk = gateway(['{"action":"buy","size":1,', GOOD])
     envelope = asking().build()

@@ -1,18 +1,14 @@
 """What a run with a model will come to, told, and whether its user wants that."""
 
-import signal
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import NoReturn
 
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.interrupting import ended_as_by_ctrl_c
 from agentic_trading.app.cli.output import usd
 from agentic_trading.app.preflight import Preflight
 from agentic_trading.app.words import counted
-
 
 NOT_BEGUN = "not begun; nothing was sent or written"
 
@@ -41,20 +37,6 @@ def _wanted() -> bool:
             return False
 
 
-@contextmanager
-def ended_as_by_ctrl_c() -> Generator[None]:
-    """Let SIGTERM interrupt as Ctrl-C does, so that what is half done is taken away."""
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def told(expected: Preflight) -> str:
     """Say what a run with a model will probably come to, and what it cannot pass."""
     who = f"{expected.provider} ({', '.join(expected.models)})"
@@ -73,8 +55,8 @@ def _cost(expected: Preflight) -> str:
     budget = f"never more than {rest}--budget-usd {usd(expected.budget_nusd)}"
     if not expected.calls or expected.bound_nusd is None:
         return budget
-    if expected.least_nusd > expected.budget_nusd:
-        return f"{budget}, into which not one of them fits: the least needs {usd(expected.least_nusd)}"
+    if expected.first_nusd > expected.budget_nusd:
+        return f"{budget}, into which the first of them does not fit: it needs {usd(expected.first_nusd)}"
     if expected.bound_nusd == 0:
         return "at most 0 USD"
     return f"at most {usd(expected.bound_nusd)} USD if all are accepted, {budget}"

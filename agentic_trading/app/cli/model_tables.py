@@ -15,6 +15,11 @@ from agentic_trading.governance.prices import ModelPrice, Rates, Ratio
 
 _CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 
+NARROW = ("provider", "model", "in", "out", "context", "trained to", "last day")
+WIDE = (*NARROW[:5], "max out", "trained to", "retires", "transport", "checked", "source")
+ROOM_FOR_SOURCES = 170
+"""Columns from which on a list of models has room for all that is known of each on a line or two."""
+
 
 def catalogue_of_today() -> Catalogue:
     """Return what the tables say, those of the settings among them; raises `SettingsError` and `TableError`."""
@@ -22,24 +27,13 @@ def catalogue_of_today() -> Catalogue:
     return Catalogue.load(settings.models_file, settings.prices_file, now=SystemClock().now())
 
 
-def model_table(entries: Iterable[Entry], catalogue: Catalogue) -> RenderableType:
-    """Return a row a model; prices are those of the catalogue's day."""
-    drawn = table(
-        "provider",
-        "model",
-        "in",
-        "out",
-        "context",
-        "max out",
-        "trained to",
-        "retires",
-        "transport",
-        "checked",
-        "source",
-        right=("in", "out", "context", "max out"),
-    )
+def model_table(entries: Iterable[Entry], catalogue: Catalogue, width: int) -> RenderableType:
+    """Return a row a model; prices are those of the catalogue's day. In a narrow window `models show` tells the rest."""
+    columns = WIDE if width >= ROOM_FOR_SOURCES else NARROW
+    drawn = table(*columns, right=("in", "out", "context", "max out"))
     note = f"in, out: USD per million tokens on {catalogue.today}, book {catalogue.prices.id}"
-    return Group(rows(drawn, (_cells(entry) for entry in entries)), note)
+    cells = (_cells(entry) for entry in entries)
+    return Group(rows(drawn, ([of[column] for column in columns] for of in cells)), note)
 
 
 def as_text(entry: Entry, catalogue: Catalogue) -> RenderableType:
@@ -56,21 +50,22 @@ def finding_table(found: Iterable[Finding]) -> Table:
     return rows(table("", "model", "what"), ((f.weight, f.model, f.text) for f in found))
 
 
-def _cells(entry: Entry) -> tuple[str, ...]:
+def _cells(entry: Entry) -> dict[str, str]:
     row = entry.capability
-    return (
-        str(row.provider),
-        row.model,
-        _span(entry.price, "input"),
-        _span(entry.price, "output"),
-        f"{row.context_tokens:,}",
-        f"{row.max_output_tokens:,}",
-        str(row.training_cutoff or "-"),
-        _retirement(entry),
-        entry.transport,
-        str(row.checked_on),
-        row.source if entry.origin == PACKAGED else entry.origin,
-    )
+    return {
+        "provider": str(row.provider),
+        "model": row.model,
+        "in": _span(entry.price, "input"),
+        "out": _span(entry.price, "output"),
+        "context": f"{row.context_tokens:,}",
+        "max out": f"{row.max_output_tokens:,}",
+        "trained to": str(row.training_cutoff or "-"),
+        "retires": _retirement(entry),
+        "last day": str(row.retires_on or "-"),
+        "transport": entry.transport,
+        "checked": str(row.checked_on),
+        "source": row.source if entry.origin == PACKAGED else entry.origin,
+    }
 
 
 def _facts_of(entry: Entry) -> Iterator[tuple[str, str]]:

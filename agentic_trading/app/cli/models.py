@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.interrupting import ended_as_by_ctrl_c
 from agentic_trading.app.cli.run import usd_amount
 from agentic_trading.app.cli.sessions import AsJson
 
@@ -45,14 +46,14 @@ ReportFile = Annotated[
 def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
     """Name every model with its price, its limits, its retirement and where its row is from."""
     from agentic_trading.app.cli.model_tables import catalogue_of_today, model_table
-    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.output import console, show, show_json
 
     catalogue = catalogue_of_today()
     entries = catalogue.entries(provider)
     if as_json:
         show_json([entry.as_value() for entry in entries])
     else:
-        show(model_table(entries, catalogue))
+        show(model_table(entries, catalogue, console().width))
 
 
 @app.command("show")

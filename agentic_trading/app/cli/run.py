@@ -49,7 +49,11 @@ Record = Annotated[
 ]
 RecordedFrom = Annotated[
     Path | None,
-    typer.Option("--from", metavar="DIR", help="The session whose answers --provider recorded gives."),
+    typer.Option(
+        "--from",
+        metavar="DIR",
+        help="The session whose answers --provider recorded gives, or smollm2, which is shipped.",
+    ),
 ]
 MaxCalls = Annotated[
     int | None,

@@ -4,7 +4,7 @@ import asyncio
 
 import typer
 
-from agentic_trading.app.cli.agreement import agree
+from agentic_trading.app.cli.agreement import NOT_BEGUN, agree
 from agentic_trading.app.cli.exits import ExitCode, stop
 from agentic_trading.app.cli.output import show, show_json, terminal_is_watching
 from agentic_trading.app.cli.progress import bar_on_standard_error, no_bar
@@ -17,9 +17,9 @@ from agentic_trading.app.run import run
 def run_and_tell(options: RunOptions, *, yes: bool, as_json: bool) -> None:
     """Run what was asked for, once its user agrees to what a model will come to, and print what came of it."""
     progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
+    if options.provider in MODELS:
+        _agree(options, yes=yes)
     try:
-        if options.provider in MODELS:
-            agree(asyncio.run(preflight(options)), yes=yes)
         with progress as on_progress:
             report = asyncio.run(run(options, on_progress=on_progress))
     except (KeyboardInterrupt, asyncio.CancelledError):  # a second time, or before the session began
@@ -31,3 +31,11 @@ def run_and_tell(options: RunOptions, *, yes: bool, as_json: bool) -> None:
     if report.interrupted:
         typer.echo("Interrupted; the same command with --resume goes on after the last closed bar.", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _agree(options: RunOptions, *, yes: bool) -> None:
+    try:
+        expected = asyncio.run(preflight(options))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        stop(ExitCode.INTERRUPTED, NOT_BEGUN)
+    agree(expected, yes=yes)

@@ -154,7 +154,9 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
         share = report.accepted / report.sent * 100
         yield "accepted", f"{report.accepted:,} of {counted(report.sent, 'attempt')} sent ({share:.0f} %)"
     if report.max_calls is not None:
-        yield "calls allowed", f"{report.max_calls:,} (--max-calls)"
+        refused = report.sent > report.max_calls
+        unheard = "; one that was refused or found nobody does not count" if refused else ""
+        yield "calls allowed", f"{report.max_calls:,} (--max-calls){unheard}"
     for kind, became in report.injected.items():
         hits = sum(became.values())
         yield f"injected {kind}", f"{hits:,}: {counts(became)}" if hits else "0"

@@ -36,21 +36,27 @@ def expected(**changes: Any) -> Preflight:
     [
         (
             {},
-            "claude-haiku-5-5): about 12 calls, more where answers are not accepted, at most 1.270000 USD for them, ",
+            "claude-haiku-5-5): about 12 calls, more where answers are not accepted, at most 1.270000 USD if all are ac",
         ),
         (
             {},
-            "for them, never more than --budget-usd 20.00, about 4 minutes at 20 s a call.",
+            "accepted, never more than --budget-usd 20.00, about 4 minutes at 20 s a call.",
         ),
         (
             {"max_calls": 12, "bound_nusd": 0, "seconds": 20.0},
-            "about 12 calls, never more than 12, at most 0 USD, about 1 minute at 20 s a call.",
+            "about 12 calls, never more than 12, at most 0 USD, less than a minute at 20 s a call.",
         ),
         (
             {"calls": None, "bound_nusd": None, "seconds": None, "seconds_a_call": None},
             "as many calls as the stream gives reason for, never more than --budget-usd 20.00, for as long as the stream",
         ),
-        ({"calls": 0, "bound_nusd": 0}, "about 0 calls, more where"),
+        ({"calls": 0, "bound_nusd": 0, "seconds": 0.0}, "about 0 calls, more where"),
+        ({"calls": 0, "bound_nusd": 0, "seconds": 0.0}, "--budget-usd 20.00, no time to speak of."),
+        ({"goes_on": True}, "never more than what is left of --budget-usd 20.00, about"),
+        (
+            {"first_nusd": 160_000_000, "budget_nusd": 100_000},
+            "never more than --budget-usd 0.000100, into which the first of them does not fit: it needs 0.160000, ",
+        ),
     ],
 )
 def test_what_to_expect_is_told_in_a_line(changes: dict[str, Any], text: str) -> None:
@@ -93,8 +99,11 @@ def test_a_yes_at_the_terminal_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         agree(expected(), yes=False)
 
 
-def test_a_no_at_the_terminal_ends_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    with at_a_terminal("n\n", monkeypatch), pytest.raises(typer.Exit) as left:
+@pytest.mark.parametrize("typed", ["n\n", "\n", "\x04"], ids=["no", "nothing", "the end of the input"])
+def test_a_no_at_the_terminal_ends_before_anything_is_sent(
+    typed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with at_a_terminal(typed, monkeypatch), pytest.raises(typer.Exit) as left:
         agree(expected(), yes=False)
 
     assert left.value.exit_code == ExitCode.INTERRUPTED

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -92,3 +93,52 @@ def test_a_replay_ends_at_once_and_leaves_the_session_as_it_was(
 
     assert (ended, printed.strip()) == (code, "")
     assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
+    by: signal.Signals, tmp_path: Path
+) -> None:
+    screen, terminal = pty.openpty()
+    with (
+        os.fdopen(terminal, "r+b", buffering=0) as shown,
+        subprocess.Popen(
+            [PROGRAM, *RUN, str(tmp_path / "out"), "--provider", "anthropic", "--record"],
+            stdin=shown,
+            stderr=shown,
+            env={"ANTHROPIC_API_KEY": "sk-of-a-test"},
+        ) as running,
+    ):
+        said = b""
+        while b"Go on?" not in said:
+            said += os.read(screen, 256)
+        running.send_signal(by)
+        code = running.wait()
+        said += os.read(screen, 4096)
+    os.close(screen)
+
+    assert code == ExitCode.INTERRUPTED
+    assert b"not begun; nothing was sent or written" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_calls_are_counted_sends_and_writes_nothing(
+    by: signal.Signals, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [PROGRAM, *RUN, str(tmp_path / "out"), "--provider", "anthropic", "--record", "--yes"],
+        stderr=subprocess.PIPE,
+        pipesize=A_PAGE,
+        env={"ANTHROPIC_API_KEY": "sk-of-a-test", "AGENTIC_LOG_LEVEL": "debug"},
+    ) as running:
+        assert running.stderr
+        said = b""
+        while b"answer_accepted" not in said:  # the rules', in memory
+            said += os.read(running.stderr.fileno(), 256)
+        running.send_signal(by)
+        _, left = running.communicate()
+
+    assert running.returncode == ExitCode.INTERRUPTED
+    assert left.endswith(b"not begun; nothing was sent or written\n")
+    assert not (tmp_path / "out").exists()

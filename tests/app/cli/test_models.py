@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.model_tables import catalogue_of_today, model_table
+from agentic_trading.app.cli.output import show
 from agentic_trading.llm.presets import PRESETS
 from agentic_trading.llm.weights import WEIGHTS
 from tests.app.cli.conftest import Command
@@ -54,6 +57,16 @@ def test_every_model_is_listed_with_price_and_source(command: Command) -> None:
     assert {row["model"] for row in listed} >= {preset.model for preset in PRESETS.values()} | {SMOL}
     assert all(f" {row['model']} " in drawn for row in listed)
     assert all(row["capability"]["source"] and row["nusd_per_token"]["source"] for row in listed)
+
+
+def test_in_a_hundred_columns_a_model_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    catalogue = catalogue_of_today()
+
+    show(model_table(catalogue, catalogue, 100), on=Console(width=100))
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(list(catalogue)) + 1
+    assert all(len(line) <= 100 for line in lines)
 
 
 def test_the_models_of_one_provider_can_be_listed(command: Command) -> None:

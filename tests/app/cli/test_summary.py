@@ -111,6 +111,11 @@ def test_the_profit_of_a_model_is_told_apart_by_its_training_cutoff() -> None:
     assert "in sample 7 · after the training cutoff 2" in words
 
 
+def test_more_attempts_than_calls_were_allowed_are_explained() -> None:
+    assert line_with(told(sent=4, max_calls=4), "calls allowed") == "calls allowed 4 (--max-calls)"
+    assert "4 (--max-calls); one that was refused or found nobody does not count" in told(sent=5, max_calls=4)
+
+
 def test_an_interrupted_run_says_so_at_the_top() -> None:
     assert "interrupted after 1.2 s" in told(interrupted=True).splitlines()[0]
 

@@ -23,7 +23,7 @@ from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.result import Usage
 from tests.contracts.test_provider import PROMISES, Promise
 from tests.structured.asking import request
-from tests.stubs.messages_api import GOOD
+from tests.stubs.messages_api import CURRENT, GOOD
 from tests.stubs.running import ROOT, page_of, serving
 
 SONNET, WITH_SAMPLING = "claude-sonnet-5-5", "claude-sonnet-4-5-20250929"
@@ -186,6 +186,21 @@ async def test_a_tenant_asks_with_its_own_key(provider: AnthropicProvider, addre
     headers = (await last_seen(address))["headers"]
     assert headers["authorization"] == "Bearer good"
     assert "traceparent" not in headers
+
+
+async def test_no_header_of_the_environment_takes_the_place_of_the_tenants_key(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "Authorization: Bearer good-other\nanthropic-version: 1999-01-01\nx-more: 1"
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", lines)
+    provider = AnthropicProvider(OneKey("good"), base_url=address)
+
+    await provider.complete(playing("answer"))
+    await provider.aclose()
+
+    headers = (await last_seen(address))["headers"]
+    assert (headers["authorization"], headers["anthropic-version"]) == ("Bearer good", CURRENT)
+    assert "x-more" not in headers
 
 
 async def test_an_exchanged_key_counts_from_the_next_request_on(address: str, tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ async def test_a_schema_that_is_too_large_is_told_apart_from_other_bad_requests(
         "no_message",
         "page",
         "broken_json",
+        "nested",
         "cut",
         "hangs_up",
     ],

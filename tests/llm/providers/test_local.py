@@ -90,6 +90,23 @@ async def test_the_schema_is_held_with_its_bounds(model: LocalProvider) -> None:
     assert isinstance(read, Accepted), answer.text
 
 
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        {"type": "string", "pattern": r"^\cA$"},
+        {"type": "number", "minimum": 5, "maximum": 2},
+        {"type": "array", "items": {"type": "string"}, "maxItems": 100_000},
+    ],
+)
+async def test_a_schema_that_no_grammar_can_hold_is_refused_and_not_answered_without_one(
+    model: LocalProvider, unfit: dict[str, Any]
+) -> None:
+    with pytest.raises(ProviderError) as failed:
+        await model.complete(ask("Answer.", one=unfit))
+
+    assert (failed.value.kind, failed.value.sent) == (FailureKind.SCHEMA_REFUSED, False)
+
+
 async def test_properties_are_written_in_order_and_without_white_space(model: LocalProvider) -> None:
     made = ask("Answer.", zebra={"enum": [1]}, ant={"enum": [2]})
 

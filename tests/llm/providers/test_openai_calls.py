@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -244,6 +245,7 @@ async def test_a_wrong_key_is_refused_and_not_repeated_in_the_message(stub: str)
 
     assert (failed.value.kind, failed.value.sent) == (FailureKind.AUTH_ERROR, False)
     assert failed.value.message == "HTTP 401: Incorrect API key provided: ***"
+    assert "sk-wrong-secret" not in "".join(traceback.format_exception(failed.value))
 
 
 class NextKey:
@@ -276,6 +278,7 @@ async def test_requests_at_once_share_one_opening(stub: str) -> None:
 async def test_nothing_of_the_environment_goes_along(stub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("API_KEY", "ORG_ID", "PROJECT_ID", "ADMIN_KEY", "BASE_URL"):
         monkeypatch.setenv(f"OPENAI_{name}", "http://elsewhere.invalid")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer elsewhere\nx-elsewhere: 1")
 
     async with desk(f"{stub}/v1") as one:
         await one.provider.complete(made(outcomes="answer alone"))

@@ -208,6 +208,23 @@ def test_an_answer_without_a_usage_cannot_be_metered() -> None:
     assert failure(json.dumps(completion).encode()).kind is FailureKind.INTERNAL_ERROR
 
 
+@pytest.mark.parametrize("count", [True, "7", 7.0, -7, 2**60])
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
+def test_a_count_that_is_no_whole_number_is_no_usage(name: str, count: object) -> None:
+    completion = {
+        "choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, name: count},
+    }
+
+    assert failure(json.dumps(completion).encode()).kind is FailureKind.SERVER_ERROR
+
+
+def test_a_logprob_that_no_record_can_spell_is_left_out() -> None:
+    tokens = [{"logprob": -0.5}, {"logprob": float("-inf")}, {"logprob": float("nan")}]
+
+    assert read({"logprobs": {"content": tokens}}).logprobs == (-0.5,)
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"<html>", b"[]", b"null", b"{}", b'{"choices":[]}', b'{"choices":[{}]}', b"\xff", b"[" * 10**6],

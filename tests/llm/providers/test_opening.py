@@ -1,0 +1,46 @@
+"""What goes wrong before there is a connection was not sent, and is not charged."""
+
+import pytest
+
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.llm.providers.opening import nothing_sent
+from tests.structured.asking import request
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+async def failure(provider: Provider) -> ProviderError:
+    with pytest.raises(ProviderError) as failed:
+        await provider.complete(request())
+    return failed.value
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("SSL_CERT_FILE", "/nowhere"), ("HTTP_PROXY", "http://me:secret@host:port")]
+)
+@pytest.mark.parametrize("adapter", [AnthropicProvider, OpenAIProvider])
+async def test_an_environment_that_no_client_can_be_made_in_is_told_and_costs_nothing(
+    adapter: type[AnthropicProvider | OpenAIProvider],
+    variable: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, value)
+
+    error = await failure(adapter(OneKey("good"), base_url=NOWHERE))
+
+    assert (error.kind, error.sent) == (FailureKind.INVALID_REQUEST, False)
+    assert "proxies and certificates" in error.message
+    assert "secret" not in error.message
+
+
+def test_a_missing_package_is_named() -> None:
+    with pytest.raises(ProviderError, match="No module named 'openai'") as failed, nothing_sent():
+        raise ModuleNotFoundError("No module named 'openai'")
+
+    assert not failed.value.sent
