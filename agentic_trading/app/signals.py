@@ -7,7 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import current_thread, main_thread
 
+import structlog
+
 from agentic_trading.desk.session import TradingSession
+
+log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -26,6 +30,7 @@ class StopSignals:
         """Take a signal."""
         self.came = True
         if self._session is not None:
+            log.warning("stopping after the calls under way; the same signal again ends at once")
             self._session.stop()
         elif self.task is not None:
             self.task.cancel()

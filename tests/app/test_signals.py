@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from structlog.testing import capture_logs
 
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.signals import stopped_by_signals
@@ -29,13 +30,16 @@ class Stopped(TradingSession):
 async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
     session = Stopped()
 
-    with stopped_by_signals() as signals:
+    with stopped_by_signals() as signals, capture_logs() as logs:
         signals.hold(session)
         came_before = signals.came
         signal.raise_signal(number)
         await session.was_stopped.wait()
 
     assert (came_before, signals.came, session.stops) == (False, True, 1)
+    assert [entry["event"] for entry in logs] == [
+        "stopping after the calls under way; the same signal again ends at once"
+    ]
 
 
 async def test_a_second_signal_of_the_same_kind_ends_the_program() -> None:

@@ -71,7 +71,8 @@ Promise = Callable[[Provider], Awaitable[None]]
 async def an_answer_says_what_why_and_who(provider: Provider) -> None:
     answer = await provider.complete(REQUESTS[1])
 
-    assert (answer.text, answer.stop_reason) == ('{"answer": "1"}', "end_turn")
+    assert answer.text == '{"answer": "1"}'
+    assert answer.stop_reason in {"end_turn", "stop"}  # the provider's own word
     assert answer.model
 
 

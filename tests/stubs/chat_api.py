@@ -1,6 +1,7 @@
 """A chat completions server in a process of its own: it does what the system text asks for, and bills what it did."""
 
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 from tests.stubs.invoice import Invoice
 
 MODEL = "stub-large"
+SHARED_MODEL = "claude-sonnet-5-5"  # that the suite of all providers asks for, whoever answers
 PRICES = {  # dollars per million tokens
     MODEL: {"input": "1.25", "cached": "0.125", "written": "1.5", "output": "10"}
 }
@@ -44,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
         key = self.headers["authorization"].removeprefix("Bearer ")
         if key not in KEYS:
             self.refuse(401, f"Incorrect API key provided: {key}", code="invalid_api_key")
-        elif body["model"] != MODEL:
+        elif body["model"] not in {MODEL, SHARED_MODEL}:
             self.refuse(404, f"The model `{body['model']}` does not exist", code="model_not_found")
         else:
             OUTCOMES[_wanted(body)](self, body)
@@ -77,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
 def _wanted(body: Body) -> str:
     system = body["messages"][0]["content"]
     if not system.startswith("@"):
-        return "answer"
+        return "numbered" if _number(body) is not None else "unscripted"
     call = system.partition("\n")[0]
     script = call[1:].split()[0].split(",")
     asked[call] += 1
@@ -167,7 +169,20 @@ def _without_usage(handler: Handler, body: Body) -> None:
     handler.send(200, {name: value for name, value in completion.items() if name != "usage"})
 
 
+def _number(body: Body) -> int | None:
+    """Return the number that a request of the suite of all providers holds."""
+    found = re.search(r'"context":\{"n":(\d)\}', body["messages"][1]["content"])
+    return int(found[1]) if found else None
+
+
+def _numbered(handler: Handler, body: Body) -> None:
+    number = _number(body) or 0
+    text = f'{{"answer": "{number}"}}' if number % 2 else f"answer {number} {{"
+    handler.send(200, _billed(_completion(text), body))
+
+
 OUTCOMES: dict[str, Answer] = {
+    "numbered": _numbered,
     "answer": _sells(),
     "thinking": _sells(thought=300, output=350),
     "cached": _sells(cached=64),
@@ -192,6 +207,7 @@ OUTCOMES: dict[str, Answer] = {
     "schema-too-large": _refuses(400, "Invalid schema for response_format 'advice_v1': too many properties"),
     "context": _refuses(400, "This model's context is 8192 tokens", code="context_length_exceeded"),
     "filtered-prompt": _refuses(400, "The prompt was filtered", code="content_filter"),
+    "unscripted": _refuses(400),
     "403": _refuses(403),
     "402": _refuses(402),
     "404": _refuses(404),

@@ -17,6 +17,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.structured.parser import select
+from tests.contracts.test_provider import PROMISES, Promise
 from tests.llm.providers.openai_calls import CAP, CAPABILITY, MODEL, Desk, asking, desk
 from tests.stubs.running import page_of, serving
 
@@ -116,6 +117,12 @@ def mixed(outcome: str) -> LLMEnvelope:
     """Return a call of the mix; only where the answer never ends is it not waited for."""
     patience_s = 0.3 if outcome == "never-ends" else 10
     return asking(f"{outcome} mix", attempt_timeout_s=patience_s).build()
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_it_keeps_the_promises_of_a_provider(promise: Promise, stub: str) -> None:
+    async with desk(f"{stub}/v1") as one:
+        await promise(one.provider)
 
 
 async def test_the_ledger_equals_the_invoice_and_is_above_it_only_where_the_answer_was_lost(
