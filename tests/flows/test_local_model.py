@@ -11,7 +11,7 @@ from agentic_trading.llm.envelope import LLMProvider
 from tests.flows.sessions import calls_in, kept_in, ran
 from tests.local_model import weights_or_skip
 
-CALLS = 2
+CALLS = 1
 
 
 @pytest.fixture
