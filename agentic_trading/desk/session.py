@@ -89,8 +89,8 @@ class TradingSession:
     was approved for one symbol counts when the next one is sized. `instruments` learn from every bar. `spread_bps`
     is the whole spread that the exchange charges.
     A decision taken at a bar's close can be filled by the next bar at the earliest. `before_moment` is awaited before
-    anything is done at a moment, `after_moment` when all is. `intents` are those whose orders were placed, `fills` what came of them, each
-    in order.
+    anything is done at a moment, `after_moment` when all is. `intents` are those whose orders were placed, `fills` what
+    came of them, each in order.
     """
 
     def __init__(
