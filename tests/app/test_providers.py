@@ -11,6 +11,7 @@ from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.providers import ASKED, Chosen, base_url_of, chosen, host_free, ready
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.weights import WEIGHTS, WeightsError
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables, settings
 
@@ -137,6 +138,7 @@ async def test_a_server_of_ones_own_needs_no_key(own: wire.Tables) -> None:
 
     provider = await ready(asked, chosen(asked, own, now=NOW))
 
+    assert isinstance(provider, OpenAIProvider)
     await provider.aclose()
 
 
