@@ -91,19 +91,20 @@ def gateway(
     claims: ClaimStore | None = None,
     ledger: MemoryLedger | None = None,
     workers: int = 4,
+    capabilities: Capabilities = CAPABILITIES,
 ) -> MemoryGateway:
     """Return a gateway in memory; `script` is what its provider answers, or the provider."""
     clock = clock or SimClock(START)
     provider: Any = script if hasattr(script, "complete") else ScriptedProvider(script)
     store = store or MemoryInteractionStore()
     broker, ledger = broker or MemoryBroker(), ledger or MemoryLedger(limits)
-    gate = Gate(ledger=ledger, prices=PRICES, capabilities=CAPABILITIES, clock=clock, mode="paper")
+    gate = Gate(ledger=ledger, prices=PRICES, capabilities=capabilities, clock=clock, mode="paper")
     recorder = Recorder(store, broker)
     parts = Parts(
         gate=gate,
         provider=provider,
         recorder=recorder,
-        capabilities=CAPABILITIES,
+        capabilities=capabilities,
         clock=clock,
         checks=checks or {},
         recorded=recorded,

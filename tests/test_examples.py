@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 EXAMPLES = {
     f"{page.name}-{number}": code
-    for page in (ROOT / "README.md", ROOT / "docs" / "embedding.md")
+    for page in (ROOT / "README.md", ROOT / "docs" / "embedding.md", ROOT / "docs" / "structured.md")
     for number, code in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), start=1)
 }
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal
-from urllib.parse import urlsplit
+from typing import Literal, assert_never
 
 from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.address import fault_of, showable
 from agentic_trading.llm.limits import NANO
 
 Mode = Literal["backtest", "paper"]
@@ -116,15 +116,15 @@ class RunOptions:
 def check_url(option: str, url: str) -> None:
     """Raise `OptionError` for what is no address of a server; one with a password in it is not shown."""
     allowed = "http:// or https://, a host, and where the API begins, without user and password"
-    try:
-        parts = urlsplit(url)
-        is_fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, a bracket that is not closed
-        raise OptionError(option, "no address", allowed) from None
-    if parts.username is not None or parts.password is not None:
-        raise OptionError(option, "an address with a password in it", allowed)
-    if not is_fit or parts.query or parts.fragment:
-        raise OptionError(option, repr(url), allowed)
+    match fault_of(url):
+        case "":
+            return
+        case "secret":
+            raise OptionError(option, "an address with a password in it", allowed)
+        case "no_address":
+            raise OptionError(option, showable(url), allowed)
+        case fault:
+            assert_never(fault)
 
 
 MOST_WORKERS = 256

@@ -1,5 +1,25 @@
 """Who asks: the client side of the gateway, for any application."""
 
 from agentic_trading.client.gateway import Gateway, GatewayClient
+from agentic_trading.client.outcome import Attempt, StructuredOutcome, TotalUsage, outcome_of
+from agentic_trading.client.response import (
+    ANSWER_SCHEMA,
+    StructuredResponse,
+    extract_conclusion,
+    extract_sub_tasks,
+    parse_llm_response,
+)
 
-__all__ = ["Gateway", "GatewayClient"]
+__all__ = [
+    "ANSWER_SCHEMA",
+    "Attempt",
+    "Gateway",
+    "GatewayClient",
+    "StructuredOutcome",
+    "StructuredResponse",
+    "TotalUsage",
+    "extract_conclusion",
+    "extract_sub_tasks",
+    "outcome_of",
+    "parse_llm_response",
+]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, Self
 
+import structlog
+
 from agentic_trading.bus.broker import Broker, Subscription
 from agentic_trading.bus.codec import (
     answered_envelope,
@@ -21,12 +23,15 @@ from agentic_trading.bus.deadletter import DeadLetter
 from agentic_trading.bus.errors import UnreadableMessageError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
+from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 
 Answer = LLMInteraction | NoDecision
+
+log = structlog.get_logger()
 
 _REMEMBERED = 10_000
 """Envelopes that a client knows again; one whose occurrence was set counts twice."""
@@ -88,9 +93,30 @@ class GatewayClient:
         A dead letter, a closed client and a missing reply give a `NoDecision`. Raises `BusError` if the envelope
         cannot be published.
         """
+        return await self._answer(envelope, None)
+
+    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+        """Publish an envelope and wait for all its attempts: the object, or why there is none, and what it took.
+
+        What gives a `NoDecision` from `ask` gives an outcome that is not ok, with the attempts heard so far. An envelope
+        that was answered before is not asked again: only its last attempt is told again, and `is_complete` is then
+        False unless that was the first. Raises `BusError` if the envelope cannot be published.
+        """
+        attempts: list[LLMInteraction] = []
+        answer = await self._answer(envelope, attempts)
+        if isinstance(answer, NoDecision):
+            return outcome_without_answer(answer, attempts)
+        return outcome_of([*attempts, answer])
+
+    async def record(self, event: Event) -> None:
+        """Publish an event; a worker keeps it in the log."""
+        await self._broker.publish(EVENTS, event_message(event))
+
+    async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> Answer:
+        """Publish an envelope and wait for its last attempt; those before it are put into `attempts`, if it is given."""
         envelope = self._with_occurrence(envelope)
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(envelope.envelope_hash, reply)
+        waiter = _Waiter(envelope.envelope_hash, reply, attempts)
         waiters = self._waiting.setdefault(envelope.envelope_id, [])
         waiters.append(waiter)
         try:
@@ -103,10 +129,6 @@ class GatewayClient:
             waiters.remove(waiter)
             if not waiters:
                 self._waiting.pop(envelope.envelope_id, None)
-
-    async def record(self, event: Event) -> None:
-        """Publish an event; a worker keeps it in the log."""
-        await self._broker.publish(EVENTS, event_message(event))
 
     async def _publish(self, envelope: LLMEnvelope) -> None:
         await self._broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
@@ -154,18 +176,33 @@ class GatewayClient:
                 _resolve(_meant(waiters, letter), _no_answer(envelope_id, why))
             elif is_final(message):
                 answer = read_interaction(message)
-                told = [waiter for waiter in waiters if waiter.envelope_hash == answer.envelope.envelope_hash]
-                _resolve(told, answer)
+                _resolve(_asked_with(answer, waiters), answer)
+            elif any(waiter.attempts is not None for waiter in waiters):
+                _gather(waiters, read_interaction(message))
         except UnreadableMessageError as e:  # no answer to this one, and nothing to those who wait for others
+            if topic == INTERACTIONS.name and not is_final(message):  # the last attempt is still to come
+                log.warning("attempt_unreadable", envelope_id=envelope_id, detail=e.detail)
+                return
             _resolve(waiters, _no_answer(envelope_id, f"the answer cannot be read: {e.detail}"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    """Who waits for the answer to one envelope."""
+    """Who waits for the answer to one envelope; with `attempts`, also for those that come before it."""
 
     envelope_hash: str
     reply: "asyncio.Future[Answer]"
+    attempts: list[LLMInteraction] | None
+
+
+def _asked_with(attempt: LLMInteraction, waiters: Iterable[_Waiter]) -> list[_Waiter]:
+    return [waiter for waiter in waiters if waiter.envelope_hash == attempt.envelope.envelope_hash]
+
+
+def _gather(waiters: Iterable[_Waiter], attempt: LLMInteraction) -> None:
+    for waiter in _asked_with(attempt, waiters):
+        if waiter.attempts is not None:
+            waiter.attempts.append(attempt)
 
 
 def _meant(waiters: Sequence[_Waiter], letter: DeadLetter) -> Sequence[_Waiter]:

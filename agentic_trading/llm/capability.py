@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from agentic_trading.llm.envelope import Effort, LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.provider import Transport
 from agentic_trading.llm.table import read_table
 
 Thinking = Literal["adaptive", "enabled", "disabled", "between_tools"]
@@ -27,6 +28,8 @@ class Capability(BaseModel, frozen=True, extra="forbid"):
     which the same model may answer · `training_cutoff` and `retires_on`: the last day that counts as before.
     `min_bytes_per_token` is a lower bound: no token covers fewer UTF-8 bytes, so that bytes bound tokens.
     `overhead_tokens` is what a request may hold beyond its own text (framing, tool and schema instructions).
+    `most_optional` and `most_unions` are the most optional and union-typed parameters (`anyOf`, or several types)
+    that the strict schemas of one request may hold; None: no limit is documented.
     """
 
     provider: LLMProvider
@@ -37,6 +40,8 @@ class Capability(BaseModel, frozen=True, extra="forbid"):
     forced_tool: bool = False
     strict_tool: bool = False
     json_mode: bool = False
+    most_optional: int | None = Field(default=None, ge=0)
+    most_unions: int | None = Field(default=None, ge=0)
     thinking: tuple[Thinking, ...] = ()
     effort: tuple[Effort, ...] = ()
     context_tokens: int = Field(gt=0)
@@ -49,6 +54,17 @@ class Capability(BaseModel, frozen=True, extra="forbid"):
     logprobs: bool = False
     source: str = Field(min_length=1)
     checked_on: date
+
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        """The ways to ask for an object that the model offers, in the order in which they are tried."""
+        offered: dict[Transport, bool] = {
+            "native_schema": self.native_schema,
+            "strict_tool": self.strict_tool,
+            "json_mode": self.json_mode,
+            "prompted": True,
+        }
+        return tuple(transport for transport, is_offered in offered.items() if is_offered)
 
 
 class Capabilities:

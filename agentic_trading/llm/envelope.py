@@ -19,7 +19,7 @@ from agentic_trading.llm.rebuilt import Rebuilt
 from agentic_trading.llm.spelling import Count, Moment
 
 SCHEMA_VERSION = "1.0"
-PROMPT_FRAME = "1"
+PROMPT_FRAME = "2"
 """The version of the words that `structured` puts around an envelope; they too can change an answer."""
 
 _REQUEST_TAG = b"agentic/request/v1\0"

@@ -101,19 +101,24 @@ class RetryPolicy(PolicyPart, frozen=True, extra="allow"):
     retryable: tuple[FailureKind, ...] = RETRYABLE
 
 
+OutputMode = Literal["native", "lossless", "reask", "salvage"]
+
+
 class OutputPolicy(PolicyPart, frozen=True, extra="forbid"):
     """How an answer is asked for and read; part of the request's hash.
 
-    `answers_read` counts answers that may be read (the first one included) before the call gives up.
-    `decode` and `candidates` say how much of a text may be taken for JSON. A cut answer is never read:
-    `on_truncated="raise_cap_once"` asks once more with `raised_max_output_tokens` (default: twice the cap).
+    `decode`: `strict` JSON as it stands · `lossless` mends slips that have one reading · `guess` also lets json-repair
+    guess (extra `[salvage]`; what it gives is never actionable). `candidates`: the `whole` text is the object ·
+    `exactly_one` object stands in the text · of several, `only_valid`: exactly one fits · `last_valid`: the last one
+    that fits. `coerce` reads `"42"` as 42 where the schema wants a number, and the like; `drop_extra` drops undeclared
+    properties, never one of `protected_keys`. What was changed stands in the result's `reading`.
 
-    `decode`, `candidates`, `coerce` and `drop_extra` are permissions: this release reads every answer strictly (the
-    whole text, JSON as it stands, nothing coerced and no key dropped), whatever they allow. The result's `reading`
-    says what was done.
+    `answers_read` counts answers that may be read (the first one included) before the call gives up.
+    A cut answer is never read: `on_truncated="raise_cap_once"` asks once more with `raised_max_output_tokens`
+    (default: twice the cap).
     """
 
-    mode: Literal["native", "lossless", "reask", "salvage"] = "salvage"
+    mode: OutputMode = "salvage"
     decode: Literal["strict", "lossless", "guess"] = "guess"
     candidates: Literal["whole", "exactly_one", "only_valid", "last_valid"] = "last_valid"
     coerce: bool = True

@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 
 from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow
-from agentic_trading.llm.limits import LLMBudget, OutputPolicy, SafetyConstraints
+from agentic_trading.llm.limits import LLMBudget, OutputMode, OutputPolicy, SafetyConstraints
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
     """The starting point of a workflow. `model` is used where none is named for Anthropic.
 
-    `fixed_output` names the fields of `output` that an envelope may not change. How `output` may be read loosely is a
-    permission that this release does not use: see `OutputPolicy`.
+    `fixed_output` names the fields of `output` that an envelope may not change.
     """
 
     model: str
@@ -50,7 +49,7 @@ PRESETS: dict[EnvelopeWorkflow, Preset] = {
         output=OutputPolicy(
             mode="reask",
             decode="lossless",
-            candidates="exactly_one",
+            candidates="only_valid",
             coerce=True,
             drop_extra=False,
             answers_read=3,
@@ -101,3 +100,39 @@ PRESETS: dict[EnvelopeWorkflow, Preset] = {
         priority=0,
     ),
 }
+
+_BY_MODE: dict[OutputMode, OutputPolicy] = {
+    "native": OutputPolicy(
+        mode="native",
+        decode="strict",
+        candidates="whole",
+        coerce=False,
+        drop_extra=False,
+        answers_read=1,
+        on_exhausted="fail",
+    ),
+    "lossless": OutputPolicy(
+        mode="lossless", decode="lossless", candidates="only_valid", answers_read=1, on_exhausted="fail"
+    ),
+    "reask": OutputPolicy(mode="reask", decode="lossless", candidates="only_valid", on_exhausted="fail"),
+    "salvage": OutputPolicy(),
+}
+
+
+def output_policy(workflow: EnvelopeWorkflow | None = None, mode: OutputMode | None = None) -> OutputPolicy:
+    """Return how answers are read: by a workflow's preset, by a mode, or by the preset changed to that mode.
+
+    Without either it is `lossless`. Raises `ValueError` for a mode that the workflow does not allow.
+    """
+    if workflow is None:
+        return _BY_MODE[mode or "lossless"]
+    preset = PRESETS[workflow]
+    if mode is None or mode == preset.output.mode:
+        return preset.output
+    if "mode" in preset.fixed_output:
+        raise ValueError(f"{workflow} is always read in mode {preset.output.mode!r}, not in {mode!r}")
+    of_mode = _BY_MODE[mode]
+    changes: dict[str, object] = {"mode": mode, "decode": of_mode.decode}
+    if mode == "native":
+        changes |= {"candidates": "whole", "coerce": False, "drop_extra": False}
+    return preset.output.model_copy(update=changes)

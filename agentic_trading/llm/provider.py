@@ -9,13 +9,17 @@ from agentic_trading.llm.result import Usage
 
 Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
 
+ANSWER_TOOL = "answer"
+"""The one tool of the `strict_tool` transport: its input is the answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """One completion to ask for: `system` and one `user` message, and the envelope that they were made from.
 
     `max_tokens` is the wire's cap: answer and thinking together. `response_schema` is set when the provider
-    shall enforce it (`native_schema`); `temperature` is None where it must not be sent.
+    shall enforce it (`native_schema`, `strict_tool`); `temperature` is None where it must not be sent.
+    `forced_tool` says that the model takes a demand to call the tool of `strict_tool`; others are asked in words.
     `attempt` is 1-based; `answer` counts the answers asked for (1, or 2 and more for re-asks).
     """
 
@@ -30,12 +34,15 @@ class ModelRequest:
     thinking_budget: int = 0
     effort: Effort | None = None
     temperature: float | None = None
+    forced_tool: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
     """One answer, as it came: the text, why it stopped, what was used, who served it.
 
+    `text` is the answer digit for digit; over `strict_tool` it is the input of the one call of `ANSWER_TOOL`, and
+    `beside` what the model wrote next to it, which is never read as an answer.
     `stop_reason` is the provider's own word (`end_turn`, `max_tokens`, `refusal`, …).
     `structured` is the object that a native transport hands over already parsed, if it does.
     """
@@ -48,6 +55,7 @@ class ModelResponse:
     provider_response_id: str = ""
     structured: Mapping[str, Any] | None = None
     logprobs: tuple[float, ...] = field(default=())
+    beside: str = ""
 
 
 class Provider(Protocol):

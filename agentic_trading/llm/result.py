@@ -68,7 +68,9 @@ def _exact_numbers(value: Any) -> Any:
 
 
 def _is_actionable(fields: dict[str, Any]) -> bool:
-    return bool(fields.get("success") and fields.get("validation_passed") and not fields.get("in_doubt"))
+    was_guessed = fields.get("reading") is not None and fields["reading"].decode == "guess"
+    is_sound = fields.get("success") and fields.get("validation_passed") and not fields.get("in_doubt")
+    return bool(is_sound and not was_guessed)
 
 
 def _hash_of_output(fields: dict[str, Any]) -> str:
@@ -89,7 +91,7 @@ class LLMResult(Rebuilt, frozen=True, extra="allow"):
 
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone).
     `reserved_nusd` was set aside beforehand. `in_doubt` marks a call that may have been billed unseen and is
-    charged in full. `actionable` is False for anything that must not become a decision.
+    charged in full. `actionable` is False for anything that must not become a decision, a guessed answer among them.
 
     No log can spell a lone surrogate (half of a character that UTF-16 cuts in two). In `raw_output` it is kept as
     U+0000: raw control characters are never valid JSON, so a replay that reads the text again refuses it again. In
@@ -99,7 +101,7 @@ class LLMResult(Rebuilt, frozen=True, extra="allow"):
     follows: ClassVar[Mapping[str, frozenset[str]]] = {
         "cost_nusd": frozenset({"cost_usd"}),
         "cost_usd": frozenset({"cost_nusd"}),
-        "actionable": frozenset({"success", "validation_passed", "in_doubt"}),
+        "actionable": frozenset({"success", "validation_passed", "in_doubt", "reading"}),
         "output_hash": frozenset({"raw_output"}),
     }
 

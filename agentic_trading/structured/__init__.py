@@ -1,6 +1,7 @@
 """From a schema to a valid object, without I/O: ask for it, read it, say what is wrong with it."""
 
 from agentic_trading.structured.check import validate
+from agentic_trading.structured.document import read_json
 from agentic_trading.structured.engine import (
     AskAgain,
     GiveUp,
@@ -11,11 +12,11 @@ from agentic_trading.structured.engine import (
     schema_problem,
 )
 from agentic_trading.structured.errors import ParserException
+from agentic_trading.structured.models import SchemaLike, schema_of
 from agentic_trading.structured.native import StructuredLogProbsParser
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.parser import OutputParser, select
 from agentic_trading.structured.prompted import InstructorParser
-from agentic_trading.structured.reading import read_json
 from agentic_trading.structured.semantic import SemanticCheck
 
 __all__ = [
@@ -28,11 +29,13 @@ __all__ = [
     "ParserException",
     "RaiseCap",
     "Rejected",
+    "SchemaLike",
     "SemanticCheck",
     "StructuredLogProbsParser",
     "next_step",
     "read",
     "read_json",
+    "schema_of",
     "schema_problem",
     "select",
     "validate",

@@ -1,22 +1,29 @@
 """Take one answer from its text to a checked object: refusal, cut, decode, schema, meaning, in this order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Never
+from typing import Any, Literal, Never
 
 from agentic_trading.canonical import CanonicalError, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.provider import ModelResponse, Transport
 from agentic_trading.llm.reading import AttemptTrace, Stage, Violation
-from agentic_trading.structured.check import Compiled, compiled, spelled, violations
-from agentic_trading.structured.cut import cut_sign, is_open
+from agentic_trading.structured import extract
+from agentic_trading.structured.check import Compiled, compiled, spelled
+from agentic_trading.structured.cut import check_closed, cut_sign
 from agentic_trading.structured.errors import ParserException, UnreadableError
+from agentic_trading.structured.extract import Candidate
+from agentic_trading.structured.fitting import Wanted, chosen
+from agentic_trading.structured.guess import guessed
 from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.reading import MAX_BYTES, MAX_DEPTH, Decoded, decode
-from agentic_trading.structured.semantic import SemanticCheck, violations_of
-from agentic_trading.structured.sentinel import check_sentinel_is_free, without_sentinel
+from agentic_trading.structured.quoted import key_of, objects_in
+from agentic_trading.structured.reading import MAX_BYTES, MAX_DEPTH, decode
+from agentic_trading.structured.semantic import SemanticCheck
+from agentic_trading.structured.sentinel import check_sentinel_is_free
+
+Level = Literal["strict", "lossless", "guess"]
 
 _UNSPEAKABLE = "an object that JSON cannot spell"
 _REFUSED = frozenset({"refusal", "content_filter"})
@@ -35,11 +42,16 @@ class Answer:
     parser: str
     model: str
     transport: Transport
+    shown: str = ""
 
     @property
     def check_name(self) -> str:
         """What the record calls the check: the schema's `$id`; nothing if there is none to run."""
         return str(self.schema.get("$id", "unnamed")) if self.check is not None else ""
+
+    def was_shown(self, value: Any) -> bool:
+        """Whether the request held `value`, in its data or in the answer that it asks to correct."""
+        return key_of(value) in objects_in(self.shown)
 
     def trace(self, verdict: Stage, **found: Any) -> AttemptTrace:
         """Return how this answer was read, up to `verdict`."""
@@ -64,10 +76,7 @@ def _clean_trace(parser: str, transport: Transport, check_name: str) -> AttemptT
 
 
 def parse(answer: Answer) -> Accepted:
-    """Return the object that `answer` is; raises `ParserException` with the stage at which it fails.
-
-    Whatever the policy's `decode` says, the whole text must be one strict JSON document.
-    """
+    """Return the object that `answer` is; raises `ParserException` with the stage at which it fails."""
     try:
         return _parsed(answer)
     except UnreadableError as e:
@@ -111,40 +120,54 @@ def _parsed(answer: Answer) -> Accepted:
     if answer.transport == "text":
         return Accepted({}, text, answer.trace(Stage.DONE))
     schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
-    decoded = _decoded(text)
+    level, candidates = read_candidates(text, answer.policy)
+    found = chosen(candidates, Wanted(schema, answer.policy, answer.check), is_copy=answer.was_shown)
+    if level == "strict" and not (found.fixes or found.coercions or found.patches):
+        return Accepted(found.value, found.text, answer.clean_trace())
+    trace = answer.trace(
+        Stage.DONE,
+        decode=level,
+        fixes=found.fixes,
+        coercions=found.coercions,
+        patches=found.patches,
+        semantic_check=answer.check_name,
+    )
+    return Accepted(found.value, found.text, trace)
+
+
+def read_candidates(text: str, policy: OutputPolicy) -> tuple[Level, Sequence[Candidate]]:
+    """Return what in `text` may be the answer, and how strictly it had to be read; raises `UnreadableError`."""
     try:
-        return _checked(answer, schema, text.strip(), decoded)
+        decoded = decode(text)
     except UnreadableError as e:
-        raise UnreadableError(e.stage, e.violations, fixes=decoded.fixes) from e
+        if e.stage is not Stage.JSON_PARSE or len(text) > MAX_BYTES:
+            raise
+        if policy.decode == "strict" and policy.candidates == "whole":
+            check_closed(text)
+            raise
+        return _read_loosely(text, policy)
+    spelled = decoded.text or (exact_bytes(decoded.value).decode() if decoded.fixes else text.strip())
+    whole = Candidate(
+        decoded.value,
+        spelled,
+        decoded.fixes,
+        0,
+        len(text),
+        is_whole=True,
+        is_repaired=bool(decoded.fixes),
+    )
+    return "strict", (whole,)
 
 
-def _decoded(text: str) -> Decoded:
+def _read_loosely(text: str, policy: OutputPolicy) -> tuple[Level, Sequence[Candidate]]:
+    if policy.decode == "strict":
+        return "strict", extract.candidates(text, lossless=False)
     try:
-        return decode(text)
+        return "lossless", extract.candidates(text, lossless=True)
     except UnreadableError as e:
-        if e.stage is Stage.JSON_PARSE and len(text) <= MAX_BYTES and is_open(text):
-            _fail(
-                Stage.TRUNCATED, "json", "the answer was cut: it ends inside a string, an object or an array"
-            )
-        raise
-
-
-def _checked(answer: Answer, schema: Compiled, text: str, decoded: Decoded) -> Accepted:
-    value = decoded.value
-    if not isinstance(value, dict):
-        _fail(Stage.SCHEMA_VALIDATION, "type", "is not an object", expected="object")
-    if answer.policy.require_sentinel:
-        value = without_sentinel(value)
-    if broken := violations(value, schema):
-        raise UnreadableError(Stage.SCHEMA_VALIDATION, broken)
-    if answer.policy.require_sentinel or decoded.fixes:
-        text = exact_bytes(value).decode()
-    if answer.check is not None and (wrong := violations_of(answer.check, text)):
-        raise UnreadableError(Stage.SEMANTIC, wrong)
-    if not decoded.fixes:
-        return Accepted(value, text, answer.clean_trace())
-    fixed = answer.trace(Stage.DONE, decode="strict", fixes=decoded.fixes, semantic_check=answer.check_name)
-    return Accepted(value, text, fixed)
+        if policy.decode == "lossless" or e.stage is not Stage.JSON_PARSE:
+            raise
+        return "guess", (guessed(text, e),)
 
 
 def _fail(stage: Stage, keyword: str, message: str, **facts: Any) -> Never:

@@ -51,6 +51,14 @@ def deepest_answer(schema: Any, size: int) -> int:
     )
 
 
+def checks_of(schema: Any, depth: int) -> int:
+    """Return how many schemas can apply on one way down an answer of `depth` levels.
+
+    For a schema that `deepest_answer` lets through, and no deeper than that.
+    """
+    return _Count(schema).checks(schema, depth)
+
+
 def is_deeper(value: Any, levels: int) -> bool:
     """Whether objects and arrays of `value` lie more than `levels` deep within each other."""
     level = [value]
@@ -61,7 +69,9 @@ def is_deeper(value: Any, levels: int) -> bool:
             if isinstance(node, dict | list)
             for child in (node.values() if isinstance(node, dict) else node)
         ]
-    return bool(level)
+        if not level:
+            return False
+    return True
 
 
 class _Count:

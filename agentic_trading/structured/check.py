@@ -2,71 +2,130 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
+from itertools import islice
 from typing import Any
+from urllib.parse import quote
 
 import jsonschema_rs
 import orjson
 
-from agentic_trading.canonical import CanonicalError, canonical_bytes
+from agentic_trading.canonical import CanonicalError, canonical_bytes, exact_bytes
 from agentic_trading.llm.reading import Stage, Violation
-from agentic_trading.structured.burden import TooCostlyError, deepest_answer, is_deeper
+from agentic_trading.structured.burden import TooCostlyError, checks_of, deepest_answer, is_deeper
 from agentic_trading.structured.errors import ParserException, UnreadableError
+from agentic_trading.structured.models import SchemaLike, check_of_model, schema_of
 from agentic_trading.structured.reading import MAX_DEPTH, member_path
-from agentic_trading.structured.violation import described
+from agentic_trading.structured.semantic import violations_of
+from agentic_trading.structured.violation import described, rules_broken, shown
 
 MAX_VIOLATIONS = 20
-_VALUES_SEARCHED_IN_FULL = (
-    10_000  # every error of an array of 200,000 wrong items takes 2.3 s, the first one 2 ms
-)
+MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
+_WHOLE = "json-schema:///whole"  # a base that any `$id` can be resolved against
+_LARGEST_BITS = 1024  # of an integer that a double can hold
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A schema that is fit for use, its validator, and how deep an answer to it may be nested."""
+    """A schema that is fit for use, its canonical JSON and validator, and how deep an answer to it may be nested."""
 
     schema: Any
+    spelling: bytes
     validator: jsonschema_rs.Validator
     deepest: int
 
+    def part(self, steps: Sequence[str | int]) -> jsonschema_rs.Validator:
+        """Return the validator of the schema that stands at `steps` within this one; what it refers to is known to it."""
+        pointer = "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
+        return _part(self.spelling, quote(pointer))
 
-def validate(value: Any, schema: Mapping[str, Any]) -> list[Violation]:
+
+def validate(value: Any, schema: SchemaLike) -> list[Violation]:
     """Return every rule of `schema` that `value` breaks; an empty list means that it is valid.
 
-    All drafts, formats on, `$schema` chooses; without it the newest. A number that JSON does not have (NaN,
-    Infinity) is a violation anywhere. At most `MAX_VIOLATIONS` are named, the rest are counted. Raises
-    `ParserException` with stage `schema_invalid` for a schema that is broken or refers outside itself.
+    All drafts, formats on, `$schema` chooses; without it the newest. Of a pydantic model the JSON Schema holds, then
+    the model's own validators run on the value as JSON. What JSON does not have (NaN, Infinity, a number beyond a
+    double's range, a lone surrogate, other types than its own) is a violation anywhere. At most `MAX_VIOLATIONS` are
+    named, the rest are counted. Raises `ParserException` with stage `schema_invalid` for a schema that is broken or
+    refers outside itself, and for what is neither a mapping nor a pydantic model.
     """
-    unspeakable = list(_not_json(value, "$"))
+    unspeakable = list(islice(_not_json(value, "$"), MAX_VIOLATIONS))
     if unspeakable:
         return unspeakable
     try:
-        return violations(value, compiled(spelled(schema)))
+        broken = violations(value, compiled(spelled(schema_of(schema))))
     except UnreadableError as e:
         raise ParserException("validate", "", e.stage, "", e) from e
+    if broken or isinstance(schema, Mapping):
+        return broken
+    return violations_of(check_of_model(schema), exact_bytes(value).decode())
 
 
 def violations(value: Any, schema: Compiled) -> list[Violation]:
     """Return what decoded JSON breaks; valid values cost a few microseconds."""
-    if schema.deepest < MAX_DEPTH and is_deeper(value, schema.deepest):
+    if is_too_deep(value, schema):
         message = (
             f"is nested deeper than {schema.deepest} levels, the most for a schema that refers to itself so"
         )
         return [Violation(path="$", keyword="depth", message=message)]
-    try:
-        schema.validator.validate(value)
-    except jsonschema_rs.ValidationError as first:
-        errors = [first] if _is_large(value) else schema.validator.iter_errors(value)
-    else:
+    if schema.validator.is_valid(value):
         return []
-    found = [violation for error in errors for violation in described(error, value, schema.schema)]
-    if len(found) <= MAX_VIOLATIONS:
+    if errors_at_most(value, schema) <= MAX_ERRORS:
+        return _named(schema.validator.iter_errors(value), value, schema)
+    return _first(value, schema)
+
+
+def _first(value: Any, schema: Compiled) -> list[Violation]:
+    """Describe one error; where there is a choice, even one may hold a great many others."""
+    if b'"anyOf"' not in schema.spelling and b'"oneOf"' not in schema.spelling:
+        try:
+            schema.validator.validate(value)
+        except jsonschema_rs.ValidationError as e:
+            return _named([e], value, schema)
+    message = "breaks rules of the schema, and is too large to say where"
+    return [Violation(path="$", keyword="size", message=message, actual=shown(value))]
+
+
+def _named(errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: Compiled) -> list[Violation]:
+    """Describe the first errors and count the others: to describe one takes longer than to find it."""
+    found: list[Violation] = []
+    more = 0
+    for error in errors:
+        named = list(islice(described(error, value, schema.schema), MAX_VIOLATIONS - len(found)))
+        found += named
+        more += max(0, rules_broken(error) - len(named))
+    if not more:
         return found
-    more = Violation(path="$", keyword="more", message=f"{len(found) - MAX_VIOLATIONS} more rules are broken")
-    return [*found[:MAX_VIOLATIONS], more]
+    return [*found, Violation(path="$", keyword="more", message=f"{more} more rules are broken")]
+
+
+def is_too_deep(value: Any, schema: Compiled) -> bool:
+    """Whether `value` is nested deeper than can be checked against `schema` in bounded time."""
+    return schema.deepest < MAX_DEPTH and is_deeper(value, schema.deepest)
+
+
+def errors_at_most(value: Any, schema: Compiled) -> int:
+    """Return a bound of how many errors `value` can have, those within each branch of a choice counted too."""
+    count = depth = 0
+    level = [value]
+    while count <= MAX_ERRORS and level:
+        count += len(level)
+        level = [child for node in level for child in _children(node)]
+        depth += bool(level)
+    return count * _checks(schema.spelling, min(depth, schema.deepest))
+
+
+@lru_cache(maxsize=1024)
+def _checks(schema_json: bytes, depth: int) -> int:
+    try:
+        return checks_of(orjson.loads(schema_json), depth)
+    except (
+        RecursionError
+    ):  # counted without one when the schema was compiled, from less deep within the program
+        return MAX_ERRORS + 1
 
 
 def spelled(schema: Mapping[str, Any]) -> bytes:
@@ -99,7 +158,22 @@ def compiled(schema_json: bytes) -> Compiled:
         validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True, mask="the value")
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
         raise _broken("$", str(e).partition("\n")[0]) from e
-    return Compiled(schema, validator, deepest)
+    return Compiled(schema, schema_json, validator, deepest)
+
+
+@lru_cache(maxsize=512)
+def _part(schema_json: bytes, pointer: str) -> jsonschema_rs.Validator:
+    whole = orjson.loads(schema_json)
+    reference = {"$ref": f"{_WHOLE}#{pointer}"}
+    if "$schema" in whole:
+        reference["$schema"] = whole["$schema"]
+    return jsonschema_rs.validator_for(
+        reference,
+        registry=jsonschema_rs.Registry([(_WHOLE, whole)]),
+        validate_formats=True,
+        offline=True,
+        mask="the value",
+    )
 
 
 def _broken(path: str, reason: str) -> UnreadableError:
@@ -107,15 +181,6 @@ def _broken(path: str, reason: str) -> UnreadableError:
         path=path, keyword="schema", message=f"the schema cannot be used: {reason}", expected="a JSON Schema"
     )
     return UnreadableError(Stage.SCHEMA_INVALID, [violation])
-
-
-def _is_large(value: Any) -> bool:
-    left = _VALUES_SEARCHED_IN_FULL
-    level = [value]
-    while level and left > 0:
-        left -= len(level)
-        level = [child for node in level for child in _children(node)]
-    return left <= 0
 
 
 def _children(node: Any) -> Iterator[Any]:
@@ -127,14 +192,38 @@ def _children(node: Any) -> Iterator[Any]:
 
 def _not_json(value: Any, path: str, depth: int = 0) -> Iterator[Violation]:
     if depth > MAX_DEPTH:
-        yield Violation(path=path, keyword="json", message=f"is nested deeper than {MAX_DEPTH} levels")
-    elif isinstance(value, float | Decimal) and not math.isfinite(value):
-        yield Violation(
-            path=path, keyword="json", message=f"{value} is not a JSON number", expected="a finite number"
-        )
-    elif isinstance(value, Mapping):
+        yield _no_json(path, f"is nested deeper than {MAX_DEPTH} levels")
+    elif isinstance(value, dict):
         for key, child in value.items():
-            yield from _not_json(child, member_path(path, str(key)), depth + 1)
+            if not isinstance(key, str) or not _is_text(key):
+                yield _no_json(path, f"the key {key!r:.80} is not text")
+            else:
+                yield from _not_json(child, member_path(path, key), depth + 1)
     elif isinstance(value, list | tuple):
         for index, child in enumerate(value):
             yield from _not_json(child, f"{path}[{index}]", depth + 1)
+    elif reason := _not_scalar(value):
+        yield _no_json(path, reason)
+
+
+def _no_json(path: str, reason: str) -> Violation:
+    return Violation(path=path, keyword="json", message=reason, expected="JSON")
+
+
+def _not_scalar(value: Any) -> str:
+    """Return why a leaf is not JSON, or nothing."""
+    match value:
+        case None | bool():
+            return ""
+        case int():
+            return "an integer is beyond the range of a double" if value.bit_length() > _LARGEST_BITS else ""
+        case float() | Decimal():
+            return "" if math.isfinite(value) else f"{value} is not a JSON number"
+        case str():
+            return "" if _is_text(value) else "holds a lone surrogate"
+        case _:
+            return f"a {type(value).__name__} is not a JSON value"
+
+
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

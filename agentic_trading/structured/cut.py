@@ -3,6 +3,9 @@
 import re
 
 from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.reading import Stage, Violation
+from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.structured.reading import MAX_BYTES
 
 _STOPPED_EARLY = frozenset({"max_tokens", "length", "model_context_window_exceeded"})
 _BRACKET = re.compile(r"[{\[]")
@@ -23,8 +26,15 @@ def cut_sign(response: ModelResponse, max_tokens: int | None) -> str:
     return ""
 
 
+def check_closed(text: str) -> None:
+    """Raise `UnreadableError` (`truncated`) if `text` ends inside a JSON string, object or array."""
+    if len(text) <= MAX_BYTES and is_open(text):
+        message = "the answer was cut: it ends inside a string, an object or an array"
+        raise UnreadableError(Stage.TRUNCATED, [Violation(path="$", keyword="json", message=message)])
+
+
 def is_open(text: str) -> bool:
-    """Whether `text` ends inside a JSON string, object or array, in linear time."""
+    """Whether something is not closed, in linear time."""
     position = 0
     while root := _BRACKET.search(text, position):
         depth = 0

@@ -1,17 +1,18 @@
 """Read one answer at the border of the package, and decide what follows from one that was not accepted."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import structlog
+from pydantic import BaseModel
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.failure import FailureReason
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
-from agentic_trading.llm.reading import Stage
+from agentic_trading.llm.reading import Stage, Violation
 from agentic_trading.structured.answer import Answer, parse, text_that_was_read, usable_schema
 from agentic_trading.structured.errors import (
     ParserException,
@@ -19,6 +20,7 @@ from agentic_trading.structured.errors import (
     may_be_asked_again,
     to_failure,
 )
+from agentic_trading.structured.models import SchemaLike, schema_of
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.semantic import SemanticCheck
 
@@ -35,7 +37,7 @@ _BEFORE_DECODING = frozenset({
 
 def read(
     response: ModelResponse,
-    schema: Mapping[str, Any],
+    schema: SchemaLike,
     policy: OutputPolicy,
     *,
     check: SemanticCheck | None = None,
@@ -44,30 +46,51 @@ def read(
     model: str = "",
     transport: Transport = "prompted",
     schema_json: bytes | None = None,
+    shown: str = "",
 ) -> Accepted | Rejected:
     """Return the object that an answer is, or why it must not be used; raises nothing for any answer.
 
-    `max_tokens` is the cap that was asked with: an answer that reaches it counts as cut. `transport="text"`
-    accepts any text as an empty object. `schema_json` saves spelling the schema again
-    (`LLMEnvelope.output_schema_json`). Without `parser` the record names the one that the transport belongs to.
+    `schema` is a JSON Schema or a pydantic model, whose own validators then run last; `Accepted.instance` is its
+    instance. `max_tokens` is the cap that was asked with: an answer that reaches it counts as cut.
+    `transport="text"` accepts any text as an empty object. `schema_json` saves spelling the schema again
+    (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an object that is
+    repeated from it beside other text is not the answer. Without `parser` the record names the one that the
+    transport belongs to.
     """
+    making = None if isinstance(schema, Mapping) else _Making(schema, check)
     answer = Answer(
         response=response,
-        schema=schema,
+        schema=schema if isinstance(schema, Mapping) else {},
         schema_json=schema_json,
         policy=policy,
-        check=check,
+        check=making or check,
         max_tokens=max_tokens,
         parser=parser or _PARSER_OF[transport],
         model=model or response.model,
         transport=transport,
+        shown=shown,
     )
     try:
-        accepted = parse(answer)
+        accepted = parse(answer if making is None else replace(answer, schema=schema_of(making.model)))
     except ParserException as e:
         return _rejected(answer, e)
+    except UnreadableError as e:  # a model that has no JSON Schema
+        return _rejected(answer, ParserException(answer.parser, answer.model, e.stage, "", e))
     log.debug("answer_accepted", parser_type=answer.parser, model=answer.model)
-    return accepted
+    return accepted if making is None else replace(accepted, instance=making.made.get(accepted.text))
+
+
+class _Making:
+    """A pydantic model's own validators as a check, with the instances that they let through, by text."""
+
+    def __init__(self, model: type[BaseModel], then: SemanticCheck | None) -> None:
+        self.model = model
+        self.made: dict[str, BaseModel] = {}
+        self._then = then
+
+    def __call__(self, text: str) -> Sequence[Violation]:
+        self.made[text] = self.model.model_validate_json(text)
+        return self._then(text) if self._then else ()
 
 
 def read_answer(
@@ -85,6 +108,7 @@ def read_answer(
         model=envelope.model,
         transport=request.transport,
         schema_json=envelope.output_schema_json,
+        shown=request.user,
     )
 
 
@@ -171,9 +195,9 @@ def _rejected(answer: Answer, e: ParserException) -> Rejected:
     )
     trace = answer.trace(
         e.stage,
-        decode="none" if e.stage in _BEFORE_DECODING else "strict",
-        fixes=e.fixes,
+        decode="none" if e.stage in _BEFORE_DECODING else answer.policy.decode,
         errors=e.errors,
+        **e.changes,
         semantic_check=answer.check_name if e.stage is Stage.SEMANTIC else "",
     )
     return Rejected(to_failure(e), e.errors, candidate, trace)

@@ -16,12 +16,25 @@ _NAMED_RULES = 3
 
 
 class UnreadableError(ValueError):
-    """A text or a value breaks rules: `stage` says at which step, `violations` which rules."""
+    """A text or a value breaks rules: `stage` says at which step, `violations` which rules.
 
-    def __init__(self, stage: Stage, violations: Sequence[Violation], *, fixes: Sequence[Fix] = ()) -> None:
+    `fixes`, `coercions` and `patches` are what was changed before.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        violations: Sequence[Violation],
+        *,
+        fixes: Sequence[Fix] = (),
+        coercions: Sequence[Fix] = (),
+        patches: Sequence[Fix] = (),
+    ) -> None:
         self.stage = stage
         self.violations = tuple(violations)
         self.fixes = tuple(fixes)
+        self.coercions = tuple(coercions)
+        self.patches = tuple(patches)
         super().__init__("; ".join(f"{v.path}: {v.message}" for v in self.violations[:_NAMED_RULES]))
 
 
@@ -45,9 +58,11 @@ class ParserException(TradingError):
         return self.error.violations if isinstance(self.error, UnreadableError) else ()
 
     @property
-    def fixes(self) -> tuple[Fix, ...]:
-        """What was changed before reading failed."""
-        return self.error.fixes if isinstance(self.error, UnreadableError) else ()
+    def changes(self) -> dict[str, tuple[Fix, ...]]:
+        """What was changed before reading failed: `fixes`, `coercions` and `patches`."""
+        if not isinstance(self.error, UnreadableError):
+            return {}
+        return {name: getattr(self.error, name) for name in ("fixes", "coercions", "patches")}
 
 
 def to_failure(e: ParserException) -> FailureReason:

@@ -15,7 +15,8 @@ from agentic_trading.structured.semantic import SemanticCheck
 class StructuredLogProbsParser:
     """Ask with a schema that the provider enforces; hold the answer against the original one all the same.
 
-    A schema that has no enforceable form is told in words instead, and the request's transport says so. An object
+    The schema is that of the answer, or of the one tool whose input is the answer. One that has no enforceable form,
+    or too large a one for the provider, is told in words instead, and the request's transport says so. An object
     that the provider parsed already is used directly, else the text is read; logprobs go into the trace.
     """
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from agentic_trading.llm.failure import FailureReason
 from agentic_trading.llm.reading import AttemptTrace, Violation
 
@@ -12,12 +14,14 @@ class Accepted:
     """An answer that keeps every rule.
 
     Numbers of `value` are int and Decimal, digit for digit as in the answer; `text` is the same object as JSON
-    (for plain text: `value` is empty, `text` the answer).
+    (for plain text: `value` is empty, `text` the answer). `instance` is that of the pydantic model that was given
+    as the schema.
     """
 
     value: dict[str, Any]
     text: str
     trace: AttemptTrace
+    instance: BaseModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from agentic_trading.structured.native import StructuredLogProbsParser
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.prompted import InstructorParser
 from agentic_trading.structured.semantic import SemanticCheck
+from agentic_trading.structured.transport import choice_for
 
 log = structlog.get_logger()
 
@@ -44,10 +45,18 @@ _PROMPTED = InstructorParser()
 
 
 def select(capability: Capability, envelope: LLMEnvelope) -> OutputParser:
-    """Return the parser of a model: the native one where the model takes a schema."""
-    facts = {"model": capability.model, "envelope_id": envelope.envelope_id}
-    if capability.native_schema:
-        log.debug("Selected StructuredLogProbsParser", **facts)
-        return _NATIVE
-    log.debug("Selected InstructorParser", **facts)
-    return _PROMPTED
+    """Return the parser of a model: the native one where the model takes a schema, for its answer or for a tool.
+
+    The log says by which transport the envelope is asked, and why each better one was passed over.
+    """
+    enforces = capability.native_schema or capability.strict_tool
+    parser = _NATIVE if enforces else _PROMPTED
+    choice = choice_for(envelope, capability)
+    log.debug(
+        "Selected StructuredLogProbsParser" if enforces else "Selected InstructorParser",
+        model=capability.model,
+        envelope_id=envelope.envelope_id,
+        transport=choice.transport,
+        passed_over=choice.passed_over,
+    )
+    return parser

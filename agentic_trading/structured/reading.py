@@ -3,13 +3,13 @@
 import json
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, Never
+from typing import Any, Never
 
 import orjson
 
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.reading import Fix, Stage, Violation
-from agentic_trading.structured.errors import ParserException, UnreadableError
+from agentic_trading.structured.errors import UnreadableError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 128
@@ -20,28 +20,16 @@ _LARGEST_EXPONENT = 308  # with one more digit before or behind the point a doub
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A JSON document, and what had to be left out to give it one meaning."""
+    """A JSON document, and what had to be left out to give it one meaning; `text` is then what is left."""
 
     value: Any
     fixes: tuple[Fix, ...] = ()
-
-
-def read_json(text: str, *, mode: Literal["strict"] = "strict") -> Any:
-    """Return the JSON document that `text` is, with numbers as int and Decimal.
-
-    `strict`: the whole text but for white space around is one document. A repeated key with different values,
-    NaN, Infinity, a number beyond a double's range, a lone surrogate, more than 1 MiB and more than 128 levels are
-    refused. Raises `ParserException` and nothing else.
-    """
-    try:
-        return decode(text).value
-    except UnreadableError as e:
-        raise ParserException(f"read_json({mode})", "", e.stage, text, e) from e
+    text: str = ""
 
 
 def decode(text: str) -> Decoded:
     """Decode strict JSON; raises `UnreadableError` with stage `json_parse` or `ambiguous`."""
-    _check_size(text)
+    check_size(text)
     try:
         rounded = orjson.loads(text)  # a second opinion: refuses what the exact decoder lets through
     except orjson.JSONDecodeError as e:
@@ -56,7 +44,22 @@ def decode(text: str) -> Decoded:
         return _merged(text)
 
 
-def _check_size(text: str) -> None:
+def decode_at(text: str, start: int) -> tuple[Decoded, int] | None:
+    """Return the strict document that begins at `start` and where it ends, or None if there is none without a fault."""
+    try:
+        value, end = _EXACT.raw_decode(text, start)
+        rounded = orjson.loads(text[start:end])
+    except (ValueError, RecursionError, _RepeatedKeyError, UnreadableError):
+        return None
+    try:
+        _check_depth(rounded)
+    except UnreadableError:
+        return None
+    return Decoded(value), end
+
+
+def check_size(text: str) -> None:
+    """Raise `UnreadableError` (`json_parse`) for a text of more than 1 MiB in UTF-8."""
     size = len(text)
     if size <= MAX_BYTES and not text.isascii():
         size = len(text.encode("utf-8", "surrogatepass"))
@@ -120,7 +123,8 @@ _PAIRS = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=_number)
 def _merged(text: str) -> Decoded:
     """Decode a document with repeated keys: equal values are kept once, different ones refused."""
     fixes: list[Fix] = []
-    return Decoded(_merge(_PAIRS.decode(text), "$", fixes), tuple(fixes))
+    value = _merge(_PAIRS.decode(text), "$", fixes)
+    return Decoded(value, tuple(fixes), exact_bytes(value).decode())
 
 
 def _merge(node: Any, path: str, fixes: list[Fix]) -> Any:

@@ -1,20 +1,18 @@
-"""What is shown of a JSON Schema: to a model in words, to a provider that holds its answer to it."""
+"""What is asked of a model: a sound JSON Schema without noise, its properties in the order to be written in."""
 
-import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 import orjson
 
-from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.plain import SpelledObject
 from agentic_trading.structured.check import compiled
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.sentinel import with_sentinel
 
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = (
     "items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
     "not", "if", "then", "else", "contains", "propertyNames",
@@ -30,57 +28,21 @@ _NOISE = frozenset({
     "readOnly",
     "writeOnly",
 })
-# What constrained decoders hold an answer to; every other keyword is told in words and checked here.
-_ENFORCED = frozenset(
-    {"type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "definitions",
-     "description", "additionalProperties"}
-)  # fmt: skip
-# What a grammar engine holds besides (LLGuidance, found by running: docs/decisions/0011-local-model.md).
-_BOUNDS = frozenset(
-    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
-     "minItems", "maxItems"}
-)  # fmt: skip
-_NO_GRAMMAR = re.compile(
-    r"\(\?(?!:)|\\[bB1-9]"
-)  # look-around, flags, word borders and back references in a pattern
-_WITHOUT_STRICT_FORM = frozenset(
-    {"patternProperties", "prefixItems", "unevaluatedProperties", "unevaluatedItems", "additionalItems",
-     "dependentSchemas", "if", "not"}
-)  # fmt: skip
-_LOCAL = ("#/$defs/", "#/definitions/")
 
 Schema = dict[str, Any]
 
 
 @lru_cache(maxsize=256)
 def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
-    """Return the schema as a prompt tells it: compact, without noise, properties in the order to be written in.
+    """Return the schema as compact JSON: without noise, properties in the order to be written in.
 
     A broken schema is told as it is: no answer will be accepted.
     """
-    schema = _asked(schema_json, sentinel=sentinel)
+    schema = asked(schema_json, sentinel=sentinel)
     return schema_json.decode() if schema is None else orjson.dumps(schema).decode()
 
 
-@lru_cache(maxsize=256)
-def strict_schema(schema_json: bytes, *, sentinel: bool, bounds: bool = False) -> SpelledObject | None:
-    """Return the form that providers enforce, or None where the schema has no such form.
-
-    Objects are closed, `oneOf` is `anyOf`, and what is not enforced stands in the description: formats, and bounds,
-    lengths and patterns unless `bounds` says that the provider holds them as well. There is no such form for open
-    maps, tuples, conditions and recursion, and none for a broken schema.
-    Do not change the result: it is shared.
-    """
-    schema = _asked(schema_json, sentinel=sentinel)
-    if schema is None or schema.get("type") != "object":
-        return None
-    if not all(map(_is_closed, _nested(schema))) or _is_recursive(schema):
-        return None
-    strict = _strict(schema, _ENFORCED | _BOUNDS if bounds else _ENFORCED)
-    return SpelledObject(strict, canonical_bytes(strict))
-
-
-def _asked(schema_json: bytes, *, sentinel: bool) -> Schema | None:
+def asked(schema_json: bytes, *, sentinel: bool) -> Schema | None:
     """Return what is asked for, or None if the schema is broken: what follows relies on a sound one."""
     try:
         schema: Schema = compiled(schema_json).schema
@@ -90,7 +52,25 @@ def _asked(schema_json: bytes, *, sentinel: bool) -> Schema | None:
     return with_sentinel(ordered) if sentinel else ordered
 
 
-def _children_changed(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+def children(schema: Schema) -> Iterator[tuple[str, Any]]:
+    """Yield each schema directly inside `schema` with its place, a JSON pointer from there; some are true or false."""
+    for keyword, held in schema.items():
+        for step, child in _inside(keyword, held):
+            if isinstance(child, dict | bool):  # `dependencies` holds names as well
+                yield f"/{keyword}{step}", child
+
+
+def nested(schema: Schema, place: str = "#") -> Iterator[tuple[str, Any]]:
+    """Yield `schema` and every schema inside it, each with its place; definitions come last."""
+    yield place, schema
+    if not isinstance(schema, dict):
+        return
+    inside = list(children(schema))
+    for step, child in sorted(inside, key=lambda found: found[0].startswith(("/$defs/", "/definitions/"))):
+        yield from nested(child, place + step)
+
+
+def children_changed(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """Return `schema` with `change` made to each schema directly inside it; names and data are left alone."""
 
     def changed(child: Any) -> Any:
@@ -104,91 +84,54 @@ def _children_changed(schema: Schema, change: Callable[[Schema], Schema]) -> Sch
         if isinstance(schema.get(keyword), list):
             result[keyword] = [changed(child) for child in schema[keyword]]
     for keyword in _SINGLE:
-        if keyword in schema:
+        if isinstance(schema.get(keyword), dict):
             result[keyword] = changed(schema[keyword])
     return result
 
 
-def _nested(schema: Schema) -> Iterator[Schema]:
-    """Yield `schema` and every schema inside it."""
-    inside: list[Schema] = []
+def referred(root: Schema, reference: str) -> Any:
+    """Return what `reference` (`#` or `#/…`) points at in `root`; raises `LookupError` if it leads elsewhere."""
+    if reference != "#" and not reference.startswith("#/"):
+        raise LookupError(reference)
+    node: Any = root
+    for step in unquote(reference).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, list) and name.isdecimal():
+            node = node[int(name)]
+        elif isinstance(node, dict):
+            node = node[name]
+        else:
+            raise LookupError(reference)
+    return node
 
-    def note(child: Schema) -> Schema:
-        inside.append(child)
-        return child
 
-    _children_changed(schema, note)
-    yield schema
-    for child in inside:
-        yield from _nested(child)
+def kinds(schema: Schema) -> list[str]:
+    """Return the types that `schema` names, none if it names none."""
+    named = schema.get("type", [])
+    return [named] if isinstance(named, str) else list(named)
+
+
+def _inside(keyword: str, held: Any) -> Iterator[tuple[str, Any]]:
+    if keyword in _NAMED and isinstance(held, dict):
+        for name, child in held.items():
+            yield f"/{name.replace('~', '~0').replace('/', '~1')}", child
+    elif keyword in _LISTED and isinstance(held, list):
+        for place, child in enumerate(held):
+            yield f"/{place}", child
+    elif keyword in _SINGLE:
+        yield "", held
 
 
 def _without_noise(schema: Schema) -> Schema:
     kept = {keyword: value for keyword, value in schema.items() if keyword not in _NOISE}
-    return _children_changed(kept, _without_noise)
+    return children_changed(kept, _without_noise)
 
 
 def _in_order(schema: Schema) -> Schema:
     """Put properties in the order of `required`: an answer is written in the order in which it is asked for."""
-    ordered = _children_changed(schema, _in_order)
+    ordered = children_changed(schema, _in_order)
     properties = ordered.get("properties")
     if isinstance(properties, dict):
         first = [name for name in ordered.get("required", []) if name in properties]
         ordered["properties"] = {name: properties[name] for name in dict.fromkeys([*first, *properties])}
     return ordered
-
-
-def _is_closed(schema: Schema) -> bool:
-    if not _WITHOUT_STRICT_FORM.isdisjoint(schema):
-        return False
-    if "$ref" in schema:
-        return str(schema["$ref"]).startswith(_LOCAL)
-    kinds = _kinds(schema)
-    if "object" in kinds and not (
-        "properties" in schema and schema.get("additionalProperties", False) is False
-    ):
-        return False
-    if "array" in kinds and not isinstance(schema.get("items"), dict):
-        return False
-    return not {"type", "enum", "const", "anyOf", "oneOf", "allOf"}.isdisjoint(schema)
-
-
-def _kinds(schema: Schema) -> list[str]:
-    kinds = schema.get("type", [])
-    return [kinds] if isinstance(kinds, str) else kinds
-
-
-def _is_recursive(schema: Schema) -> bool:
-    named = {**schema.get("definitions", {}), **schema.get("$defs", {})}
-    uses = {
-        name: {_target(inner) for inner in _nested(child) if "$ref" in inner} for name, child in named.items()
-    }
-    while uses:
-        harmless = [name for name, used in uses.items() if used.isdisjoint(uses)]
-        if not harmless:
-            return True
-        for name in harmless:
-            del uses[name]
-    return False
-
-
-def _target(schema: Schema) -> str:
-    return str(schema["$ref"]).rpartition("/")[2]
-
-
-def _strict(schema: Schema, enforced: frozenset[str]) -> Schema:
-    strict = _children_changed(schema, lambda child: _strict(child, enforced))
-    if "oneOf" in strict:
-        strict["anyOf"] = [*strict.get("anyOf", []), *strict.pop("oneOf")]
-    told = [
-        f"{keyword}: {orjson.dumps(strict.pop(keyword)).decode()}"
-        for keyword in [*strict]
-        if keyword not in enforced or (keyword == "pattern" and _NO_GRAMMAR.search(strict[keyword]))
-    ]
-    if told:
-        strict["description"] = " ".join(
-            filter(None, [strict.get("description", ""), f"({', '.join(told)})"])
-        )
-    if "object" in _kinds(strict):
-        strict["additionalProperties"] = False
-    return strict

@@ -47,8 +47,8 @@ from agentic_trading.worker.turn import (
     next_turn,
 )
 
-READ_AT_ONCE_CHARS = 64 * 1024
-"""Answers up to this length are read on the loop, which takes about a millisecond; longer ones in a thread."""
+READ_AT_ONCE_CHARS = 8 * 1024
+"""Answers up to this length are read on the loop, which takes about a millisecond if they are broken; longer ones in a thread."""
 
 MOST_TOKENS = 10**9
 """No call uses more: a report of more is none, and what it would cost passes what a log can count."""

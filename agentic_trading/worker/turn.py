@@ -86,11 +86,11 @@ def next_turn(turn: Turn, attempted: Attempted, capability: Capability, *, now: 
 
 
 def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:
-    """Whether the provider refused the schema that `request` was sent with, so that telling it in words is left."""
+    """Whether the provider refused the form that `request` asked for, so that telling it in words is left."""
     return (
         isinstance(attempted, Unanswered)
         and attempted.failed.kind is FailureKind.SCHEMA_REFUSED
-        and request.response_schema is not None
+        and request.transport not in {"prompted", "text"}
     )
 
 

@@ -4,19 +4,22 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
+import structlog
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import interaction_message
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, INTERACTIONS, Topic
 from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.llm import FailureKind, LLMInteraction, NoDecision
+from agentic_trading.llm import FailureKind, LLMInteraction, NoDecision, Stage
+from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.scripted import ScriptedProvider
 from tests.build import event, interaction
-from tests.gateway import GOOD, START, MemoryGateway, asking, gateway
+from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway
 
 
 @asynccontextmanager
@@ -150,3 +153,133 @@ async def test_an_answer_that_cannot_be_read_is_no_decision_and_disturbs_no_othe
     assert answer.reason.category is FailureKind.UNDELIVERABLE
     assert "cannot be read" in answer.reason.description
     assert isinstance(second.result(), LLMInteraction)
+
+
+async def test_a_structured_outcome_holds_the_object_and_every_attempt() -> None:
+    desk = gateway(["no json", GOOD])
+    envelope = asking().build()
+
+    async with client_of(desk) as client:
+        outcome = await client.ask_structured(envelope)
+
+    assert (outcome.ok, outcome.json) == (True, {"action": "buy", "size": Decimal("1.50")})
+    assert outcome.json_text == GOOD
+    assert outcome.is_complete
+    assert [attempt.trace and attempt.trace.verdict for attempt in outcome.attempts] == [
+        Stage.JSON_PARSE,
+        Stage.DONE,
+    ]
+    made = await attempts(desk, envelope)
+    assert outcome.usage.cost_nusd == sum(one.result.cost_nusd for one in made)
+    assert outcome.usage.output_tokens == sum(one.result.output_tokens for one in made)
+
+
+async def test_a_failed_call_is_an_outcome_with_its_stage_and_all_that_it_used() -> None:
+    desk = gateway(["no json", '{"action":"buy","size":99}', '{"action":"hold","size":1}'])
+
+    async with client_of(desk) as client:
+        outcome = await client.ask_structured(asking("planning").build())
+
+    assert (outcome.ok, outcome.json, outcome.json_text) == (False, None, "")
+    assert outcome.error
+    assert (outcome.error.category, outcome.stage) == (FailureKind.PARSING_ERROR, Stage.SCHEMA_VALIDATION)
+    assert [attempt.number for attempt in outcome.attempts] == [1, 2, 3]
+    assert outcome.usage.output_tokens == sum(attempt.usage.output_tokens for attempt in outcome.attempts)
+
+
+async def test_an_answered_envelope_that_is_asked_again_tells_its_last_attempt_only() -> None:
+    desk = gateway(["no json", GOOD])
+    envelope = asking().build()
+
+    async with client_of(desk) as client:
+        first = await client.ask_structured(envelope)
+        again = await client.ask_structured(envelope)
+
+    assert (again.ok, again.json, again.json_text) == (first.ok, first.json, first.json_text)
+    assert [attempt.number for attempt in again.attempts] == [2]
+    assert (first.is_complete, again.is_complete) == (True, False)
+
+
+async def test_outcomes_of_calls_under_way_at_once_keep_their_own_attempts() -> None:
+    def of_its_own(request: ModelRequest) -> str:
+        return (
+            "no json"
+            if request.attempt == 1
+            else f'{{"action":"buy","size":{request.envelope.context["n"]}}}'
+        )
+
+    desk = gateway(of_its_own, workers=8)
+
+    async with client_of(desk) as client, asyncio.TaskGroup() as group:
+        asked = [group.create_task(client.ask_structured(asking(n=n).build())) for n in range(5)]
+
+    outcomes = [task.result() for task in asked]
+    assert [outcome.json and outcome.json["size"] for outcome in outcomes] == list(range(5))
+    assert all(len(outcome.attempts) == 2 and outcome.is_complete for outcome in outcomes)
+
+
+async def test_a_call_without_an_answer_is_an_outcome_with_the_attempts_heard() -> None:
+    envelope = asking().build()
+    broker = MemoryBroker()
+
+    async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
+        plain = group.create_task(client.ask(envelope))
+        asked = group.create_task(client.ask_structured(envelope))
+        await asyncio.sleep(0)
+        await broker.publish(INTERACTIONS, interaction_message(interaction(envelope=envelope), final=False))
+        dead = Message(
+            "k", b"no letter", interaction_message(interaction(envelope=envelope), final=True).headers
+        )
+        await broker.publish(DEAD_LETTERS, dead)
+
+    assert isinstance(plain.result(), NoDecision)
+    outcome = asked.result()
+    assert (outcome.ok, outcome.json, outcome.stage) == (False, None, None)
+    assert outcome.error
+    assert outcome.error.category is FailureKind.UNDELIVERABLE
+    assert (len(outcome.attempts), outcome.usage.output_tokens) == (1, 20)
+
+
+async def test_a_call_that_no_worker_takes_is_an_outcome_without_attempts() -> None:
+    async with GatewayClient(MemoryBroker(), reply_timeout_s=0.01) as client:
+        outcome = await client.ask_structured(asking().build())
+
+    assert (outcome.ok, outcome.attempts) == (False, ())
+    assert outcome.error
+    assert "within 0.01 s" in outcome.error.description
+
+
+async def test_an_earlier_attempt_that_cannot_be_read_is_missed_and_the_call_goes_on() -> None:
+    envelope = asking().build()
+    headers = interaction_message(interaction(envelope=envelope), final=False).headers
+    last = interaction(envelope=envelope, attempt_number=2)
+    broker = MemoryBroker()
+
+    with structlog.testing.capture_logs() as logs:
+        async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
+            plain = group.create_task(client.ask(envelope))
+            asked = group.create_task(client.ask_structured(envelope))
+            await asyncio.sleep(0)
+            await broker.publish(INTERACTIONS, Message("k", b"no attempt", headers))
+            await broker.publish(INTERACTIONS, interaction_message(last, final=True))
+
+    assert isinstance(plain.result(), LLMInteraction)
+    assert (asked.result().ok, asked.result().is_complete) == (True, False)
+    assert [(line["event"], line["envelope_id"]) for line in logs] == [
+        ("attempt_unreadable", envelope.envelope_id)
+    ]
+
+
+async def test_attempts_at_another_envelope_of_the_same_id_are_not_taken_for_ones_own() -> None:
+    mine = asking().build()
+    other = mine.model_copy(update={"instructions": "Advise otherwise."})
+    broker = MemoryBroker()
+
+    async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
+        asked = group.create_task(client.ask_structured(mine))
+        await asyncio.sleep(0)
+        await broker.publish(INTERACTIONS, interaction_message(interaction(envelope=other), final=False))
+        good = interaction(envelope=mine, attempt_number=1, raw_output=GOOD)
+        await broker.publish(INTERACTIONS, interaction_message(good, final=True))
+
+    assert [attempt.interaction_id for attempt in asked.result().attempts] == [good.interaction_id]

@@ -1,6 +1,7 @@
 """The table of models: what stands in it, how it is extended, how a bad row is named."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import LLMError, UnknownModelError
 from agentic_trading.llm.presets import PRESETS
 from agentic_trading.llm.table import TableError
+from agentic_trading.structured.transport import choice_for
+from tests.build import envelope
+from tests.structured.asking import ANSWER
 
 ROW: dict[str, Any] = {
     "provider": "scripted",
@@ -66,6 +70,30 @@ def test_a_model_of_today_takes_a_schema_but_no_temperature_no_budget_and_no_for
     assert "high" in found.effort
 
 
+def test_the_limits_of_a_strict_schema_are_those_that_a_provider_names(packaged: Capabilities) -> None:
+    limits = {row.provider: (row.most_optional, row.most_unions) for row in packaged}
+
+    assert limits.pop(LLMProvider.ANTHROPIC) == (24, 16)
+    assert set(limits.values()) == {(None, None)}
+
+
+def test_the_ways_to_ask_are_named_in_the_order_in_which_they_are_chosen(packaged: Capabilities) -> None:
+    easy = envelope(expected_output_schema=ANSWER)
+
+    assert packaged.of(LLMProvider.SCRIPTED, "scripted-1").transports == (
+        "native_schema",
+        "strict_tool",
+        "json_mode",
+        "prompted",
+    )
+    for row in packaged:
+        for offered in product((True, False), repeat=3):
+            less = row.model_copy(
+                update=dict(zip(("native_schema", "strict_tool", "json_mode"), offered, strict=True))
+            )
+            assert choice_for(easy, less).transport == less.transports[0]
+
+
 def test_the_seeds_model_takes_a_temperature_and_retires(packaged: Capabilities) -> None:
     found = packaged.of(LLMProvider.ANTHROPIC, "claude-sonnet-4-5-20250929")
 
@@ -105,6 +133,7 @@ def test_a_file_adds_rows_and_replaces_known_ones(tmp_path: Path) -> None:
     ("change", "field"),
     [
         ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"most_optional": -1}, "most_optional"),
         ({"provider": "nobody"}, "provider"),
         ({"thinking": ["sometimes"]}, "thinking.0"),
         ({"samplings": True}, "samplings"),
@@ -175,3 +204,4 @@ def test_a_row_says_no_more_than_it_must() -> None:
 
     assert (row.thinking, row.effort, row.served_as, row.training_cutoff) == ((), (), (), None)
     assert (row.forced_tool, row.logprobs, row.min_bytes_per_token) == (False, False, 1)
+    assert (row.most_optional, row.most_unions, row.transports) == (None, None, ("prompted",))

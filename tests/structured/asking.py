@@ -1,5 +1,6 @@
 """Builders for tests: what a model takes, and the request that is made of an envelope."""
 
+import re
 from typing import Any
 
 from agentic_trading.llm.capability import Capability
@@ -71,3 +72,8 @@ def request(takes: Capability | None = None, **changes: Any) -> ModelRequest:
     model = takes or capability()
     wanted = asked(**changes)
     return select(model, wanted).request(wanted, model, attempt=1, answer=1)
+
+
+def blocks(text: str) -> list[str]:
+    """Return what stands in the fences of a message."""
+    return re.findall(r"^```json\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)

@@ -1,6 +1,7 @@
-"""A value is held against its original schema, and what is wrong is said so that a model can act on it."""
+"""A value is held against its original schema, in every draft and in bounded time."""
 
 import math
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from agentic_trading.llm.reading import Stage, Violation
 from agentic_trading.structured import ParserException, validate
-from agentic_trading.structured.check import MAX_VIOLATIONS, compiled
+from agentic_trading.structured.check import MAX_VIOLATIONS, compiled, spelled, violations
 from tests.structured.asking import ORDER
 
 
@@ -28,121 +29,17 @@ def test_a_valid_value_breaks_nothing() -> None:
 
 
 def test_every_broken_rule_is_named_with_its_path() -> None:
-    violations = validate(
+    told = validate(
         {"side": "HOLD", "qty": Decimal(11), "legs": [1, Decimal("2.5"), 3, 4], "veto": True}, ORDER
     )
 
-    assert {(v.path, v.keyword) for v in violations} == {
+    assert {(v.path, v.keyword) for v in told} == {
         ("$.side", "enum"),
         ("$.qty", "maximum"),
         ("$.legs[1]", "type"),
         ("$.legs", "maxItems"),
         ("$.veto", "additionalProperties"),
     }
-
-
-def test_a_missing_property_is_named_by_its_own_path() -> None:
-    (violation,) = validate({"side": "BUY"}, ORDER)
-
-    assert (violation.path, violation.keyword, violation.actual) == ("$.qty", "required", None)
-
-
-def test_an_undeclared_property_is_shown_the_declared_ones_and_the_nearest() -> None:
-    (violation,) = validate({"side": "BUY", "qty": 1, "leg": []}, ORDER)
-
-    assert violation.path == "$.leg"
-    assert violation.allowed == ["legs", "qty", "side"]
-    assert violation.suggestion == "legs"
-
-
-@pytest.mark.parametrize(
-    ("value", "schema", "allowed", "suggestion"),
-    [
-        ("BUYY", {"enum": ["BUY", "SELL"]}, ["BUY", "SELL"], "BUY"),
-        ("sell", {"enum": ["BUY", "SELL"]}, ["BUY", "SELL"], "SELL"),
-        ("nothing like it", {"enum": ["BUY", "SELL"]}, ["BUY", "SELL"], None),
-        (7, {"enum": [1, 2.5, 10]}, [1, 2.5, 10], 10),
-        (7, {"enum": ["a", None]}, ["a", None], None),
-        (True, {"enum": [1, 2]}, [1, 2], None),
-        (Decimal("0.1"), {"const": "x"}, ["x"], "x"),
-        (Decimal(-1), {"minimum": 0}, ">= 0", 0),
-        (Decimal("1.5"), {"maximum": 1.25}, "<= 1.25", 1.25),
-        (0, {"exclusiveMinimum": 0}, "> 0", None),
-        (10, {"exclusiveMaximum": 10}, "< 10", None),
-        (Decimal("0.013"), {"multipleOf": 0.01}, "multiples of 0.01", 0.01),
-        ("a", {"minLength": 2}, "at least 2 characters", None),
-        ("abc", {"maxLength": 2}, "at most 2 characters", None),
-        ([], {"minItems": 1}, "at least 1 items", None),
-        ({}, {"minProperties": 1}, "at least 1 properties", None),
-    ],
-)
-def test_what_would_pass_is_said_and_the_nearest_of_it(
-    value: Any, schema: dict[str, Any], allowed: Any, suggestion: Any
-) -> None:
-    violation = only(value, **schema)
-
-    assert (violation.allowed, violation.suggestion) == (allowed, suggestion)
-
-
-@pytest.mark.parametrize(
-    ("value", "schema", "expected"),
-    [
-        ("5", {"type": ["integer", "null"]}, "integer or null"),
-        ("yesterday", {"type": "string", "format": "date-time"}, "date-time"),
-        ("12,5", {"pattern": "^[0-9.]+$"}, "^[0-9.]+$"),
-        ([1, 1], {"uniqueItems": True}, None),
-    ],
-)
-def test_what_was_expected_is_said(value: Any, schema: dict[str, Any], expected: str | None) -> None:
-    assert only(value, **schema).expected == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (Decimal("2.5"), 2.5),
-        (Decimal("0.1234567890123456789"), "0.1234567890123456789"),
-        (10**30, "1" + "0" * 30),
-        (None, None),
-        ({"a": 1}, "an object with 1 properties"),
-        ([1, 2], "an array of 2 items"),
-        ("y" * 300, "y" * 200 + "…"),
-        ((1,), "(1,)"),
-    ],
-)
-def test_what_was_there_is_shown_short_and_reads_back_from_a_log(value: Any, shown: Any) -> None:
-    violation = only(value, enum=["x"])
-
-    assert violation.actual == shown
-    assert Violation.model_validate_json(violation.model_dump_json()) == violation
-
-
-def test_where_one_branch_is_meant_its_own_errors_are_given() -> None:
-    plan = {"type": "object", "properties": {"stop": {"type": "string"}}, "required": ["stop"]}
-
-    assert [v.path for v in found({}, anyOf=[plan, {"type": "null"}])] == ["$.x.stop"]
-    assert [v.path for v in found({"stop": 1}, oneOf=[plan, {"type": "null"}])] == ["$.x.stop"]
-
-
-def test_where_no_branch_or_several_are_meant_the_choice_is_at_fault() -> None:
-    branches = [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]
-
-    assert only({}, anyOf=branches).keyword == "anyOf"
-    assert only(3, anyOf=branches).keyword == "anyOf"
-    assert only(3, oneOf=[{"type": "integer"}, {"type": "number"}]).keyword == "oneOf"
-
-
-def test_properties_of_a_referred_schema_are_known() -> None:
-    leg = {"type": "object", "properties": {"qty": {}}, "additionalProperties": False}
-    schema = {"$defs": {"leg": leg}, "properties": {"x": {"$ref": "#/$defs/leg"}}}
-
-    assert validate({"x": {"quantity": 1}}, schema)[0].allowed == ["qty"]
-
-
-def test_unevaluated_properties_have_no_list_of_names_where_none_stands_beside_them() -> None:
-    violation = only({"b": 1}, allOf=[{"properties": {"a": {}}}], unevaluatedProperties=False)
-
-    assert (violation.path, violation.allowed) == ("$.x.b", None)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, Decimal("NaN"), Decimal("Infinity")])
@@ -166,11 +63,63 @@ def test_ticks_are_exact() -> None:
     assert found(Decimal("0.015"), multipleOf=0.01)
 
 
-def test_more_violations_than_a_reader_needs_are_counted() -> None:
-    violations = found(["x"] * 100, type="array", items={"type": "integer"})
+@pytest.mark.parametrize(
+    ("value", "path", "words"),
+    [
+        ("\ud800", "$.x", "lone surrogate"),
+        ({"\ud800": 1}, "$.x", "is not text"),
+        ({1: 2}, "$.x", "is not text"),
+        ({1, 2}, "$.x", "a set is not a JSON value"),
+        ([b"x"], "$.x[0]", "a bytes is not a JSON value"),
+        (object(), "$.x", "not a JSON value"),
+        (10**400, "$.x", "beyond the range of a double"),
+        (Decimal("1e400"), "$.x", "not a JSON number"),
+    ],
+)
+def test_what_json_does_not_have_is_a_violation_and_no_error(value: Any, path: str, words: str) -> None:
+    violation = only(value)
 
-    assert len(violations) == MAX_VIOLATIONS + 1
-    assert violations[-1].message == "80 more rules are broken"
+    assert (violation.path, violation.keyword) == (path, "json")
+    assert words in violation.message
+
+
+@pytest.mark.parametrize("value", ["é", "\U0001f600", True, None, (1, 2), 10**300])
+def test_what_json_has_breaks_nothing(value: Any) -> None:
+    assert found(value) == []
+
+
+@pytest.mark.parametrize("key", ["0", "00", "01", "+1", "-1", "", "a b"])
+def test_odd_keys_are_no_error(key: str) -> None:
+    schema = {"additionalProperties": {"additionalProperties": {"type": "integer"}, "required": ["m"]}}
+
+    assert {v.keyword for v in validate({key: {key: "x"}, "b": {}}, schema)} == {"type", "required"}
+    assert validate({"0": {"m": "x"}}, schema)[0].path == '$["0"].m'
+
+
+def test_more_violations_than_a_reader_needs_are_counted() -> None:
+    told = found(["x"] * 100, type="array", items={"type": "integer"})
+
+    assert len(told) == MAX_VIOLATIONS + 1
+    assert told[-1].message == "80 more rules are broken"
+
+
+def test_undeclared_properties_are_counted_too() -> None:
+    told = validate(
+        {f"k{i}": 1 for i in range(20_000)}, {"properties": {"side": {}}, "additionalProperties": False}
+    )
+
+    assert len(told) == MAX_VIOLATIONS + 1
+    assert told[-1].message == f"{20_000 - MAX_VIOLATIONS} more rules are broken"
+
+
+@pytest.mark.timeout(10)
+def test_where_one_error_of_a_large_value_holds_all_others_it_is_not_searched() -> None:
+    items = {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]}
+
+    (violation,) = found(["x"] * 200_000, **items)
+
+    assert (violation.keyword, violation.actual) == ("size", "an object with 1 properties")
+    assert found([1] * 200_000, **items) == []
 
 
 def test_of_a_very_large_value_the_first_violation_is_given() -> None:
@@ -203,9 +152,107 @@ def test_a_schema_is_compiled_once() -> None:
     assert compiled(b'{"type":"object"}') is compiled(b'{"type":"object"}')
 
 
-@pytest.mark.parametrize("draft", ["draft-04", "draft-06", "draft-07"])
-def test_older_drafts_are_understood(draft: str) -> None:
-    schema = {"$schema": f"http://json-schema.org/{draft}/schema#", "properties": {"x": {"type": "integer"}}}
+_DRAFTS = {
+    "4": "http://json-schema.org/draft-04/schema#",
+    "6": "http://json-schema.org/draft-06/schema#",
+    "7": "http://json-schema.org/draft-07/schema#",
+    "2019": "https://json-schema.org/draft/2019-09/schema",
+    "2020": "https://json-schema.org/draft/2020-12/schema",
+}
 
-    assert validate({"x": 1}, schema) == []
-    assert validate({"x": "1"}, schema) != []
+
+def accepts(draft: str, value: Any, **schema: Any) -> bool:
+    """Whether `{"x": value}` fits `schema` in a draft."""
+    whole = {"$schema": _DRAFTS[draft], "properties": {"x": schema}}
+    return validate({"x": value}, whole) == []
+
+
+@pytest.mark.parametrize("draft", _DRAFTS)
+def test_every_draft_is_understood(draft: str) -> None:
+    assert accepts(draft, 1, type="integer")
+    assert not accepts(draft, "1", type="integer")
+    assert not accepts(draft, "yesterday", type="string", format="date-time")
+    assert accepts(draft, "2026-11-20T10:00:00Z", type="string", format="date-time")
+
+
+def test_the_draft_decides_what_a_rule_means() -> None:
+    assert not accepts("4", 0, minimum=0, exclusiveMinimum=True)
+    assert not accepts("6", 0, exclusiveMinimum=0)
+    assert accepts("4", 1, minimum=0, exclusiveMinimum=True)
+
+    assert not accepts("4", Decimal("1.0"), type="integer")
+    assert accepts("6", Decimal("1.0"), type="integer")
+
+    assert accepts("4", 5, const=3)
+    assert not accepts("6", 5, const=3)
+
+    assert accepts("6", 5, **{"if": {"type": "integer"}, "then": {"maximum": 3}})
+    assert not accepts("7", 5, **{"if": {"type": "integer"}, "then": {"maximum": 3}})
+
+    assert accepts("7", {"a": 1}, dependentRequired={"a": ["b"]})
+    assert not accepts("2019", {"a": 1}, dependentRequired={"a": ["b"]})
+
+    assert not accepts("2019", [1, "x"], items=[{}, {"type": "integer"}])
+    assert accepts("2019", [1, "x"], prefixItems=[{}, {"type": "integer"}])
+    assert not accepts("2020", [1, "x"], prefixItems=[{}, {"type": "integer"}])
+
+
+@pytest.mark.parametrize(
+    ("bound", "suggestion"),
+    [({"minimum": 3, "exclusiveMinimum": True}, 4), ({"maximum": 0, "exclusiveMaximum": True}, -1)],
+)
+def test_the_nearest_number_is_told_in_the_oldest_draft_too(bound: dict[str, Any], suggestion: int) -> None:
+    schema = {"$schema": _DRAFTS["4"], "properties": {"x": {"type": "integer", **bound}}}
+
+    (violation,) = validate({"x": 3 if suggestion == 4 else 0}, schema)
+
+    assert violation.suggestion == suggestion
+
+
+def test_a_rule_of_the_wrong_draft_breaks_the_schema() -> None:
+    schema = {"$schema": _DRAFTS["2020"], "properties": {"x": {"minimum": 0, "exclusiveMinimum": True}}}
+
+    with pytest.raises(ParserException) as broken:
+        validate({"x": 1}, schema)
+
+    assert broken.value.stage is Stage.SCHEMA_INVALID
+
+
+def test_a_schema_that_refers_to_itself_is_checked_within_bounds() -> None:
+    tree = {
+        "type": "object",
+        "properties": {"v": {"type": "integer"}, "kids": {"type": "array", "items": {"$ref": "#"}}},
+    }
+    value: dict[str, Any] = {"v": "x"}
+    for _ in range(30):
+        value = {"v": 1, "kids": [value]}
+
+    (violation,) = validate(value, tree)
+
+    assert violation.path == "$" + ".kids[0]" * 30 + ".v"
+
+
+def test_of_a_choice_that_refers_to_itself_a_value_too_deep_is_refused_as_such() -> None:
+    costly = {"properties": {"a": {"$ref": "#"}}, "allOf": [{}] * 200}
+    value: dict[str, Any] = {}
+    for _ in range(20):
+        value = {"a": value}
+
+    assert [v.keyword for v in validate(value, costly)] == ["depth"]
+
+
+def test_an_answer_is_checked_from_deep_within_a_program_too() -> None:
+    tree = {"properties": {"v": {"type": "integer"}, "kid": {"$ref": "#"}}, "$comment": "from deep within"}
+    schema = compiled(spelled(tree))
+    value: dict[str, Any] = {"v": "x"}
+    for _ in range(120):
+        value = {"kid": value}
+
+    def checked(levels: int) -> list[Violation]:
+        return checked(levels - 1) if levels else violations(value, schema)
+
+    depth = 0
+    while sys._getframe(depth).f_back is not None:
+        depth += 1
+
+    assert [v.keyword for v in checked(sys.getrecursionlimit() - depth - 200)] == ["type"]

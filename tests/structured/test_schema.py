@@ -1,12 +1,17 @@
 """A schema is told to a model without noise, and given to a provider in the form that it enforces."""
 
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import jsonschema_rs
 import pytest
+from hypothesis import given
+from pydantic import BaseModel, Field
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.structured.schema import prompt_schema, strict_schema
+from agentic_trading.structured.schema import prompt_schema, referred
+from agentic_trading.structured.strict import strict_problem, strict_schema
+from tests.structured.any_schema import WHOLE
 from tests.structured.asking import ANSWER, ORDER
 
 
@@ -19,6 +24,11 @@ def told(schema: dict[str, Any], *, sentinel: bool = False) -> dict[str, Any]:
 def strict(schema: dict[str, Any], *, sentinel: bool = False) -> Any:
     """Return the schema that a provider enforces."""
     return strict_schema(canonical_bytes(schema), sentinel=sentinel)
+
+
+def problem(schema: dict[str, Any], **limits: int) -> str | None:
+    """Return why a provider with `limits` would not enforce the schema."""
+    return strict_problem(canonical_bytes(schema), sentinel=False, **limits)
 
 
 def of(**schema: Any) -> dict[str, Any]:
@@ -49,11 +59,20 @@ def test_properties_stand_in_the_order_in_which_they_are_required() -> None:
     assert list(schema["properties"]["because"]["properties"]) == ["b", "a"]
 
 
+def test_a_reference_leads_to_a_place_in_the_schema_or_nowhere() -> None:
+    root = {"a": [{"b/c": 5}], "~": 6}
+
+    assert [referred(root, place) for place in ("#", "#/a/0/b~1c", "#/~0", "#/%7E0")] == [root, 5, 6, 6]
+    for place in ("other.v1#/a", "#anchor", "#/a/x", "#/a/9", "#/missing", "#/~0/x"):
+        with pytest.raises(LookupError):
+            referred(root, place)
+
+
 def test_the_sentinel_is_the_last_property_and_required() -> None:
     for schema in (told(ORDER, sentinel=True), strict(ORDER, sentinel=True)):
         assert list(schema["properties"])[-1] == "end"
         assert schema["required"][-1] == "end"
-        assert schema["properties"]["end"] == {"enum": ["ok"]}
+        assert schema["properties"]["end"]["enum"] == ["ok"]
 
 
 def test_a_sentinel_may_stand_alone() -> None:
@@ -118,35 +137,202 @@ def test_references_inside_the_schema_are_kept() -> None:
     assert strict(schema) == schema
 
 
+CLOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+
+
 @pytest.mark.parametrize(
-    "inner",
+    ("inner", "reason"),
     [
-        {"type": "object"},
-        {"type": "object", "additionalProperties": {"type": "number"}},
-        {
-            "type": "object",
-            "properties": {"a": {"type": "string"}},
-            "additionalProperties": {"type": "number"},
-        },
-        {"type": ["object", "null"], "additionalProperties": {"type": "number"}},
-        {"type": "array"},
-        {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "string"}},
-        {"type": "object", "properties": {}, "patternProperties": {"^a": {"type": "string"}}},
-        {"type": "string", "not": {"const": "x"}},
-        {"description": "anything"},
-        {"$ref": "#"},
+        ({"type": "object"}, "#/properties/x: an open object"),
+        ({"type": "object", "additionalProperties": {"type": "number"}}, "#/properties/x: an open object"),
+        ({**CLOSED, "additionalProperties": {"type": "number"}}, "#/properties/x: an open object"),
+        ({"type": ["object", "null"], "additionalProperties": True}, "#/properties/x: an open object"),
+        ({**CLOSED, "required": ["b"]}, "#/properties/x: requires 'b' and does not declare it"),
+        ({"type": "array"}, "#/properties/x: an array of anything"),
+        ({"type": "array", "items": True}, "#/properties/x: items allows anything"),
+        ({"type": "array", "items": {"type": "array"}}, "#/properties/x/items: an array of anything"),
+        (
+            {"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "string"}},
+            "#/properties/x: prefixItems cannot be enforced",
+        ),
+        (
+            {**CLOSED, "patternProperties": {"^a": {"type": "string"}}},
+            "#/properties/x: patternProperties cannot be enforced",
+        ),
+        ({"type": "string", "not": {"const": "x"}}, "#/properties/x: not cannot be enforced"),
+        ({"type": "string", "if": {"const": "x"}, "then": False}, "#/properties/x: if cannot be enforced"),
+        ({"description": "anything"}, "#/properties/x: allows anything"),
+        ({**CLOSED, "properties": {"a": True}}, "#/properties/x: properties/a allows anything"),
+        ({"anyOf": [{"type": "string"}, False]}, "#/properties/x: anyOf/1 allows nothing"),
+        (
+            {"anyOf": [{"type": "string"}], "oneOf": [{"type": "string"}]},
+            "#/properties/x: anyOf beside oneOf cannot be enforced",
+        ),
+        ({"$ref": "#"}, "#/properties/x: refers to '#', not to a definition"),
+        ({"$ref": "#/properties/x/$defs/a", "$defs": {"a": CLOSED}}, "#/properties/x: refers to '#/properties/x/$defs/a', not to a definition"),
     ],
-)
-def test_what_decoders_cannot_hold_has_no_strict_form(inner: dict[str, Any]) -> None:
+)  # fmt: skip
+def test_what_decoders_cannot_hold_has_no_strict_form(inner: dict[str, Any], reason: str) -> None:
     assert strict(of(**inner)) is None
+    assert problem(of(**inner)) == reason
 
 
 def test_recursion_has_no_strict_form() -> None:
     node = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
+    schema = {**of(**{"$ref": "#/$defs/node"}), "$defs": {"node": node}}
 
-    assert strict({**of(**{"$ref": "#/$defs/node"}), "$defs": {"node": node}}) is None
+    assert strict(schema) is None
+    assert problem(schema) == "a definition refers to itself"
+
+
+def test_a_ring_of_definitions_has_no_strict_form_and_a_chain_has() -> None:
+    def link(to: str) -> dict[str, Any]:
+        return {**CLOSED, "properties": {"next": {"$ref": f"#/$defs/{to}"}}}
+
+    both = {**CLOSED, "properties": {"a": {"$ref": "#/$defs/d0"}, "b": {"$ref": "#/$defs/d1"}}}
+    chain = {"both": both} | {f"d{n}": link(f"d{n + 1}") for n in range(50)} | {"d50": {"type": "null"}}
+
+    assert problem({**of(**{"$ref": "#/$defs/d0"}), "$defs": chain}) is None
+    assert problem({**of(**{"$ref": "#/$defs/d0"}), "$defs": {**chain, "d50": link("d0")}}) is not None
 
 
 def test_a_top_that_is_not_plainly_an_object_has_no_strict_form() -> None:
-    assert strict({}) is None
-    assert strict({"anyOf": [ANSWER]}) is None
+    for schema in ({}, {"anyOf": [CLOSED]}, {**ANSWER, "type": ["object", "null"]}):
+        assert strict(schema) is None
+        assert problem(schema) == "#: is not plainly an object"
+
+
+def test_a_broken_schema_is_no_ones_to_enforce() -> None:
+    assert problem({"type": "objekt"}) == "the schema is broken"
+
+
+def test_constants_have_a_type_where_they_have_but_one() -> None:
+    assert strict(of(enum=["a", "b"]))["properties"]["x"] == {"type": "string", "enum": ["a", "b"]}
+    assert strict(of(const=1))["properties"]["x"] == {"type": "integer", "const": 1}
+    assert strict(of(enum=["a", 1]))["properties"]["x"] == {"enum": ["a", 1]}
+    assert strict(of(enum=[["a"]]))["properties"]["x"] == {"enum": [["a"]]}
+
+
+class Market(BaseModel, extra="forbid"):
+    kind: Literal["market"] = "market"
+    qty: int
+
+
+class Limit(BaseModel, extra="forbid"):
+    kind: Literal["limit", "post_only"]
+    px: float
+
+
+class Ticket(BaseModel, extra="forbid"):
+    order: Annotated[Market | Limit, Field(discriminator="kind")]
+    any_market: Market
+
+
+def test_the_branches_of_a_discriminated_union_are_told_apart_by_the_constant_of_a_required_tag() -> None:
+    form = strict(Ticket.model_json_schema())
+
+    assert form["properties"]["order"] == {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {"kind": {"type": "string", "const": "market"}, "qty": {"type": "integer"}},
+                "required": ["qty", "kind"],
+                "additionalProperties": False,
+            },
+            {"$ref": "#/$defs/Limit"},
+        ]
+    }
+    assert form["$defs"]["Market"]["required"] == ["qty"]
+
+
+def test_a_tag_that_is_any_string_takes_the_constants_of_its_mapping() -> None:
+    def branch(name: str) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": {"t": {"type": "string"}, name: {"type": "string"}},
+            "required": [name],
+        }
+
+    schema = {
+        **of(
+            oneOf=[{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}, branch("c"), {"type": "null"}],
+            discriminator={
+                "propertyName": "t",
+                "mapping": {"a": "#/$defs/A", "b": "#/$defs/B", "bb": "#/$defs/B"},
+            },
+        ),
+        "$defs": {"A": branch("a"), "B": branch("b")},
+    }
+
+    branches = strict(schema)["properties"]["x"]["anyOf"]
+
+    assert [branch.get("properties", {}).get("t") for branch in branches] == [
+        {"type": "string", "const": "a"},
+        {"type": "string", "enum": ["b", "bb"]},
+        {"type": "string"},
+        None,
+    ]
+    assert [branch.get("required") for branch in branches] == [["a", "t"], ["b", "t"], ["c", "t"], None]
+
+
+@pytest.mark.parametrize(
+    "discriminator", ["kind", {}, {"propertyName": 5}, {"propertyName": "missing", "mapping": ["a"]}]
+)
+def test_a_discriminator_that_names_no_tag_changes_nothing(discriminator: Any) -> None:
+    form = strict(of(anyOf=[CLOSED, {"type": "null"}], discriminator=discriminator))
+
+    assert form["properties"]["x"] == {"anyOf": [CLOSED, {"type": "null"}]}
+
+
+def optional(count: int, **schema: Any) -> dict[str, Any]:
+    """Return a closed object with so many optional properties of one schema."""
+    return {
+        "type": "object",
+        "properties": {f"p{n}": schema for n in range(count)},
+        "additionalProperties": False,
+    }
+
+
+def test_optional_properties_are_counted_against_the_providers_limit() -> None:
+    text = {"type": "string"}
+
+    assert problem(optional(24, **text), most_optional=24) is None
+    assert problem(optional(25, **text)) is None
+    assert problem(optional(25, **text), most_optional=24) == "25 optional properties; the provider takes 24"
+    assert problem({**optional(25, **text), "required": ["p0"]}, most_optional=24) is None
+    assert problem(of(type="array", items=optional(25, **text)), most_optional=24) is not None
+
+
+@pytest.mark.parametrize(
+    ("union", "counts"),
+    [
+        ({"type": ["string", "null"]}, True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, True),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, True),
+        ({"type": "array", "items": {"type": ["string", "null"]}}, False),
+    ],
+)
+def test_properties_of_several_types_are_counted_against_the_providers_limit(
+    union: dict[str, Any], *, counts: bool
+) -> None:
+    reason = problem(optional(17, **union), most_optional=24, most_unions=16)
+
+    assert reason == ("17 properties of several types; the provider takes 16" if counts else None)
+
+
+def test_what_stands_behind_a_reference_is_not_counted() -> None:
+    schema = {**of(**{"$ref": "#/$defs/many"}), "$defs": {"many": optional(30, type=["string", "null"])}}
+
+    assert problem(schema, most_optional=24, most_unions=16) is None
+
+
+@given(WHOLE)
+def test_any_schema_has_a_strict_form_or_a_reason_for_having_none(schema: dict[str, Any]) -> None:
+    spelled = canonical_bytes({**schema, "type": "object", "additionalProperties": False})
+
+    for sentinel in (True, False):
+        form, reason = strict_schema(spelled, sentinel=sentinel), strict_problem(spelled, sentinel=sentinel)
+        assert (form is None) is (reason is not None)
+        if form is not None:
+            jsonschema_rs.validator_for(dict(form))
+            assert "oneOf" not in str(form) or "oneOf:" in str(form)

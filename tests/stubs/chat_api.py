@@ -118,6 +118,16 @@ def _completion(
     } | more
 
 
+def _call(arguments: object = ANSWER, name: str = "answer") -> Body:
+    return {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _calls(*calls: Body, reason: str = "tool_calls", **what: Any) -> Answer:
+    """Call tools, as a model does that was offered some; one that was not has nothing to call."""
+    called = _sells(**{"text": None, **what}, reason=reason, message={"tool_calls": list(calls)})
+    return lambda handler, body: called(handler, body) if "tools" in body else handler.refuse(400, "no tools")
+
+
 def _billed(completion: Body, body: Body) -> Body:
     """Put a completion on the invoice, under the request's system text: each token once, in the class it is sold in."""
     usage = completion["usage"]
@@ -178,6 +188,10 @@ def _number(body: Body) -> int | None:
 def _numbered(handler: Handler, body: Body) -> None:
     number = _number(body) or 0
     text = f'{{"answer": "{number}"}}' if number % 2 else f"answer {number} {{"
+    if "tools" in body and number % 2:
+        message = {"content": None, "tool_calls": [_call(text)]}
+        handler.send(200, _billed(_completion(reason="tool_calls", message=message), body))
+        return
     handler.send(200, _billed(_completion(text), body))
 
 
@@ -196,6 +210,14 @@ OUTCOMES: dict[str, Answer] = {
     "tool-call": _sells(
         text=None, reason="tool_calls", message={"tool_calls": [{"id": "1", "type": "function"}]}
     ),
+    "answer-call": _calls(_call()),
+    "demanded-call": _calls(_call(), reason="stop"),
+    "call-beside-text": _calls(_call(), text='{"action":"sell","size":9}'),
+    "two-calls": _calls(_call(), _call('{"action":"sell","size":9}')),
+    "other-call": _calls(_call(name="buy")),
+    "call-without-text": _calls(_call({"action": "buy", "size": 1})),
+    "lost-call": _calls(text='{"action":"sell","size":9}'),
+    "cut-call": _calls(_call('{"action":"buy","si'), reason="length"),
     "truncated": _thinks_to_the_cap,
     "other-model": _sells(model="stub-small"),
     "broken-off": _sells(text='{"acti', reason=None),
@@ -205,6 +227,10 @@ OUTCOMES: dict[str, Answer] = {
     "web-page": lambda handler, body: handler.send(200, b"<html>", content_type="text/html"),
     "no-schemas": _refuses(400, "unknown field", param="response_format"),
     "schema-too-large": _refuses(400, "Invalid schema for response_format 'advice_v1': too many properties"),
+    "no-tools": _refuses(400, '"auto" tool choice requires --enable-auto-tool-choice'),
+    "tool-too-large": _refuses(
+        400, "Invalid schema for function 'answer'", param="tools[0].function.parameters"
+    ),
     "context": _refuses(400, "This model's context is 8192 tokens", code="context_length_exceeded"),
     "filtered-prompt": _refuses(400, "The prompt was filtered", code="content_filter"),
     "unscripted": _refuses(400),

@@ -82,8 +82,14 @@ FAILURES = {
     "too_large": Failure(413, "request_too_large"),
     "unprocessable": Failure(422, "invalid_request_error"),
     "teapot": Failure(418, ""),
+    "redirect": Failure(307, "", headers={"location": "/elsewhere"}),
     "grammar": Failure(400, "invalid_request_error", "output_config.format: compiled grammar is too large"),
+    "optional": Failure(400, "invalid_request_error", "Schemas contains too many optional parameters (31)"),
+    "unions": Failure(400, "invalid_request_error", "Schemas contains too many parameters with union types"),
+    "complex": Failure(400, "invalid_request_error", "Schema is too complex for compilation"),
+    "tool_schema": Failure(400, "invalid_request_error", "tools.0.custom.input_schema: not supported"),
 }
+REFUSED_SCHEMAS = ("grammar", "optional", "unions", "complex", "tool_schema")
 
 Reply = dict[str, Any]
 
@@ -189,6 +195,11 @@ PAGES = {
 UNREADABLE = {"no_usage", "broken_usage", "no_message"}
 
 
+def spelled(page: Reply) -> str:
+    """Return a page as JSON; `{"@raw": text}` stands for the text itself, whatever JSON would make of its digits."""
+    return re.sub(r'\{"@raw": ("(?:[^"\\]|\\.)*")\}', lambda raw: str(json.loads(raw[1])), json.dumps(page))
+
+
 def digest(body: dict[str, Any]) -> str:
     return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -205,9 +216,23 @@ def problem(headers: Any, body: dict[str, Any]) -> Failure | None:
         return Failure(400, "invalid_request_error", "temperature: Extra inputs are not permitted")
     if body.get("thinking", {}).get("type") == "enabled" and "4-5" not in body["model"]:
         return Failure(400, "invalid_request_error", "thinking.type: enabled is not supported")
+    if refused := tool_problem(body):
+        return Failure(400, "invalid_request_error", refused)
     if body["model"] not in PRICES:
         return Failure(404, "not_found_error", f"model: {body['model']}")
     return None
+
+
+def tool_problem(body: dict[str, Any]) -> str:
+    """Return why tools are refused: those of strict mode are closed, and current models let nobody demand a call."""
+    is_demanded = body.get("tool_choice", {}).get("type") in {"any", "tool"}
+    if any(tool["strict"] and tool["input_schema"]["additionalProperties"] for tool in body.get("tools", [])):
+        return "tools.0.custom: for 'object' type, 'additionalProperties' must be explicitly set to false"
+    if is_demanded and "5-5" in body["model"]:
+        return "tool_choice: forced tool use is not supported for this model"
+    if is_demanded and body.get("thinking", {}).get("type") == "enabled":
+        return "Thinking may not be enabled when tool_choice forces tool use."
+    return ""
 
 
 class Stub(ThreadingHTTPServer):
@@ -319,7 +344,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send(failure.status, json.dumps(failure.body).encode(), "application/json", failure.headers)
 
     def reply(self, status: int, page: Reply) -> None:
-        self.send(status, json.dumps(page).encode(), "application/json")
+        self.send(status, spelled(page).encode(), "application/json")
 
     def send(self, status: int, raw: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
         self.head(status, len(raw), kind, headers or {})

@@ -49,7 +49,7 @@ async def test_what_was_refused_once_is_not_sent_again() -> None:
     await desk.runner.run(asking(symbol="B").build())
 
     assert [request.transport for request in provider.requests] == ["native_schema", "prompted", "prompted"]
-    assert '"maximum":10' in provider.requests[-1].system
+    assert '"size": number (0 to 10)' in provider.requests[-1].system
 
 
 async def test_another_schema_is_tried_as_it_is() -> None:

@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
 
 _MEANINGS = {
     ExitCode.DONE: "done",
-    ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift",
+    ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift, rejected answer",
     ExitCode.BAD_INPUT: "bad usage or bad input: a flag, a name, a file, a setting",
     ExitCode.LOG_UNUSABLE: "the log or output folder cannot be used: not writable, locked, broken",
     ExitCode.INTERNAL: "an internal error; --debug shows where",

@@ -70,9 +70,10 @@ def _cells(entry: Entry) -> dict[str, str]:
 
 def _facts_of(entry: Entry) -> Iterator[tuple[str, str]]:
     row = entry.capability
-    yield "answers asked by", entry.transport
+    yield "answers asked by", f"{', '.join(row.transports)}: the first that the schema allows"
     yield "native schema", f"{_yes(row.native_schema)}, its bounds {_yes(row.holds_bounds)}"
     yield "tools", f"strict {_yes(row.strict_tool)}, forced {_yes(row.forced_tool)}"
+    yield "most in a strict schema", f"{_most(row.most_optional)} optional, {_most(row.most_unions)} unions"
     yield "JSON mode, logprobs", f"{_yes(row.json_mode)}, {_yes(row.logprobs)}"
     yield "temperature", "while it does not think" if row.sampling else "not taken"
     yield "thinking", ", ".join(row.thinking) or "none"
@@ -130,6 +131,10 @@ def _retirement(entry: Entry) -> str:
 def _times(ratio: Ratio) -> str:
     over, under = ratio
     return f"{over / under:g}"
+
+
+def _most(limit: int | None) -> str:
+    return "any number" if limit is None else f"{limit:,}"
 
 
 def _yes(value: bool) -> str:  # noqa: FBT001 - the value itself is spelled

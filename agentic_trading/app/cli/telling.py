@@ -4,10 +4,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, assert_never
 
-from agentic_trading.app.cli.output import printable, usd
+from agentic_trading.app.cli.attempts import attempts_told
+from agentic_trading.app.cli.output import printable
 from agentic_trading.audit.trace import CallNode, EventNode, TraceNode
-from agentic_trading.desk.blotter import verdict_of
-from agentic_trading.llm.interaction import LLMInteraction
 
 LAYERS: Final = "(layers)"
 """Stands for a line for each layer of an assessment: its score, its first finding, and what that rests on."""
@@ -50,27 +49,13 @@ def told(node: TraceNode) -> list[str]:
         case CallNode():
             asked = node.envelope
             who = f"{asked.agent_id or 'somebody'} asked {asked.provider} ({asked.model})"
-            return [printable(who), *(_attempt(attempt) for attempt in node.attempts)]
+            return [printable(who), *attempts_told(node.attempts)]
         case EventNode():
             lines = SHOWN.get(node.kind)
             body = node.event.body
             return [line for line in (_plain(body) if lines is None else _chosen(body, lines)) if line]
         case _:
             assert_never(node)
-
-
-def _attempt(attempt: LLMInteraction) -> str:
-    result = attempt.result
-    facts = [
-        f"attempt {result.attempt_number} {verdict_of(attempt)}",
-        f"{result.usage.total_input_tokens:,} tokens in, {result.output_tokens:,} out",
-        f"{usd(result.cost_nusd)} USD",
-    ]
-    if result.served_from == "recorded":
-        facts.append("from the recording")
-    if result.failure is not None:
-        facts.append(result.failure.description)
-    return printable(" · ".join(facts))
 
 
 def _chosen(body: Mapping[str, Any], lines: tuple[str, ...]) -> Iterator[str]:

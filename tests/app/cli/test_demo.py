@@ -1,10 +1,12 @@
 """The demo shows what it says, and would say so if it did not."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from agentic_trading.app.cli import cut_order
 from agentic_trading.app.cli.acts import OTHER_WORD, forge, with_another_word
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
@@ -13,7 +15,7 @@ from tests.app.cli.conftest import Command
 from tests.build import envelope
 
 
-def test_both_acts_come_out_as_they_should(command: Command) -> None:
+def test_the_acts_come_out_as_they_should(command: Command) -> None:
     ended = command("demo")
 
     assert ended.code == ExitCode.DONE
@@ -22,6 +24,17 @@ def test_both_acts_come_out_as_they_should(command: Command) -> None:
     assert "is not as it was written" in ended.out
     assert ended.out.index("identical, byte for byte") < ended.out.index("\ndifferent")
     assert f"is …'{OTHER_WORD} " in ended.out
+    assert "This package:      truncated: " in ended.out
+    assert ended.out.index("taken here: 0.") > ended.out.index("Act 3")
+
+
+def test_what_the_demo_says_of_json_repair_is_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = cut_order._repaired(cut_order.ORDER[: cut_order.CUT_AT])
+    monkeypatch.setitem(sys.modules, "json_repair", None)
+    without_it = cut_order._repaired(cut_order.ORDER[: cut_order.CUT_AT])
+
+    assert without_it[:2] == now[:2]
+    assert "not installed here" in without_it[2]
 
 
 def test_a_forged_log_differs_in_one_byte_of_one_line(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def test_everything_of_one_model_is_shown(command: Command) -> None:
     assert "over 100,000 tokens in 0.5 2.5" in told
     assert "region global x1 · us x1.1" in told
     assert "row from packaged, checked on" in told
+    assert "native_schema, strict_tool, prompted: the first that the schema allows" in told
+    assert "24 optional, 16 unions" in told
 
 
 @pytest.mark.usefixtures("own_tables")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from agentic_trading.llm import Event, JsonFileInteractionStore
 from agentic_trading.llm.records import TraceSummary
 from tests.app.cli.conftest import Command
 from tests.build import event
+from tests.gateway import asking, gateway
 
 
 def first_fill(session: Path) -> dict[str, str]:
@@ -194,3 +196,31 @@ def test_a_chain_is_listed_with_what_came_of_it(session: Path, command: Command)
 
     outcomes = {chain["trace_id"]: chain["outcome"] for chain in chains}
     assert re.fullmatch(r"(long|short) → \d+ fills?", outcomes[fill["trace_id"]])
+
+
+def test_a_call_that_was_asked_again_shows_what_was_read_and_the_sum(command: Command) -> None:
+    wrong, mended = '{"action":"hold","size":"2"}', '{"action":"buy","size":1.50,}'
+
+    async def asked() -> tuple[str, int]:
+        async with aclosing(JsonFileInteractionStore(Path("session/interactions.jsonl"))) as store:
+            desk = gateway([wrong, mended], store=store)
+            envelope = asking("planning").build()
+            await desk.runner.run(envelope)
+            return envelope.trace_id, desk.ledger.statistics().charged_nusd
+
+    trace_id, charged_nusd = asyncio.run(asked())
+    ended = command("trace", "show", trace_id, "--store", "session")
+
+    assert ended.code == ExitCode.DONE
+    lines = [line.strip(" │├└─") for line in ended.out.splitlines()]
+    first, second, both = (
+        next(line for line in lines if line.startswith(start))
+        for start in ("attempt 1 ", "attempt 2 ", "2 attempts together ")
+    )
+    assert "failed at schema_validation" in first
+    assert "accepted" in second
+    assert f"answered: {wrong}" in lines
+    assert any(line.startswith("$.action:") and "allowed: buy, sell, wait" in line for line in lines)
+    assert f"answered: {mended}" in lines
+    assert any("trailing comma at 27" in line for line in lines)
+    assert f"{charged_nusd / 10**9:.6f} USD" in both

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Judgement, Layer
 from agentic_trading.desk.analysis.schema import ASKED_CHARS, CMT_ASSESSMENT_SCHEMA, asked_schema
-from agentic_trading.structured.schema import strict_schema
+from agentic_trading.structured.strict import strict_schema
 from tests.desk.analysis.build import answer, layer, layers, plan
 
 ALL = frozenset(Layer)

@@ -8,7 +8,8 @@ import pytest
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA, asked_schema, read_choice
-from agentic_trading.structured.schema import prompt_schema, strict_schema
+from agentic_trading.structured.schema import prompt_schema
+from agentic_trading.structured.strict import strict_schema
 from tests.desk.execution.asked import asked, chosen_text
 
 ASKED = asked_schema(("take_now", "slices"), 3)

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,16 @@ from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelRequest, Transport
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.anthropic.response import usage_of
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.result import Usage
 from tests.contracts.test_provider import PROMISES, Promise
+from tests.llm.providers.over import TRANSPORTS, Over
 from tests.structured.asking import request
 from tests.stubs.messages_api import CURRENT, GOOD
-from tests.stubs.running import ROOT, page_of, serving
+from tests.stubs.running import ROOT, page_of
 
 SONNET, WITH_SAMPLING = "claude-sonnet-5-5", "claude-sonnet-4-5-20250929"
 MODELS = Capabilities.load()
@@ -34,38 +34,26 @@ LOADS = (
 )
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """Return where the stub listens."""
-    with serving("tests.stubs.messages_api") as address:
-        yield address
-
-
-@pytest.fixture
-async def provider(address: str) -> AsyncIterator[AnthropicProvider]:
-    """Return a provider that asks the stub."""
-    provider = AnthropicProvider(OneKey("good"), base_url=address)
-    yield provider
-    await provider.aclose()
-
-
 def playing(words: str, model: str = SONNET, **changes: Any) -> ModelRequest:
     takes = MODELS.of(LLMProvider.ANTHROPIC, model)
     return request(takes, instructions=f"play: {words}", model=model, **changes)
 
 
-async def last_seen(address: str) -> dict[str, Any]:
+async def last_seen(claude_stub: str) -> dict[str, Any]:
     """Return the last request that reached the stub: `body` and `headers`."""
-    return await asyncio.to_thread(page_of, address, "/last")
+    return await asyncio.to_thread(page_of, claude_stub, "/last")
 
 
+@pytest.mark.parametrize("transport", [one for one in TRANSPORTS if one != "json_mode"])
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_it_keeps_the_promises_of_a_provider(promise: Promise, provider: AnthropicProvider) -> None:
-    await promise(provider)
+async def test_it_keeps_the_promises_of_a_provider_over_every_transport(
+    promise: Promise, transport: Transport, claude: AnthropicProvider
+) -> None:
+    await promise(Over(claude, transport))
 
 
-async def test_an_answer_says_who_served_it_and_what_was_used(provider: AnthropicProvider) -> None:
-    answer = await provider.complete(playing("answer"))
+async def test_an_answer_says_who_served_it_and_what_was_used(claude: AnthropicProvider) -> None:
+    answer = await claude.complete(playing("answer"))
 
     assert (answer.text, answer.stop_reason, answer.model) == (GOOD, "end_turn", SONNET)
     assert answer.provider_request_id == "req_1"
@@ -79,16 +67,16 @@ async def test_an_answer_says_who_served_it_and_what_was_used(provider: Anthropi
 
 
 async def test_text_is_all_text_blocks_and_thinking_is_part_of_the_output(
-    provider: AnthropicProvider,
+    claude: AnthropicProvider,
 ) -> None:
-    answer = await provider.complete(playing("thinking", budget=LLMBudget(thinking_budget=2000)))
+    answer = await claude.complete(playing("thinking", budget=LLMBudget(thinking_budget=2000)))
 
     assert answer.text == GOOD
     assert (answer.usage.output_tokens, answer.usage.thinking_tokens) == (150, 120)
 
 
-async def test_cached_tokens_are_told_by_class(provider: AnthropicProvider) -> None:
-    usage = (await provider.complete(playing("cached"))).usage
+async def test_cached_tokens_are_told_by_class(claude: AnthropicProvider) -> None:
+    usage = (await claude.complete(playing("cached"))).usage
 
     assert usage == Usage(
         input_tokens=13,
@@ -102,8 +90,8 @@ async def test_cached_tokens_are_told_by_class(provider: AnthropicProvider) -> N
     )
 
 
-async def test_what_the_api_does_not_report_is_empty(provider: AnthropicProvider) -> None:
-    usage = (await provider.complete(playing("no_geo"))).usage
+async def test_what_the_api_does_not_report_is_empty(claude: AnthropicProvider) -> None:
+    usage = (await claude.complete(playing("no_geo"))).usage
 
     assert (usage.inference_geo, usage.speed) == ("", "")
 
@@ -114,98 +102,98 @@ def test_writes_to_the_cache_of_unknown_kind_count_as_the_dearer_one() -> None:
     assert (usage.cache_write_5m_tokens, usage.cache_write_1h_tokens) == (0, 48)
 
 
-async def test_the_apis_own_entry_of_a_model_is_handed_on(provider: AnthropicProvider) -> None:
-    entry = await provider.describe_model("default", SONNET)
+async def test_the_apis_own_entry_of_a_model_is_handed_on(claude: AnthropicProvider) -> None:
+    entry = await claude.describe_model("default", SONNET)
 
     assert (entry["id"], entry["max_tokens"]) == (SONNET, 128_000)
     assert entry["capabilities"]["effort"]["xhigh"]["supported"] is True
 
 
-async def test_a_model_that_the_api_does_not_list_is_named(provider: AnthropicProvider) -> None:
+async def test_a_model_that_the_api_does_not_list_is_named(claude: AnthropicProvider) -> None:
     with pytest.raises(ProviderError, match="model: claude-none") as failed:
-        await provider.describe_model("default", "claude-none")
+        await claude.describe_model("default", "claude-none")
 
     assert failed.value.kind is FailureKind.INVALID_REQUEST
 
 
-async def test_an_address_that_counts_nothing_gives_no_count(provider: AnthropicProvider) -> None:
-    assert await provider.count_tokens(playing("page")) is None
+async def test_an_address_that_counts_nothing_gives_no_count(claude: AnthropicProvider) -> None:
+    assert await claude.count_tokens(playing("page")) is None
 
 
 @pytest.mark.parametrize(("word", "reason"), [("refusal", "refusal"), ("truncated", "max_tokens")])
 async def test_a_refusal_and_a_cut_at_the_cap_are_answers(
-    provider: AnthropicProvider, word: str, reason: str
+    claude: AnthropicProvider, word: str, reason: str
 ) -> None:
-    answer = await provider.complete(playing(word))
+    answer = await claude.complete(playing(word))
 
     assert answer.stop_reason == reason
     assert answer.usage.output_tokens > 0
 
 
-async def test_another_model_than_the_one_asked_for_is_named(provider: AnthropicProvider) -> None:
-    assert (await provider.complete(playing("other_model"))).model == "claude-opus-5-5"
+async def test_another_model_than_the_one_asked_for_is_named(claude: AnthropicProvider) -> None:
+    assert (await claude.complete(playing("other_model"))).model == "claude-opus-5-5"
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
 async def test_a_temperature_is_taken_by_the_models_that_take_one(
-    provider: AnthropicProvider, address: str
+    claude: AnthropicProvider, claude_stub: str
 ) -> None:
-    answer = await provider.complete(playing("answer", WITH_SAMPLING))
+    answer = await claude.complete(playing("answer", WITH_SAMPLING))
 
     assert answer.text == GOOD
-    assert (await last_seen(address))["body"]["temperature"] == 0.0
+    assert (await last_seen(claude_stub))["body"]["temperature"] == 0.0
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_a_thinking_budget_is_taken_by_the_models_that_take_one(provider: AnthropicProvider) -> None:
+async def test_a_thinking_budget_is_taken_by_the_models_that_take_one(claude: AnthropicProvider) -> None:
     made = playing("thinking", WITH_SAMPLING, budget=LLMBudget(thinking_budget=2000))
 
-    assert (await provider.complete(made)).text == GOOD
+    assert (await claude.complete(made)).text == GOOD
 
 
 @pytest.mark.parametrize("word", ["silent", "endless"])
 async def test_an_answer_that_never_ends_is_given_up_by_the_caller(
-    provider: AnthropicProvider, word: str
+    claude: AnthropicProvider, word: str
 ) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await provider.complete(playing(word))
+            await claude.complete(playing(word))
 
-    assert (await provider.complete(playing("answer"))).text == GOOD
+    assert (await claude.complete(playing("answer"))).text == GOOD
 
 
-async def test_a_long_answer_is_asked_for_without_streaming(provider: AnthropicProvider) -> None:
+async def test_a_long_answer_is_asked_for_without_streaming(claude: AnthropicProvider) -> None:
     made = playing("answer", budget=LLMBudget(max_output_tokens=128_000))
 
-    assert (await provider.complete(made)).text == GOOD
+    assert (await claude.complete(made)).text == GOOD
 
 
-async def test_a_tenant_asks_with_its_own_key(provider: AnthropicProvider, address: str) -> None:
-    await provider.complete(playing("answer"))
+async def test_a_tenant_asks_with_its_own_key(claude: AnthropicProvider, claude_stub: str) -> None:
+    await claude.complete(playing("answer"))
 
-    headers = (await last_seen(address))["headers"]
+    headers = (await last_seen(claude_stub))["headers"]
     assert headers["authorization"] == "Bearer good"
     assert "traceparent" not in headers
 
 
 async def test_no_header_of_the_environment_takes_the_place_of_the_tenants_key(
-    address: str, monkeypatch: pytest.MonkeyPatch
+    claude_stub: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = "Authorization: Bearer good-other\nanthropic-version: 1999-01-01\nx-more: 1"
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", lines)
-    provider = AnthropicProvider(OneKey("good"), base_url=address)
+    provider = AnthropicProvider(OneKey("good"), base_url=claude_stub)
 
     await provider.complete(playing("answer"))
     await provider.aclose()
 
-    headers = (await last_seen(address))["headers"]
+    headers = (await last_seen(claude_stub))["headers"]
     assert (headers["authorization"], headers["anthropic-version"]) == ("Bearer good", CURRENT)
     assert "x-more" not in headers
 
 
-async def test_an_exchanged_key_counts_from_the_next_request_on(address: str, tmp_path: Path) -> None:
+async def test_an_exchanged_key_counts_from_the_next_request_on(claude_stub: str, tmp_path: Path) -> None:
     path = tmp_path / "key"
-    provider = AnthropicProvider(SecretsFolder(tmp_path, "key"), base_url=address)
+    provider = AnthropicProvider(SecretsFolder(tmp_path, "key"), base_url=claude_stub)
     await asyncio.to_thread(path.write_text, "bad", encoding="utf-8")
     with pytest.raises(ProviderError):
         await provider.complete(playing("answer"))
@@ -215,13 +203,13 @@ async def test_an_exchanged_key_counts_from_the_next_request_on(address: str, tm
     await provider.aclose()
 
     assert answer.text == GOOD
-    assert (await last_seen(address))["headers"]["authorization"] == "Bearer good-2"
+    assert (await last_seen(claude_stub))["headers"]["authorization"] == "Bearer good-2"
 
 
 async def test_a_tenant_without_a_key_is_refused_before_anything_is_sent(
-    address: str, tmp_path: Path
+    claude_stub: str, tmp_path: Path
 ) -> None:
-    provider = AnthropicProvider(SecretsFolder(tmp_path, "key"), base_url=address)
+    provider = AnthropicProvider(SecretsFolder(tmp_path, "key"), base_url=claude_stub)
 
     with pytest.raises(ProviderError) as caught:
         await provider.complete(playing("answer"))
@@ -229,11 +217,11 @@ async def test_a_tenant_without_a_key_is_refused_before_anything_is_sent(
     assert (caught.value.kind, caught.value.sent) == (FailureKind.AUTH_ERROR, False)
 
 
-async def test_no_log_shows_a_key(address: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_log_shows_a_key(claude_stub: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for key in ("good-secret", "sk-secret"):
         keys: Keys = OneKey(key)
-        provider = AnthropicProvider(keys, base_url=address)
+        provider = AnthropicProvider(keys, base_url=claude_stub)
         try:
             await provider.complete(playing("answer"))
         except ProviderError:
@@ -251,7 +239,7 @@ def test_an_address_that_is_none_is_refused_at_once(nonsense: str) -> None:
 
 
 def test_an_address_that_holds_a_password_is_refused_without_repeating_it() -> None:
-    with pytest.raises(ValueError, match="holds a user or a password") as caught:
+    with pytest.raises(ValueError, match="with a password in it") as caught:
         AnthropicProvider(OneKey("good"), base_url="https://me:secret@host")
 
     assert "secret" not in str(caught.value)

@@ -2,7 +2,6 @@
 
 import inspect
 import traceback
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import anthropic
@@ -17,8 +16,7 @@ from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import OneKey
 from tests.build import NOW
 from tests.structured.asking import request
-from tests.stubs.messages_api import FAILURES
-from tests.stubs.running import serving
+from tests.stubs.messages_api import FAILURES, REFUSED_SCHEMAS
 
 K = FailureKind
 OUTCOMES: dict[str, tuple[FailureKind, bool, float | None]] = {
@@ -44,33 +42,19 @@ OUTCOMES: dict[str, tuple[FailureKind, bool, float | None]] = {
     "too_large": (K.INVALID_REQUEST, False, None),
     "unprocessable": (K.INVALID_REQUEST, False, None),
     "teapot": (K.INVALID_REQUEST, True, None),
-    "grammar": (K.SCHEMA_REFUSED, False, None),
+    "redirect": (K.INVALID_REQUEST, True, None),
+    **dict.fromkeys(REFUSED_SCHEMAS, (K.SCHEMA_REFUSED, False, None)),
 }
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """Return where the stub listens."""
-    with serving("tests.stubs.messages_api") as address:
-        yield address
-
-
-@pytest.fixture
-async def provider(address: str) -> AsyncIterator[AnthropicProvider]:
-    """Return a provider that asks the stub."""
-    provider = AnthropicProvider(OneKey("good"), base_url=address)
-    yield provider
-    await provider.aclose()
 
 
 def playing(words: str) -> ModelRequest:
     return request(instructions=f"play: {words}")
 
 
-async def failure(provider: AnthropicProvider, made: ModelRequest) -> ProviderError:
+async def failure(claude: AnthropicProvider, made: ModelRequest) -> ProviderError:
     """Return the error that a request ends in."""
     with pytest.raises(ProviderError) as caught:
-        await provider.complete(made)
+        await claude.complete(made)
     return caught.value
 
 
@@ -104,24 +88,24 @@ def test_the_table_of_outcomes_is_that_of_the_stub() -> None:
 
 
 @pytest.mark.parametrize("word", OUTCOMES)
-async def test_a_refusal_is_told_apart(provider: AnthropicProvider, word: str) -> None:
-    error = await failure(provider, playing(word))
+async def test_a_refusal_is_told_apart(claude: AnthropicProvider, word: str) -> None:
+    error = await failure(claude, playing(word))
 
     assert (error.kind, error.sent, error.retry_after_s) == OUTCOMES[word]
     assert str(FAILURES[word].status) in error.message
     assert error.provider_request_id == "req_1"
 
 
-async def test_without_a_schema_none_was_refused(provider: AnthropicProvider) -> None:
-    error = await failure(provider, request(instructions="play: grammar", expected_output_schema={}))
+async def test_without_a_schema_none_was_refused(claude: AnthropicProvider) -> None:
+    error = await failure(claude, request(instructions="play: grammar", expected_output_schema={}))
 
     assert error.kind is K.INVALID_REQUEST
 
 
 async def test_a_schema_that_is_too_large_is_told_apart_from_other_bad_requests(
-    provider: AnthropicProvider,
+    claude: AnthropicProvider,
 ) -> None:
-    refused = [await failure(provider, playing(word)) for word in ("grammar", "bad_request")]
+    refused = [await failure(claude, playing(word)) for word in ("grammar", "bad_request")]
 
     assert [error.kind for error in refused] == [K.SCHEMA_REFUSED, K.INVALID_REQUEST]
 
@@ -143,9 +127,9 @@ async def test_a_schema_that_is_too_large_is_told_apart_from_other_bad_requests(
     ],
 )
 async def test_an_answer_that_is_cut_or_none_may_have_been_billed(
-    provider: AnthropicProvider, word: str
+    claude: AnthropicProvider, word: str
 ) -> None:
-    error = await failure(provider, playing(word))
+    error = await failure(claude, playing(word))
 
     assert (error.kind, error.sent) == (K.SERVER_ERROR, True)
 
@@ -161,15 +145,15 @@ async def test_without_a_connection_nothing_was_sent(nowhere: str) -> None:
     assert nowhere in error.message
 
 
-async def test_an_unknown_model_is_an_invalid_request(provider: AnthropicProvider) -> None:
-    error = await failure(provider, request(instructions="play: answer", model="claude-none"))
+async def test_an_unknown_model_is_an_invalid_request(claude: AnthropicProvider) -> None:
+    error = await failure(claude, request(instructions="play: answer", model="claude-none"))
 
     assert (error.kind, error.sent) == (K.INVALID_REQUEST, False)
     assert "claude-none" in error.message
 
 
-async def test_a_wrong_key_is_told_without_the_key(address: str) -> None:
-    provider = AnthropicProvider(OneKey("sk-wrong-key"), base_url=address)
+async def test_a_wrong_key_is_told_without_the_key(claude_stub: str) -> None:
+    provider = AnthropicProvider(OneKey("sk-wrong-key"), base_url=claude_stub)
 
     error = await failure(provider, playing("answer"))
     await provider.aclose()
@@ -179,8 +163,8 @@ async def test_a_wrong_key_is_told_without_the_key(address: str) -> None:
     assert "sk-wrong-key" not in "".join(traceback.format_exception(error))
 
 
-async def test_a_count_that_fails_was_never_billed(address: str) -> None:
-    provider = AnthropicProvider(OneKey("sk-wrong-key"), base_url=address)
+async def test_a_count_that_fails_was_never_billed(claude_stub: str) -> None:
+    provider = AnthropicProvider(OneKey("sk-wrong-key"), base_url=claude_stub)
 
     with pytest.raises(ProviderError) as caught:
         await provider.count_tokens(playing("answer"))
@@ -189,8 +173,8 @@ async def test_a_count_that_fails_was_never_billed(address: str) -> None:
     assert caught.value.sent is False
 
 
-async def test_a_schema_that_the_sdk_cannot_send_is_an_invalid_request(provider: AnthropicProvider) -> None:
-    error = await failure(provider, replace(playing("answer"), response_schema={"properties": {"a": {}}}))
+async def test_a_schema_that_the_sdk_cannot_send_is_an_invalid_request(claude: AnthropicProvider) -> None:
+    error = await failure(claude, replace(playing("answer"), response_schema={"properties": {"a": {}}}))
 
     assert (error.kind, error.sent) == (K.INVALID_REQUEST, False)
     assert "cannot be sent" in error.message

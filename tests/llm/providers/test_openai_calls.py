@@ -14,11 +14,12 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelRequest, Transport
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.structured.parser import select
 from tests.contracts.test_provider import PROMISES, Promise
 from tests.llm.providers.openai_calls import CAP, CAPABILITY, MODEL, Desk, asking, desk
+from tests.llm.providers.over import TRANSPORTS, Over
 from tests.stubs.running import page_of, serving
 
 IN_DOUBT = {
@@ -32,6 +33,7 @@ IN_DOUBT = {
     "cut-line",
     "never-ends",
     "no-usage",
+    "redirect",
     "web-page",
 }
 OUTCOMES = {
@@ -119,10 +121,13 @@ def mixed(outcome: str) -> LLMEnvelope:
     return asking(f"{outcome} mix", attempt_timeout_s=patience_s).build()
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-async def test_it_keeps_the_promises_of_a_provider(promise: Promise, stub: str) -> None:
+async def test_it_keeps_the_promises_of_a_provider_over_every_transport(
+    promise: Promise, transport: Transport, stub: str
+) -> None:
     async with desk(f"{stub}/v1") as one:
-        await promise(one.provider)
+        await promise(Over(one.provider, transport))
 
 
 async def test_the_ledger_equals_the_invoice_and_is_above_it_only_where_the_answer_was_lost(

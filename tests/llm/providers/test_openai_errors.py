@@ -12,8 +12,8 @@ from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.providers.openai.errors import (
     BY_TYPE,
     MESSAGE_CHARS,
+    meaning_of,
     provider_error,
-    verdict_of,
 )
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -70,7 +70,7 @@ def test_the_table_holds_no_class_that_the_sdk_has_dropped() -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "sent"),
     [
-        (307, FailureKind.INVALID_REQUEST, False),
+        (307, FailureKind.INVALID_REQUEST, True),
         (400, FailureKind.INVALID_REQUEST, False),
         (401, FailureKind.AUTH_ERROR, False),
         (402, FailureKind.BILLING, False),
@@ -79,7 +79,7 @@ def test_the_table_holds_no_class_that_the_sdk_has_dropped() -> None:
         (408, FailureKind.TIMEOUT, True),
         (409, FailureKind.SERVER_ERROR, True),
         (413, FailureKind.INVALID_REQUEST, False),
-        (418, FailureKind.INVALID_REQUEST, False),
+        (418, FailureKind.INVALID_REQUEST, True),
         (422, FailureKind.INVALID_REQUEST, False),
         (429, FailureKind.RATE_LIMIT, False),
         (500, FailureKind.SERVER_ERROR, True),
@@ -93,7 +93,7 @@ def test_the_table_holds_no_class_that_the_sdk_has_dropped() -> None:
 def test_a_status_means_the_same_whatever_the_body(status: int, kind: FailureKind, *, sent: bool) -> None:
     bodies: list[object] = [None, "", "<html>", [], {}, {"message": 7, "code": 1, "type": None, "param": []}]
     for body in bodies:
-        assert verdict_of(refused(status, body)) == (kind, sent)
+        assert meaning_of(refused(status, body)) == (kind, sent)
 
 
 @pytest.mark.parametrize("field", ["code", "type"])
@@ -148,7 +148,7 @@ def test_a_class_that_the_table_does_not_know_counts_as_its_nearest_parent() -> 
 
     response = httpx2.Response(429, request=REQUEST)
 
-    assert verdict_of(Newer("no", response=response, body=None)) == (FailureKind.RATE_LIMIT, False)
+    assert meaning_of(Newer("no", response=response, body=None)) == (FailureKind.RATE_LIMIT, False)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,8 @@ def test_a_class_that_the_table_does_not_know_counts_as_its_nearest_parent() -> 
         {"message": "x", "param": "response_format.json_schema"},
         {"message": "Invalid schema for response_format 'a': too many properties"},
         {"message": "Failed to parse grammar"},
+        {"message": "x", "param": "tools[0].function.parameters"},
+        {"message": '"auto" tool choice requires --enable-auto-tool-choice'},  # vLLM's
         {
             "message": "Automatic parser generation failed: JSON schema error at #: unrecognized type"
         },  # llama.cpp's
@@ -171,10 +173,11 @@ def test_a_server_that_does_not_take_the_schema_is_told_apart(body: dict[str, An
         assert mapped(refused(status, body)).kind is FailureKind.INVALID_REQUEST
 
 
-def test_another_bad_request_with_a_schema_is_not_blamed_on_it() -> None:
-    e = mapped(refused(400, {"message": "context too long", "param": "messages"}), with_schema=True)
+@pytest.mark.parametrize("message", ["context too long", "the account is restricted"])
+def test_another_bad_request_with_a_schema_is_not_blamed_on_it(message: str) -> None:
+    e = mapped(refused(400, {"message": message, "param": "messages"}), with_schema=True)
 
-    assert e.message == "HTTP 400: context too long"
+    assert (e.kind, e.message) == (FailureKind.INVALID_REQUEST, f"HTTP 400: {message}")
 
 
 def test_a_message_is_cut_and_never_shows_the_key() -> None:

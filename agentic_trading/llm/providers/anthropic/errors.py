@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
 import aiohttp
@@ -11,19 +10,11 @@ import httpx2
 
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.providers.meaning import Meaning, meaning_of_status
 from agentic_trading.llm.providers.retry_after import retry_after_s
 
 _MESSAGE_CHARS = 500
 _SHORTEST_SECRET = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """The kind of a failure; `sent` says whether the request may have been processed, and billed."""
-
-    kind: FailureKind
-    sent: bool
-
 
 _REFUSED = Meaning(FailureKind.INVALID_REQUEST, sent=False)
 _FORBIDDEN = Meaning(FailureKind.AUTH_ERROR, sent=False)
@@ -34,7 +25,7 @@ _FAILED = Meaning(FailureKind.SERVER_ERROR, sent=True)
 _TURNED_AWAY = Meaning(FailureKind.SERVER_ERROR, sent=False)
 _OURS = Meaning(FailureKind.INTERNAL_ERROR, sent=True)
 
-MEANINGS: dict[type[anthropic.AnthropicError], Meaning] = {
+MEANINGS: dict[type[anthropic.AnthropicError], Meaning | None] = {
     anthropic.AnthropicError: _OURS,
     anthropic.RetryableError: _OURS,
     anthropic.CredentialsError: _FORBIDDEN,
@@ -45,7 +36,7 @@ MEANINGS: dict[type[anthropic.AnthropicError], Meaning] = {
     anthropic.APITimeoutError: _TIMED_OUT,
     anthropic.APIResponseValidationError: _FAILED,
     anthropic.APIWebhookValidationError: _OURS,
-    anthropic.APIStatusError: Meaning(FailureKind.INVALID_REQUEST, sent=True),
+    anthropic.APIStatusError: None,
     anthropic.BadRequestError: _REFUSED,
     anthropic.CMEKKeyDisabledError: _REFUSED,
     anthropic.CMEKKeyNetworkBlockedError: _REFUSED,
@@ -84,8 +75,9 @@ MEANINGS: dict[type[anthropic.AnthropicError], Meaning] = {
 }
 """The public error classes of the SDK; one that is not here (501) has the meaning of the class above it.
 
-A limit (429) and an overload (529) turn a request away before it is processed, and so does a refusal (other 4xx).
-A conflict, a failure inside and a time-out say nothing about that: it may have been processed.
+None: the status decides (`meaning_of_status`). The rows follow the same rule: a limit (429) and an overload (529) turn
+a request away before it is processed, and so does a refusal. A conflict, a failure inside and a time-out say nothing
+about that: it may have been processed.
 """
 
 _BY_CODE = {
@@ -107,9 +99,12 @@ _BY_TYPE = {
     "not_found_error": FailureKind.INVALID_REQUEST,
     "request_too_large": FailureKind.INVALID_REQUEST,
 }
-# The API has no code for it.
+# The API has no code for it. Its words: "The compiled grammar is too large", "Schema is too complex", "Schemas contains
+# too many optional parameters (31)", "too many parameters with union types", "tools.0.custom.input_schema: ...".
 _SCHEMA_PROBLEM = re.compile(
-    r"grammar is too large|schema is too (?:complex|large)|output_config\.format", re.IGNORECASE
+    r"grammar|schemas? (?:is|are|contains?) too|too many (?:\w+ )?parameters|output_config\.format"
+    r"|\btools?\b|\btool_choice\b|\binput_schema\b|\bstrict\b",
+    re.IGNORECASE,
 )
 _NEVER_CONNECTED = (
     aiohttp.ClientConnectorError,
@@ -155,8 +150,11 @@ def without(key: str, text: str) -> str:
 
 
 def meaning_of(e: anthropic.AnthropicError) -> Meaning:
-    """Return the row of the class of `e`, or of the nearest class above it."""
-    return next(MEANINGS[kind] for kind in type(e).__mro__ if kind in MEANINGS)
+    """Return the row of the class of `e`, or of the nearest class above it; without one its status decides."""
+    row = next(MEANINGS[kind] for kind in type(e).__mro__ if kind in MEANINGS)
+    if row is None and isinstance(e, anthropic.APIStatusError):
+        return meaning_of_status(e.status_code)
+    return row or _OURS
 
 
 def _refused(e: anthropic.APIStatusError, *, key: str, with_schema: bool, now: datetime) -> ProviderError:

@@ -38,8 +38,9 @@ class Line:
         )
         # Read from the environment otherwise, where they would go before the tenant's key.
         self._client._custom_headers = {}  # noqa: SLF001 - the SDK reads the variable in its constructor alone
-        # Both take a tenth of a second the first time, which the loop would have to wait at the first call.
+        # They take a tenth of a second the first time, which the loop would have to wait at the first call.
         self._messages, self._models = self._client.messages, self._client.models
+        self._raw = self._messages.with_raw_response
         Message.construct(
             content=[{"type": "text", "text": ""}], usage={"input_tokens": 0, "output_tokens": 0}
         )
@@ -48,8 +49,9 @@ class Line:
         """Ask for one completion."""
         arguments = _sendable(lambda: message_of(request, ttl=self._ttl))
         with self._told_apart(with_schema=request.response_schema is not None):
-            message: Any = await self._messages.create(**arguments, timeout=_patience(request))
-        return response_of(message)
+            answer: Any = await self._raw.create(**arguments, timeout=_patience(request))
+            message, body = await answer.parse(), await answer.read()
+        return response_of(message, body=body if "tools" in arguments else None)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """Return the count of input tokens, or None where the address gives none."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.llm.address import checked_address
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
-from agentic_trading.llm.providers.address import checked_address
 from agentic_trading.llm.providers.anthropic.prefix import PrefixTtl
 from agentic_trading.llm.providers.by_key import ByKey
 from agentic_trading.llm.providers.keys import Keys

@@ -7,17 +7,19 @@ from pydantic import ValidationError
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.anthropic.wire import calls_in
+from agentic_trading.llm.providers.calls import text_of
 from agentic_trading.llm.result import Usage
 
-_UNFINISHED = frozenset({"tool_use", "pause_turn"})
 
-
-def response_of(message: object) -> ModelResponse:
+def response_of(message: object, *, body: bytes | None = None) -> ModelResponse:
     """Return the answer that `message` is: all its text, the thinking left out.
 
+    `body` is the message as it came, given where the answer tool was offered: the input of a call is cut out of it, for
+    in `message` it has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
     Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
-    sent, for an answer that was cut on its way, that waits for a tool (none was offered), or that is no message; the
-    SDK itself does not check what it reads.
+    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message;
+    the SDK itself does not check what it reads.
     """
     if not isinstance(message, Message) or not isinstance(message.content, list):
         raise _unusable("the answer is no message; is this the address of the Messages API?")
@@ -29,10 +31,14 @@ def response_of(message: object) -> ModelResponse:
         text = "".join(block.text for block in message.content if block.type == "text")
     except (AttributeError, TypeError) as e:
         raise _unusable("the answer is made of other blocks than those of the API", request_id) from e
-    if message.stop_reason in _UNFINISHED or "tool_use" in kinds:
+    calls_tool = message.stop_reason == "tool_use" or "tool_use" in kinds
+    if message.stop_reason == "pause_turn" or (calls_tool and body is None):
         raise _unusable(
             f"the answer waits for a tool ({message.stop_reason}), and none was offered", request_id
         )
+    beside = ""
+    if calls_tool and body is not None and message.stop_reason != "refusal":
+        text, beside = _input(body, request_id), text
     try:
         usage = usage_of(message.usage)
     except (AttributeError, TypeError, ValidationError) as e:
@@ -44,7 +50,17 @@ def response_of(message: object) -> ModelResponse:
         model=_word(message.model),
         provider_request_id=request_id,
         provider_response_id=_word(message.id),
+        beside=beside,
     )
+
+
+def _input(body: bytes, request_id: str) -> str:
+    """Return the text of the message's calls; nothing where it holds none."""
+    try:
+        calls = calls_in(body)
+    except (ValueError, RecursionError) as e:
+        raise _unusable(f"the answer's tool call cannot be read: {e}", request_id) from e
+    return text_of(calls) if calls else ""
 
 
 def usage_of(billed: Billed) -> Usage:

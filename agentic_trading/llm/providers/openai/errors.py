@@ -1,41 +1,36 @@
 """Turn what the SDK raises into a `ProviderError`: by type first, then by code, then by status."""
 
+import re
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import openai
 
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.providers.meaning import Meaning, meaning_of_status
 from agentic_trading.llm.providers.retry_after import retry_after_s
 
 MESSAGE_CHARS = 500
 """A server's message is kept up to this length: some answer with a page."""
 
 
-class Verdict(NamedTuple):
-    """What an error means; `sent` is False only where the request was surely not processed."""
+_UNSEEN: Final = Meaning(FailureKind.INTERNAL_ERROR, sent=True)
 
-    kind: FailureKind
-    sent: bool
-
-
-_UNSEEN: Final = Verdict(FailureKind.INTERNAL_ERROR, sent=True)
-
-BY_TYPE: Final[dict[type[Exception], Verdict | None]] = {
-    openai.AuthenticationError: Verdict(FailureKind.AUTH_ERROR, sent=False),
-    openai.OAuthError: Verdict(FailureKind.AUTH_ERROR, sent=False),
-    openai.PermissionDeniedError: Verdict(FailureKind.AUTH_ERROR, sent=False),
-    openai.BadRequestError: Verdict(FailureKind.INVALID_REQUEST, sent=False),
-    openai.NotFoundError: Verdict(FailureKind.INVALID_REQUEST, sent=False),
-    openai.UnprocessableEntityError: Verdict(FailureKind.INVALID_REQUEST, sent=False),
-    openai.RateLimitError: Verdict(FailureKind.RATE_LIMIT, sent=False),
-    openai.ConflictError: Verdict(FailureKind.SERVER_ERROR, sent=True),
+BY_TYPE: Final[dict[type[Exception], Meaning | None]] = {
+    openai.AuthenticationError: Meaning(FailureKind.AUTH_ERROR, sent=False),
+    openai.OAuthError: Meaning(FailureKind.AUTH_ERROR, sent=False),
+    openai.PermissionDeniedError: Meaning(FailureKind.AUTH_ERROR, sent=False),
+    openai.BadRequestError: Meaning(FailureKind.INVALID_REQUEST, sent=False),
+    openai.NotFoundError: Meaning(FailureKind.INVALID_REQUEST, sent=False),
+    openai.UnprocessableEntityError: Meaning(FailureKind.INVALID_REQUEST, sent=False),
+    openai.RateLimitError: Meaning(FailureKind.RATE_LIMIT, sent=False),
+    openai.ConflictError: Meaning(FailureKind.SERVER_ERROR, sent=True),
     openai.InternalServerError: None,
     openai.APIStatusError: None,
-    openai.APITimeoutError: Verdict(FailureKind.TIMEOUT, sent=True),
-    openai.APIConnectionError: Verdict(FailureKind.SERVER_ERROR, sent=True),
-    openai.APIResponseValidationError: Verdict(FailureKind.SERVER_ERROR, sent=True),
+    openai.APITimeoutError: Meaning(FailureKind.TIMEOUT, sent=True),
+    openai.APIConnectionError: Meaning(FailureKind.SERVER_ERROR, sent=True),
+    openai.APIResponseValidationError: Meaning(FailureKind.SERVER_ERROR, sent=True),
     # Raised by parts of the SDK that this adapter does not use: streams, its own parsing, web sockets, web hooks.
     openai.APIError: _UNSEEN,
     openai.OpenAIError: _UNSEEN,
@@ -48,27 +43,22 @@ BY_TYPE: Final[dict[type[Exception], Verdict | None]] = {
 """Every public error class of the SDK; None where the status decides."""
 
 BY_CODE: Final = {
-    "insufficient_quota": Verdict(FailureKind.BILLING, sent=False),
-    "billing_hard_limit_reached": Verdict(FailureKind.BILLING, sent=False),
-    "billing_not_active": Verdict(FailureKind.BILLING, sent=False),
-    "invalid_api_key": Verdict(FailureKind.AUTH_ERROR, sent=False),
-    "content_filter": Verdict(FailureKind.REFUSAL, sent=False),
-    "content_policy_violation": Verdict(FailureKind.REFUSAL, sent=False),
-    "unavailable_error": Verdict(FailureKind.SERVER_ERROR, sent=False),  # llama.cpp while it loads its model
+    "insufficient_quota": Meaning(FailureKind.BILLING, sent=False),
+    "billing_hard_limit_reached": Meaning(FailureKind.BILLING, sent=False),
+    "billing_not_active": Meaning(FailureKind.BILLING, sent=False),
+    "invalid_api_key": Meaning(FailureKind.AUTH_ERROR, sent=False),
+    "content_filter": Meaning(FailureKind.REFUSAL, sent=False),
+    "content_policy_violation": Meaning(FailureKind.REFUSAL, sent=False),
+    "unavailable_error": Meaning(FailureKind.SERVER_ERROR, sent=False),  # llama.cpp while it loads its model
 }
 """Words in an error's `code` or `type` that say more than its class."""
 
-BY_STATUS: Final = {
-    402: Verdict(FailureKind.BILLING, sent=False),
-    408: Verdict(FailureKind.TIMEOUT, sent=True),
-    504: Verdict(FailureKind.TIMEOUT, sent=True),
-    529: Verdict(FailureKind.SERVER_ERROR, sent=False),
-}
-"""Statuses that have no class of their own; another one from 500 on is the server's error, one below is ours."""
-
 _SHORTEST_SECRET = 8  # a shorter key is a word for a server that wants none, and may stand in any message
 _NEVER_CONNECTED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
-_OF_THE_SCHEMA = ("response_format", "json_schema", "json schema", "grammar")
+_OF_THE_SCHEMA = re.compile(
+    r"response_format|json[_ ]schema|invalid schema|grammar|\btools?\b|\btool_choice\b|\bstrict\b",
+    re.IGNORECASE,
+)
 
 
 def provider_error(
@@ -80,7 +70,7 @@ def provider_error(
     """
     if isinstance(e, openai.APIConnectionError):
         return _unconnected(e, base_url)
-    kind, sent = verdict_of(e)
+    kind, sent = meaning_of(e)
     message = _told(e)
     if len(key) >= _SHORTEST_SECRET:
         message = message.replace(key, "***")
@@ -98,7 +88,7 @@ def provider_error(
     )
 
 
-def verdict_of(e: openai.OpenAIError) -> Verdict:
+def meaning_of(e: openai.OpenAIError) -> Meaning:
     """Return what `e` means: the nearest class in the table, unless its code says more or its status decides."""
     by_type = next(BY_TYPE[kind] for kind in type(e).__mro__ if kind in BY_TYPE)
     if not isinstance(e, openai.APIStatusError):
@@ -106,21 +96,14 @@ def verdict_of(e: openai.OpenAIError) -> Verdict:
     for word in (e.code, e.type):
         if isinstance(word, str) and word in BY_CODE:
             return BY_CODE[word]
-    return by_type or BY_STATUS.get(e.status_code) or _by_hundreds(e.status_code)
+    return by_type or meaning_of_status(e.status_code)
 
 
 def refuses_the_schema(e: openai.OpenAIError) -> bool:
     """Say whether the server refuses the schema itself: it does not know the feature, or finds the schema too much."""
     if not isinstance(e, openai.BadRequestError | openai.UnprocessableEntityError):
         return False
-    words = f"{e.param} {_told(e)}".lower()
-    return any(word in words for word in _OF_THE_SCHEMA)
-
-
-def _by_hundreds(status: int) -> Verdict:
-    if status >= 500:
-        return Verdict(FailureKind.SERVER_ERROR, sent=True)
-    return Verdict(FailureKind.INVALID_REQUEST, sent=False)
+    return _OF_THE_SCHEMA.search(f"{e.param} {_told(e)}") is not None
 
 
 def _unconnected(e: openai.APIConnectionError, base_url: str) -> ProviderError:
@@ -128,7 +111,7 @@ def _unconnected(e: openai.APIConnectionError, base_url: str) -> ProviderError:
     if cause in _NEVER_CONNECTED:
         message = f"cannot connect to {base_url} ({cause}); check the base URL and that the server runs"
         return ProviderError(FailureKind.SERVER_ERROR, message, sent=False)
-    kind, sent = verdict_of(e)
+    kind, sent = meaning_of(e)
     return ProviderError(kind, f"the connection to {base_url} was lost ({cause})", sent=sent)
 
 

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.llm.address import checked_address
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.address import checked_address
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.providers.openai.request import Dialect, chat_body
 from agentic_trading.llm.providers.openai.response import Answered, model_response
@@ -61,7 +61,7 @@ class OpenAIProvider:
         key = await self._keys.key_of(request.envelope.tenant_id)
         body = chat_body(request, self._dialect, logprobs=self._offers_logprobs(request))
         session = await self._opened()
-        return model_response(await session.ask(key, body))
+        return model_response(await session.ask(key, body), offers_tool="tools" in body)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
         """Return None: chat completions have no count to give."""

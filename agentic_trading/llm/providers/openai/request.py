@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from re import sub
 from typing import Any, Literal
 
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest
+from agentic_trading.llm.providers.calls import TOOL_DESCRIPTION
 
 Dialect = Literal["openai", "compatible"]
 """OpenAI's own API, or a server that speaks an older form of it (llama.cpp, vLLM and the like)."""
@@ -31,6 +32,7 @@ def chat_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) -> dic
         "reasoning_effort": request.effort,
         "response_format": _response_format(request),
         "logprobs": logprobs or None,
+        **_tool(request),
     }
     if dialect == "openai":
         body |= {"store": False, "service_tier": "default"}
@@ -45,6 +47,25 @@ def _response_format(request: ModelRequest) -> dict[str, Any] | None:
     schema = request.response_schema
     form = {"name": _name(request), "schema": schema, "strict": takes_strict(schema)}
     return {"type": "json_schema", "json_schema": form}
+
+
+def _tool(request: ModelRequest) -> dict[str, Any]:
+    """Offer the answer tool, for one call; it is demanded where the model takes that."""
+    if request.transport != "strict_tool" or request.response_schema is None:
+        return {}
+    schema = request.response_schema
+    function = {
+        "name": ANSWER_TOOL,
+        "description": TOOL_DESCRIPTION,
+        "parameters": schema,
+        "strict": takes_strict(schema),
+    }
+    named = {"type": "function", "function": {"name": ANSWER_TOOL}}
+    return {
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": named if request.forced_tool else "auto",
+        "parallel_tool_calls": False,
+    }
 
 
 def _name(request: ModelRequest) -> str:

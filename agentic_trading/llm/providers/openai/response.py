@@ -3,13 +3,14 @@
 import json
 import math
 from dataclasses import dataclass
-from typing import Annotated, Never
+from typing import Annotated, Any, Never
 
 from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.calls import Call, text_of
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.spelling import LARGEST_COUNT
 
@@ -55,6 +56,7 @@ class _Logprobs(BaseModel, frozen=True):
 class _Message(BaseModel, frozen=True):
     content: str | None = None
     refusal: str | None = None
+    tool_calls: Any = None
 
 
 class _Choice(BaseModel, frozen=True):
@@ -73,11 +75,13 @@ class _Chat(BaseModel, frozen=True):
     service_tier: str | None = None
 
 
-def model_response(answered: Answered) -> ModelResponse:
+def model_response(answered: Answered, *, offers_tool: bool = False) -> ModelResponse:
     """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
 
-    An answer that calls a tool has no text: none was offered. Raises `ProviderError`, with the request sent, for a
-    body that is no chat completion, an answer that was broken off, and one without a usage, which cannot be metered.
+    `offers_tool` says that the answer tool was offered: the text is then the input of its call, where there is one,
+    whatever the stop reason (a demanded call ends in `stop`). An answer that says that it calls a tool, and holds no
+    call that was offered, has no text. Raises `ProviderError`, with the request sent, for a body that is no chat
+    completion, an answer that was broken off, and one without a usage, which cannot be metered.
     """
     request_id = answered.request_id
     chat = _read(answered)
@@ -91,15 +95,35 @@ def model_response(answered: Answered) -> ModelResponse:
         )
         _fail(FailureKind.INTERNAL_ERROR, message, request_id)
     refusal = choice.message.refusal
+    text, beside = _text(choice, reason, offers_tool=offers_tool)
     return ModelResponse(
-        text=refusal or ("" if reason in _CALLS else choice.message.content or ""),
+        text=refusal or text,
         stop_reason="refusal" if refusal else reason,
         usage=_usage(chat.usage, chat.service_tier or ""),
         model=chat.model or "",
         provider_request_id=request_id,
         provider_response_id=chat.id or "",
         logprobs=_logprobs(choice),
+        beside=beside,
     )
+
+
+def _text(choice: _Choice, reason: str, *, offers_tool: bool) -> tuple[str, str]:
+    """Return the answer's text and what stands beside it."""
+    content, told = choice.message.content or "", choice.message.tool_calls
+    if offers_tool and told:
+        return text_of([_call(one) for one in (told if isinstance(told, list) else [told])]), content
+    return ("", content) if reason in _CALLS else (content, "")
+
+
+def _call(told: Any) -> Call:
+    """Return a call as it was told; one in another form than the API's is a call of nothing that was offered."""
+    function = told.get("function") if isinstance(told, dict) else None
+    match function:
+        case {"name": str(name), "arguments": str(arguments)}:
+            return Call(name, arguments)
+        case _:
+            return Call("", json.dumps(told))
 
 
 def _read(answered: Answered) -> _Chat:

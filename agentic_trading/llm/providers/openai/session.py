@@ -35,7 +35,7 @@ class OpenAISession:
                 e,
                 base_url=self._base_url,
                 key=key,
-                with_schema="response_format" in body,
+                with_schema=not body.keys().isdisjoint(("response_format", "tools")),
                 now=self._clock.now(),
             )
             raise error from (None if key in str(e) else e)  # a traceback leaves out what repeats the key

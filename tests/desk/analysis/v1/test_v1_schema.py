@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.desk.analysis.v1.judgement import SCORE_RANGES, Judgement, Layer
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.structured.schema import strict_schema
+from agentic_trading.structured.strict import strict_schema
 from tests.desk.analysis.v1.build import answer, layer, layers, plan
 
 VALIDATOR = jsonschema_rs.validator_for(dict(CMT_ASSESSMENT_V1_SCHEMA), validate_formats=True, offline=True)

@@ -1,0 +1,86 @@
+"""`agentic-trading parse`: what a model wrote becomes an object, or a verdict that says why not."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal
+
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode, stop
+
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--schema", metavar="FILE", help="The JSON Schema of the answer; without it, any JSON document."
+    ),
+]
+Workflow = Annotated[
+    Literal["analysis", "planning", "execution", "general"] | None,
+    typer.Option("--workflow", help="Read as this workflow's preset does."),
+]
+Mode = Annotated[
+    Literal["native", "lossless", "reask", "salvage"] | None,
+    typer.Option("--mode", help="How strictly to read; lossless without --workflow."),
+]
+StopReason = Annotated[
+    str,
+    typer.Option("--stop-reason", metavar="REASON", help="Why the model stopped, in its provider's word."),
+]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Tell on standard error what was changed, and what a re-ask would say."),
+]
+Jsonl = Annotated[
+    bool, typer.Option("--jsonl", help="Read records, a JSON object a line; write a line for each.")
+]
+SchemaFolder = Annotated[
+    Path | None,
+    typer.Option("--schemas", metavar="DIR", help="Where the schemas lie that records of --jsonl name."),
+]
+
+
+def parse(
+    *,
+    schema: SchemaFile = None,
+    workflow: Workflow = None,
+    mode: Mode = None,
+    stop_reason: StopReason = "end_turn",
+    explain: Explain = False,
+    jsonl: Jsonl = False,
+    schemas: SchemaFolder = None,
+) -> None:
+    """Read a model's raw answer from standard input and print the object, or say why it is none.
+
+    The object alone goes to standard output. An answer that is not accepted ends with exit code 1; its stage, and what is
+    wrong where, then stand on standard error.
+    """
+    from agentic_trading.app.cli.parse_lines import Defaults, Schemas, answer_lines
+    from agentic_trading.app.cli.parse_one import answer_one, form_at
+    from agentic_trading.app.cli.start import start
+    from agentic_trading.app.options import OptionError
+    from agentic_trading.app.parsing import Question, policy_of
+
+    start()
+    policy = policy_of(workflow, mode)
+    form = None if schema is None else form_at(schema)
+    if jsonl and explain:
+        raise OptionError(
+            "--explain", "given with --jsonl", "one answer at a time; each line names its fixes"
+        )
+    if jsonl:
+        defaults = Defaults(workflow, mode, stop_reason, form, Schemas(schemas))
+        code = answer_lines(_piped(), defaults)
+    elif schemas is not None:
+        raise OptionError("--schemas", "given without --jsonl", "--schema FILE for one answer")
+    else:
+        question = Question(policy=policy, form=form, stop_reason=stop_reason)
+        code = answer_one(_piped(), question, explain=explain)
+    if code is not ExitCode.DONE:
+        raise typer.Exit(code)
+
+
+def _piped() -> BinaryIO:
+    """Return standard input, unless it is a terminal or closed."""
+    if sys.stdin is None or sys.stdin.isatty():
+        stop(ExitCode.BAD_INPUT, "nothing is piped in; try: agentic-trading parse --schema FILE < raw.txt")
+    return sys.stdin.buffer

@@ -1,0 +1,170 @@
+"""All attempts at one envelope as one value: the object, or why there is none, and what it took."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.reading import AttemptTrace, Stage
+from agentic_trading.llm.result import LLMResult, NextStep, Usage
+from agentic_trading.structured.document import read_json
+from agentic_trading.structured.errors import ParserException
+
+
+@dataclass(frozen=True, slots=True)
+class TotalUsage:
+    """Tokens of several attempts together, and what they cost in whole nano-dollars; failed attempts count too."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    thinking_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    cost_nusd: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt: how its answer was read, what it used and cost, and what came of it.
+
+    `trace` is None where nothing was read: the attempt was refused before it left, or was not answered. `failure` is
+    None for an answer that was accepted. `next_step` says what followed, `final` that nothing did. `in_doubt` marks a
+    call that may have been billed unseen, and is charged in full. By `interaction_id` it is found in the log.
+    """
+
+    number: int
+    trace: AttemptTrace | None
+    usage: Usage
+    cost_nusd: int
+    failure: FailureReason | None
+    next_step: NextStep
+    in_doubt: bool
+    interaction_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutcome:
+    """What came of one envelope. `ok` means that there is an object to act on.
+
+    If `ok`: `json` is the object, its numbers int and Decimal digit for digit as the model wrote them; `json_text` is
+    the same as JSON: the model's text where it was taken as it stood, else spelled anew. For a call that asked for plain
+    text, `json` is empty and `json_text` the text. `error` and `stage` are None.
+    If not: `json` is None, `json_text` empty, and `error` says why; `stage` says at which step reading ended, where it
+    was the reading that ended the call. A degraded, guessed or doubtful answer is not `ok`.
+
+    `attempts` are in order, and `usage` is their sum. Both are whole if `is_complete`.
+    """
+
+    ok: bool
+    json: dict[str, Any] | None
+    json_text: str
+    usage: TotalUsage
+    attempts: tuple[Attempt, ...]
+    error: FailureReason | None = None
+    stage: Stage | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no attempt before the last one in `attempts` is missing."""
+        return [attempt.number for attempt in self.attempts] == list(range(1, len(self.attempts) + 1))
+
+
+def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
+    """Return what came of the envelope of these attempts, in whatever order they are given.
+
+    The attempt with the highest number decides. Of an attempt that is given twice, the later one counts. Raises
+    `ValueError` for no attempts, and for attempts at different envelopes.
+    """
+    if not attempts:
+        raise ValueError("there is no attempt; allowed are all attempts at one envelope")
+    asked = {(one.envelope.envelope_id, one.envelope.envelope_hash) for one in attempts}
+    if len(asked) > 1:
+        raise ValueError(f"these are attempts at {len(asked)} envelopes; allowed are those at one")
+    told = _in_order(attempts)
+    last = told[-1].result
+    if not last.actionable:
+        return _without_object(told, _why(last), _failing_stage(last))
+    return StructuredOutcome(
+        ok=True,
+        json=last.parsed_output,
+        json_text=_accepted_text(last),
+        usage=_total(told),
+        attempts=tuple(map(_attempt, told)),
+    )
+
+
+def outcome_without_answer(decision: NoDecision, heard: Sequence[LLMInteraction]) -> StructuredOutcome:
+    """Return the outcome of a call that was given up for `decision.reason`, after the attempts that were `heard`."""
+    return _without_object(_in_order(heard), decision.reason, None)
+
+
+def _in_order(attempts: Sequence[LLMInteraction]) -> list[LLMInteraction]:
+    by_number = {one.result.attempt_number: one for one in attempts}
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _without_object(
+    told: Sequence[LLMInteraction], error: FailureReason, stage: Stage | None
+) -> StructuredOutcome:
+    return StructuredOutcome(
+        ok=False,
+        json=None,
+        json_text="",
+        usage=_total(told),
+        attempts=tuple(map(_attempt, told)),
+        error=error,
+        stage=stage,
+    )
+
+
+def _total(told: Sequence[LLMInteraction]) -> TotalUsage:
+    return TotalUsage(**{
+        part.name: sum(getattr(one.result, part.name) for one in told) for part in fields(TotalUsage)
+    })
+
+
+def _attempt(interaction: LLMInteraction) -> Attempt:
+    result = interaction.result
+    return Attempt(
+        number=result.attempt_number,
+        trace=result.reading,
+        usage=result.usage,
+        cost_nusd=result.cost_nusd,
+        failure=result.failure,
+        next_step=result.next_step,
+        in_doubt=result.in_doubt,
+        interaction_id=interaction.interaction_id,
+    )
+
+
+def _why(last: LLMResult) -> FailureReason:
+    """Return why there is nothing to act on; an answer may be read to its end and yet be for display only."""
+    if last.failure is not None:
+        return last.failure
+    was_guessed = last.reading is not None and last.reading.decode == "guess"
+    what = "was guessed: it is for display only" if was_guessed else "is marked as not actionable"
+    return FailureReason(category=FailureKind.PARSING_ERROR, description=last.error or f"the answer {what}")
+
+
+def _failing_stage(last: LLMResult) -> Stage | None:
+    if last.reading is None or last.reading.verdict is Stage.DONE:
+        return None
+    return last.reading.verdict
+
+
+def _accepted_text(last: LLMResult) -> str:
+    """Return the text of the object: the model's own where reading it strictly gives this very object."""
+    if last.reading is not None and last.reading.transport == "text":
+        return last.raw_output
+    spelled = exact_bytes(last.parsed_output)
+    try:
+        as_it_stands = read_json(last.raw_output, mode="strict")
+    except ParserException:
+        return spelled.decode()
+    is_changed = last.reading is not None and last.reading.fixes
+    if is_changed or exact_bytes(as_it_stands) != spelled:
+        return spelled.decode()
+    return last.raw_output.strip()

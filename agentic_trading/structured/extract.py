@@ -1,0 +1,187 @@
+"""Find in a text what may be the answer: JSON at depth 0, whatever stands around it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from agentic_trading.llm.reading import Fix, Stage
+from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.structured.lossless import SHOWN_CHARS, Mended, mended, refuse, skip_blank
+from agentic_trading.structured.reading import Decoded, check_size, decode, decode_at
+
+MOST_CANDIDATES: Final = 100
+MOST_BRACKETS: Final = 1_000
+"""In prose; with more of them a text takes too long."""
+_BRACKET = re.compile(r"[{}\[\]]")
+_FENCE = re.compile(r"```[\w+-]*+")
+# A whole string, a string that nothing closes, or a bracket.
+_SPAN_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
+_KEY_BEFORE = re.compile(r"""(?:^|[,{\n])\s*(?:"[^"\n]*"|'[^'\n]*')\s*:\s*$""")
+_MORE_BEHIND = re.compile(r"""\s*,\s*(?:["'`“‘{\[]|[\w$-]+\s*:|$)""")
+_DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
+_LINE_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """JSON that stands at `start` to `end` of a text: its value, itself as strict JSON, what was mended.
+
+    `is_whole`: nothing stands around it but white space, comments and one fence. `is_repaired`: something inside it was
+    mended; a fence or prose around it is no repair.
+    """
+
+    value: Any
+    text: str
+    fixes: tuple[Fix, ...]
+    start: int
+    end: int
+    is_whole: bool
+    is_repaired: bool
+
+
+def candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
+    """Return all that may be the answer, in order, at least one; nothing is looked for inside of anything.
+
+    With `lossless`, slips that have one reading are mended. Raises `UnreadableError`: `truncated` where something is
+    open at the end, `ambiguous` where members stand outside or there are too many, else `json_parse`.
+    """
+    check_size(text)
+    if lossless and (whole := _whole(text)):
+        return (whole,)
+    found = list(_found(text, lossless=lossless))
+    if any(isinstance(candidate.value, dict) for candidate in found):
+        found = [candidate for candidate in found if not _is_citation(candidate.value)]
+    if not found:
+        refuse(Stage.JSON_PARSE, "json", 0, "no JSON from the first character on,")
+    return (_alone(text, found[0]),) if len(found) == 1 else tuple(found)
+
+
+def _whole(text: str) -> Candidate | None:
+    """Return the text as one value with slips, or None if it is not one and nothing else."""
+    start = skip_blank(text, 0)
+    if text[start : start + 1] in {
+        "",
+        "`",
+        "{",
+        "[",
+    }:  # brackets are looked for below, with what stands around
+        return None
+    try:
+        value = mended(text, start)
+    except UnreadableError:
+        return None
+    if skip_blank(text, value.end) < len(text):
+        return None
+    return replace(_candidate(value, start), is_whole=True)
+
+
+def _candidate(value: Mended, start: int) -> Candidate:
+    decoded = decode(value.text)
+    fixes = (*value.fixes, *decoded.fixes)
+    text = decoded.text or value.text
+    return Candidate(decoded.value, text, fixes, start, value.end, is_whole=False, is_repaired=bool(fixes))
+
+
+def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
+    position = count = passed_over = 0
+    while bracket := _BRACKET.search(text, position):
+        start = bracket.start()
+        _check_beginning(text, position, start)
+        try:
+            candidate = _read_at(text, start, lossless=lossless)
+        except UnreadableError as e:
+            position = _end_of_prose(text, start, e)
+            passed_over += 1
+            if passed_over > MOST_BRACKETS:
+                raise
+            continue
+        if _MORE_BEHIND.match(text, candidate.end):
+            refuse(Stage.AMBIGUOUS, "members", candidate.end, "more stands behind the end of the object")
+        count += 1
+        if count > MOST_CANDIDATES:
+            refuse(Stage.AMBIGUOUS, "candidates", start, f"more than {MOST_CANDIDATES} objects")
+        yield candidate
+        position = candidate.end
+
+
+def _check_beginning(text: str, position: int, start: int) -> None:
+    if text[start] in "}]":
+        refuse(Stage.JSON_PARSE, "bracket", start, f"{text[start]} closes nothing")
+    if _KEY_BEFORE.search(text[max(position, start - _LINE_CHARS) : start]):
+        refuse(Stage.AMBIGUOUS, "members", start, "a key stands before the beginning of the object")
+
+
+def _read_at(text: str, start: int, *, lossless: bool) -> Candidate:
+    if strict := decode_at(text, start):
+        return _strict(text, start, *strict)
+    if lossless:
+        return _candidate(mended(text, start), start)
+    end = _end_of_span(text, start)
+    return _strict(text, start, decode(text[start:end]), end)
+
+
+def _strict(text: str, start: int, decoded: Decoded, end: int) -> Candidate:
+    spelled = decoded.text or text[start:end]
+    is_repaired = bool(decoded.fixes)
+    return Candidate(
+        decoded.value, spelled, decoded.fixes, start, end, is_whole=False, is_repaired=is_repaired
+    )
+
+
+def _end_of_prose(text: str, start: int, why: UnreadableError) -> int:
+    """Return where brackets that are no JSON end, if they are prose; raises `why` if they may be meant as data."""
+    if why.stage is not Stage.JSON_PARSE:
+        raise why
+    end = _end_of_span(text, start)
+    span = text[start:end]
+    is_prose = ":" not in span if span[0] == "{" else not _DATA_IN_BRACKETS.search(span)
+    if not is_prose:
+        raise why
+    return end
+
+
+def _end_of_span(text: str, start: int) -> int:
+    """Return where the bracket at `start` is closed; strings are passed over. Raises `truncated` if it is not."""
+    depth = 0
+    for token in _SPAN_TOKEN.finditer(text, start):
+        first = token[0][0]
+        depth += (first in "{[") - (first in "}]")
+        if depth == 0:
+            return token.end()
+        if first == '"' and not token[1]:
+            break
+    return refuse(Stage.TRUNCATED, "open", start, "the answer was cut: the bracket is not closed")
+
+
+def _is_citation(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 1 and isinstance(value[0], int)
+
+
+def _alone(text: str, candidate: Candidate) -> Candidate:
+    """Return the only candidate with what stands around it told."""
+    before, behind = text[: candidate.start], text[candidate.end :]
+    is_fenced = _FENCE.fullmatch(before.strip()) is not None and behind.strip() in {"", "```"}
+    is_bare = not _says_something(before) and not _says_something(behind)
+    kind = "fence" if is_fenced else "comment" if is_bare else "prose"
+    around = [
+        Fix(kind=kind, where=str(offset), before=words.strip()[:SHOWN_CHARS])
+        for offset, words in ((0, before), (candidate.end, behind))
+        if words.strip()
+    ]
+    fixes = (*candidate.fixes, *around)
+    return replace(candidate, fixes=fixes, is_whole=is_fenced or is_bare)
+
+
+def _says_something(words: str) -> bool:
+    return skip_blank(words, 0) < len(words)
+
+
+def only(found: Sequence[Candidate]) -> Candidate:
+    """Return the one candidate; raises `UnreadableError` (`ambiguous`) where there are several."""
+    if len(found) > 1:
+        places = ", ".join(str(candidate.start) for candidate in found)
+        refuse(
+            Stage.AMBIGUOUS, "candidates", found[0].start, f"{len(found)} documents (at {places}), the first"
+        )
+    return found[0]

@@ -1,0 +1,172 @@
+"""Hold what was read against the schema, change what the policy allows, and choose among several."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.reading import Fix, Stage, Violation
+from agentic_trading.structured.check import Compiled, violations
+from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.structured.extract import Candidate
+from agentic_trading.structured.lossless import COMMENT_CHARS
+from agentic_trading.structured.patch import is_protected, patched
+from agentic_trading.structured.reading import decode
+from agentic_trading.structured.semantic import SemanticCheck, violations_of
+from agentic_trading.structured.sentinel import without_sentinel
+
+_SHOWN_CHARS = 80
+_HIDDEN_KEY = re.compile(r"""([\w-]+)["']?\s*:""")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an answer must be, and how much of it may be changed to become it."""
+
+    schema: Compiled
+    policy: OutputPolicy
+    check: SemanticCheck | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A candidate that keeps every rule, and what was changed until it did."""
+
+    value: dict[str, Any]
+    text: str
+    fixes: tuple[Fix, ...] = ()
+    coercions: tuple[Fix, ...] = ()
+    patches: tuple[Fix, ...] = ()
+
+
+def chosen(candidates: Sequence[Candidate], wanted: Wanted, *, is_copy: Callable[[Any], bool]) -> Fitted:
+    """Return the one candidate that is the answer, by the policy's `candidates`.
+
+    One that is not the whole text and for which `is_copy` holds is what the model was shown, and is left out.
+    Raises `UnreadableError`: `ambiguous` where the policy leaves a choice, else why the candidates do not fit.
+    """
+    if len(candidates) == 1 and candidates[0].is_whole:
+        return fitted(candidates[0], wanted)
+    if wanted.policy.candidates == "whole":
+        raise _refused("whole", "something stands beside the object; allowed is the object alone")
+    own = [candidate for candidate in candidates if candidate.is_whole or not is_copy(candidate.value)]
+    if not own:
+        raise _refused("copied", "the only object in the answer is one that the request held")
+    if len(own) > 1 and wanted.policy.candidates == "exactly_one":
+        raise _several(own)
+    return _last_of(own, wanted) if wanted.policy.candidates == "last_valid" else _only_of(own, wanted)
+
+
+def fitted(candidate: Candidate, wanted: Wanted) -> Fitted:
+    """Return `candidate` as it fits; raises `UnreadableError` with the rules that it breaks."""
+    value, text, fixes = candidate.value, candidate.text, candidate.fixes
+    if fixes:
+        _check_comments(fixes, wanted.policy)
+    if isinstance(value, str) and wanted.policy.decode != "strict":
+        value, text, fixes = _unwrapped(value, text, fixes)
+    if not isinstance(value, dict):
+        wrong = Violation(path="$", keyword="type", message="is not an object", expected="object")
+        raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong], fixes=fixes)
+    if wanted.policy.require_sentinel:
+        value, text = without_sentinel(value), ""
+    if broken := violations(value, wanted.schema):
+        return _changed(value, broken, fixes, wanted, may_drop=not candidate.is_repaired)
+    text = text or exact_bytes(value).decode()
+    _check_meaning(text, wanted, fixes)
+    return Fitted(value, text, fixes)
+
+
+def _changed(
+    value: dict[str, Any],
+    broken: Sequence[Violation],
+    fixes: tuple[Fix, ...],
+    wanted: Wanted,
+    *,
+    may_drop: bool,
+) -> Fitted:
+    """Return `value` with the changes that the policy allows, if it fits then."""
+    coercions: tuple[Fix, ...] = ()
+    patches: tuple[Fix, ...] = ()
+    if wanted.policy.coerce or wanted.policy.drop_extra:
+        change = patched(value, wanted.schema, wanted.policy, may_drop=may_drop)
+        value, broken, coercions, patches = change.value, change.violations, change.coercions, change.patches
+    changes = {"fixes": fixes, "coercions": coercions, "patches": patches}
+    if broken:
+        raise UnreadableError(Stage.SCHEMA_VALIDATION, broken, **changes)
+    text = exact_bytes(value).decode()
+    _check_meaning(text, wanted, **changes)
+    return Fitted(value, text, **changes)
+
+
+def _check_meaning(
+    text: str,
+    wanted: Wanted,
+    fixes: tuple[Fix, ...],
+    coercions: tuple[Fix, ...] = (),
+    patches: tuple[Fix, ...] = (),
+) -> None:
+    if wanted.check is not None and (wrong := violations_of(wanted.check, text)):
+        raise UnreadableError(Stage.SEMANTIC, wrong, fixes=fixes, coercions=coercions, patches=patches)
+
+
+def _last_of(candidates: Sequence[Candidate], wanted: Wanted) -> Fitted:
+    last: UnreadableError | None = None
+    for candidate in reversed(candidates):
+        try:
+            return fitted(candidate, wanted)
+        except UnreadableError as e:
+            last = last or e
+    raise last or _several(candidates)
+
+
+def _only_of(candidates: Sequence[Candidate], wanted: Wanted) -> Fitted:
+    fitting: list[tuple[Candidate, Fitted]] = []
+    why: list[UnreadableError] = []
+    for candidate in candidates:
+        try:
+            fitting.append((candidate, fitted(candidate, wanted)))
+        except UnreadableError as e:
+            why.append(e)
+    if len(fitting) > 1:
+        raise _several([candidate for candidate, _ in fitting])
+    if fitting:
+        return fitting[0][1]
+    raise why[-1]
+
+
+def _several(candidates: Sequence[Candidate]) -> UnreadableError:
+    shown = [f"at {candidate.start}: {candidate.text[:_SHOWN_CHARS]}" for candidate in candidates[:2]]
+    message = f"{len(candidates)} objects could be the answer; allowed is one"
+    return _refused("candidates", message, actual=shown)
+
+
+def _refused(keyword: str, message: str, **facts: Any) -> UnreadableError:
+    return UnreadableError(Stage.AMBIGUOUS, [Violation(path="$", keyword=keyword, message=message, **facts)])
+
+
+def _check_comments(fixes: Sequence[Fix], policy: OutputPolicy) -> None:
+    """Refuse a comment that takes a property out, where none may be dropped, or not that one."""
+    for fix in fixes:
+        if fix.kind not in {"comment", "hidden_key"}:
+            continue
+        hidden = _HIDDEN_KEY.findall(fix.before)
+        is_cut = len(fix.before) >= COMMENT_CHARS  # what else it hides is not told
+        is_forbidden = fix.kind == "hidden_key" and not policy.drop_extra
+        if is_forbidden or is_cut or any(is_protected(key, policy) for key in hidden):
+            shown = fix.before[:_SHOWN_CHARS]
+            raise _refused("hidden_key", f"a comment at {fix.where} hides a property", actual=shown)
+
+
+def _unwrapped(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str, tuple[Fix, ...]]:
+    """Read a string that is itself one strict JSON object; any other string is left as it is."""
+    try:
+        decoded = decode(inner)
+    except UnreadableError:
+        return inner, text, fixes
+    if not isinstance(decoded.value, dict):
+        return inner, text, fixes
+    spelled = inner.strip() if not decoded.fixes else exact_bytes(decoded.value).decode()
+    fix = Fix(kind="double_encoded", where="$", before=text[:_SHOWN_CHARS], after=spelled[:_SHOWN_CHARS])
+    return decoded.value, spelled, (*fixes, *decoded.fixes, fix)

@@ -1,0 +1,65 @@
+"""Guess what a broken text may have meant: for display, never for an order."""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.reading import Fix, Stage, Violation
+from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.structured.extract import Candidate
+
+MAX_CHARS = 65_536  # json-repair takes seconds for longer ones
+_SHOWN_CHARS = 80
+_WORD = re.compile(r"[\w.+\-%$€£/]+")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
+
+
+def guessed(text: str, why: UnreadableError) -> Candidate:
+    """Return what json-repair makes of `text`; raises `why`, or an `UnreadableError` that says what is missing.
+
+    It invents keys, values and ends. What is held on to here: each number stands as it is in the text.
+    """
+    if len(text) > MAX_CHARS:
+        raise why
+    try:
+        import json_repair  # noqa: PLC0415 - an extra, and only for texts that nothing else can read
+    except ImportError as e:
+        hint = 'guessing needs json-repair: pip install "agentic-trading[salvage]"'
+        raise UnreadableError(why.stage, [*why.violations, _violation("salvage", hint)]) from e
+    try:
+        value = _exact(json_repair.loads(text, skip_json_loads=True), _numbers_in(text))
+    except (RecursionError, ValueError) as e:
+        raise why from e
+    except KeyError as e:
+        reason = f"a guess holds the number {e.args[0]}, which does not stand in the text"
+        raise UnreadableError(Stage.JSON_PARSE, [*why.violations, _violation("guess", reason)]) from e
+    spelled = exact_bytes(value).decode()
+    fix = Fix(kind="guess", where="0", before=text[:_SHOWN_CHARS], after=spelled[:_SHOWN_CHARS])
+    return Candidate(value, spelled, (fix,), 0, len(text), is_whole=True, is_repaired=True)
+
+
+def _violation(keyword: str, message: str) -> Violation:
+    return Violation(path="$", keyword=keyword, message=message)
+
+
+def _numbers_in(text: str) -> dict[Decimal, Decimal]:
+    """Return the numbers that stand in `text` as words of their own, digit for digit, by their values."""
+    words = (word for word in _WORD.findall(text) if _NUMBER.fullmatch(word))
+    return {number: number for number in map(Decimal, words)}
+
+
+def _exact(value: Any, numbers: dict[Decimal, Decimal]) -> Any:
+    """Return `value` with its numbers as they stand in the text; raises `KeyError` for one that does not."""
+    match value:
+        case bool():
+            return value
+        case int() | float():
+            exact = numbers[Decimal(repr(value))]
+            return int(exact) if isinstance(value, int) else exact
+        case dict():
+            return {str(key): _exact(child, numbers) for key, child in value.items()}
+        case list():
+            return [_exact(child, numbers) for child in value]
+        case _:
+            return value

@@ -1,0 +1,127 @@
+"""Find the allowed value that lies nearest to one that is not allowed: to be told, never to be put in its place."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal, localcontext
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+_SHOWN_CHARS = 200
+_EXACT_INTEGER = 2**63
+_DIGITS = 700  # a number that is read has at most 308 places on either side of the point
+_ENDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_SPELLED_NUMBER = re.compile(r"[$€£]? ?(-?[0-9]{1,20}(?:\.[0-9]{1,20})?) ?(%?)")
+
+
+def near_miss(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that `name` may be a slip or another length of, if there is one."""
+    return _near_miss(name[:_SHOWN_CHARS], tuple(names))
+
+
+def nearest(actual: Any, options: Sequence[Any]) -> Any:
+    """Return the nearest of `options`: to a text by its letters, else by the number that it spells."""
+    if isinstance(actual, str):
+        texts = [option for option in options if isinstance(option, str)]
+        if text := _nearest_text(actual, texts):
+            return text
+    readings = _readings(actual)
+    numbers = list(_numbers(options)) if readings else []
+    if not numbers:
+        return None
+    return _shortest(min(numbers, key=lambda number: min(abs(number - reading) for reading in readings)))
+
+
+def _nearest_text(actual: str, options: Sequence[str]) -> str | None:
+    by_lower = {option.lower(): option for option in reversed(options)}
+    close = get_close_matches(actual[:_SHOWN_CHARS].lower(), list(by_lower), n=1)
+    return by_lower[close[0]] if close else None
+
+
+@lru_cache(maxsize=1024)  # a list of a thousand items has the same slip a thousand times
+def _near_miss(name: str, names: tuple[str, ...]) -> str | None:
+    return _nearest_text(name, names) or next((other for other in names if _is_short_form(name, other)), None)
+
+
+def _is_short_form(name: str, other: str) -> bool:
+    """Whether one of two names has the letters of the other and more between them: `qty`, `quantity`."""
+    short, long = sorted((name.lower(), other.lower()), key=len)
+    rest = iter(long[1:])
+    return bool(short) and short[0] == long[0] and all(letter in rest for letter in short[1:])
+
+
+def _readings(actual: Any) -> list[Decimal]:
+    """Return the numbers that a value may be meant for: `10%` is 10 or a tenth."""
+    if isinstance(actual, str):
+        spelled = _SPELLED_NUMBER.fullmatch(actual.strip())
+        if spelled is None:
+            return []
+        number = Decimal(spelled[1])
+        return [number, number / 100] if spelled[2] else [number]
+    return list(_numbers([actual]))
+
+
+def nearest_number(value: float | Decimal, rules: dict[str, Any]) -> Any:
+    """Return the number nearest to `value` that keeps the bounds and the step of one schema.
+
+    None where no number is allowed, or none is nearest: what is greater than 0 has no smallest.
+    """
+    ends = list(_numbers(rules.get(keyword) for keyword in _ENDS))
+    exact = number_of(value)
+    with localcontext(prec=_DIGITS):
+        candidates = ends
+        if step := _step(rules):
+            counts = [(number / step).to_integral_value() for number in (exact, *ends)]
+            near = [(count + by) * step for count in counts for by in (-1, 0, 1)]
+            candidates = [number for number in near if _is_within(rules, number)]
+        closest = min(candidates, key=lambda number: abs(number - exact), default=None)
+        return None if closest is None or not _is_within(rules, closest) else _shortest(closest)
+
+
+def _step(rules: dict[str, Any]) -> Decimal | None:
+    """Return what a number must be a multiple of; an integer of 1, or of its own step if that is whole."""
+    steps = list(_numbers([rules.get("multipleOf")]))
+    if rules.get("type") != "integer":
+        return steps[0] if steps else None
+    return next((step for step in steps if step % 1 == 0), Decimal(1))
+
+
+def _is_within(rules: dict[str, Any], number: Decimal) -> bool:
+    low, high = rules.get("minimum"), rules.get("maximum")
+    above, below = rules.get("exclusiveMinimum"), rules.get("exclusiveMaximum")
+    if above is True:  # in draft 4 it says how the bound beside it is meant
+        above = low
+    if below is True:
+        below = high
+    return (
+        all(number >= end for end in _numbers([low]))
+        and all(number <= end for end in _numbers([high]))
+        and all(number > end for end in _numbers([above]))
+        and all(number < end for end in _numbers([below]))
+        and all(number % step == 0 for step in _numbers([rules.get("multipleOf")]))
+    )
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
+    for value in values:
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            yield number_of(value)
+
+
+def number_of(value: float | Decimal) -> Decimal:
+    """Return a number as the decimal that its shortest spelling says."""
+    return value if isinstance(value, Decimal) else Decimal(repr(value))
+
+
+def _shortest(number: Decimal) -> int | float | str:
+    """Return a number as people write it: 20, not 20.0."""
+    whole = number.to_integral_value()
+    return plain_number(int(whole) if whole == number else number)
+
+
+def plain_number(value: int | Decimal) -> int | float | str:
+    """Return a number so that it reads back from a log as it was put in: as text where a double would round it."""
+    if isinstance(value, int):
+        return value if abs(value) < _EXACT_INTEGER else str(value)[:_SHOWN_CHARS]
+    rounded = float(value)
+    return rounded if Decimal(repr(rounded)) == value else str(value)[:_SHOWN_CHARS]

@@ -1,0 +1,301 @@
+"""A JSON Schema told in few words: like a TypeScript type with quoted keys, every rule kept."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import Any, Literal, assert_never
+
+import orjson
+
+from agentic_trading.structured.check import spelled
+from agentic_trading.structured.schema import Schema, asked, children, nested, prompt_schema, referred
+from agentic_trading.structured.sentinel import with_sentinel
+from agentic_trading.structured.values import RULES_OF_KIND, differ, facts_of, kinds_told, options
+from agentic_trading.structured.wording import (
+    Piece,
+    braced,
+    either,
+    literal,
+    noted,
+    number_rules,
+    plain,
+    ruled,
+    size_rules,
+    spelled_out,
+    text_rules,
+)
+
+_BY_KIND = frozenset({"type"}.union(*RULES_OF_KIND.values()))
+_BEYOND_WORDS = frozenset(
+    {"allOf", "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies",
+     "patternProperties", "contains", "minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems",
+     "contentEncoding", "contentMediaType", "contentSchema"}
+)  # fmt: skip
+_CHOICES = frozenset({"$ref", "anyOf", "oneOf", "enum", "const"})
+_RULES = _BY_KIND | _BEYOND_WORDS | _CHOICES
+_BY_OTHER_MEANS = ("$dynamicRef", "$recursiveRef")
+_DEFINITION = re.compile(r"#/(?:\$defs|definitions)/([^/~%]+)")
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_COMPARED = 50
+_MOST_INLINED = 8  # a deeper one is named, so that no chain of definitions nests without end
+
+_Form = Literal["any", "never", "reference", "any_of", "one_of", "options", "kinds", "schema"]
+_FORM_OF: dict[frozenset[str], _Form] = {
+    frozenset(): "any",
+    frozenset({"$ref"}): "reference",
+    frozenset({"anyOf"}): "any_of",
+    frozenset({"oneOf"}): "one_of",
+    frozenset({"enum"}): "options",
+    frozenset({"const"}): "options",
+    frozenset({"type", "enum"}): "options",
+    frozenset({"type", "const"}): "options",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSizes:
+    """How many characters a schema takes in a prompt.
+
+    `indented` is `json.dumps(indent=2)`, `compact` the same without white space, `sanitised` without noise either,
+    `rendered` the form that prompts hold.
+    """
+
+    indented: int
+    compact: int
+    sanitised: int
+    rendered: int
+
+
+def sizes(schema: Mapping[str, Any]) -> SchemaSizes:
+    """Return what each way of telling `schema` costs; raises `UnreadableError` for what is not JSON."""
+    schema_json = spelled(schema)
+    value = orjson.loads(schema_json)
+    return SchemaSizes(
+        indented=len(json.dumps(value, indent=2)),
+        compact=len(json.dumps(value, separators=(",", ":"))),
+        sanitised=len(prompt_schema(schema_json, sentinel=False)),
+        rendered=len(rendered(schema_json, sentinel=False)),
+    )
+
+
+@lru_cache(maxsize=256)
+def rendered(schema_json: bytes, *, sentinel: bool) -> str:
+    """Return the schema in the short form, properties in the order to be written in.
+
+    Every rule that an answer is held to is in it. What the form has no words for stands in it as `JSON Schema {…}`;
+    so does the whole schema where it refers by other means than `#/…`, or to so many places within each other that
+    the words for them would be twice as long. A broken schema is told as it is: no answer will be accepted. Equal
+    schemas give equal texts.
+    """
+    schema = asked(schema_json, sentinel=False)
+    if schema is None:
+        return schema_json.decode()
+    whole = f"JSON Schema {plain(prompt_schema(schema_json, sentinel=sentinel))}"
+    try:
+        text = _Rendering(schema).text(sentinel=sentinel)
+    except LookupError:
+        return whole
+    return text if len(text) <= 2 * len(whole) else whole
+
+
+class _Rendering:
+    """One way through a schema; the definitions that it meets are told at the end."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._uses, self._is_closed = _surveyed(root)
+        self._names: dict[str, str] = {}
+        self._untold: list[str] = []
+
+    def text(self, *, sentinel: bool) -> str:
+        """Return the whole of it, definitions last."""
+        lines = ["// no other properties"] if self._is_closed else []
+        top = with_sentinel(self._root) if sentinel else self._root
+        if top.get("type") == "object" and self._uses["#"] > 1 and not sentinel:
+            lines.append(self._named("#"))
+        else:
+            lines.append(self._top(top).line)
+        lines += (self._definition(reference) for reference in self._untold)  # grows while it is walked
+        return "\n".join(lines)
+
+    def _definition(self, reference: str) -> str:
+        return f"{self._names[reference]} = {self._piece(referred(self._root, reference), 0).line}"
+
+    def _top(self, schema: Schema) -> Piece:
+        if _form(schema) in ("any", "kinds"):  # an answer is an object, whatever else its schema allows
+            return noted(schema, self._object(schema, 0, spread=True))
+        return self._piece(schema, 0)
+
+    def _piece(self, node: Any, nesting: int) -> Piece:
+        form = _form(node)
+        match form:
+            case "any" | "never":
+                piece = Piece(form)
+            case "reference":
+                piece = self._referred(node["$ref"], nesting)
+            case "any_of":
+                piece = either(self._piece(branch, nesting) for branch in node["anyOf"])
+            case "one_of":
+                piece = self._one_of(node["oneOf"], nesting)
+            case "options":
+                piece = Piece(" | ".join(map(literal, options(node))))
+            case "kinds":
+                piece = either(self._of_kind(kind, node, nesting) for kind in kinds_told(node))
+            case "schema":
+                return self._as_schema(node)
+            case _:
+                assert_never(form)
+        return noted(node, piece)
+
+    def _as_schema(self, node: Schema) -> Piece:
+        for _, inner in nested(node):
+            if isinstance(inner, dict) and "$ref" in inner:
+                self._named(inner["$ref"])
+        return Piece(f"JSON Schema {spelled_out(node)}")
+
+    def _referred(self, reference: str, nesting: int) -> Piece:
+        is_inlined = (
+            self._uses[reference] == 1
+            and nesting < _MOST_INLINED
+            and reference not in self._names
+            and _DEFINITION.fullmatch(reference)
+        )
+        if is_inlined:
+            return self._piece(referred(self._root, reference), nesting + 1)
+        return Piece(self._named(reference))
+
+    def _named(self, reference: str) -> str:
+        """Return the name of a definition, which is then told at the end."""
+        if reference not in self._names:
+            self._names[reference] = _name(reference, self._root)
+            self._untold.append(reference)
+        return self._names[reference]
+
+    def _one_of(self, branches: list[Any], nesting: int) -> Piece:
+        choice = either(self._piece(branch, nesting) for branch in branches)
+        if self._are_apart(branches):
+            return choice
+        return Piece(f"exactly one of ({choice.text})", choice.notes)
+
+    def _are_apart(self, branches: list[Any]) -> bool:
+        """Whether no value can fit two of `branches`, as far as types, constants and tags tell."""
+        if len(branches) > _MOST_COMPARED:
+            return False
+        facts = [facts_of(self._resolved(branch)) for branch in branches]
+        return all(differ(one, other) for one, other in combinations(facts, 2))
+
+    def _resolved(self, node: Any) -> Schema:
+        for _ in range(_MOST_INLINED):
+            if not isinstance(node, dict) or "$ref" not in node:
+                break
+            node = referred(self._root, node["$ref"])
+        return node if isinstance(node, dict) else {}
+
+    def _of_kind(self, kind: str, node: Schema, nesting: int) -> Piece:
+        match kind:
+            case "object":
+                return self._object(node, nesting)
+            case "array":
+                return self._array(node, nesting)
+            case "string":
+                return Piece(ruled(kind, text_rules(node)))
+            case "number" | "integer":
+                return Piece(ruled(kind, number_rules(node)))
+            case _:
+                return Piece(kind)
+
+    def _object(self, node: Schema, nesting: int, *, spread: bool = False) -> Piece:
+        properties, required = node.get("properties", {}), dict.fromkeys(node.get("required", ()))
+        rest = node.get("additionalProperties")
+        unnamed = True if rest is None else rest
+        members = [
+            (spelled_out(name) + ("" if name in required else "?"), self._piece(child, nesting))
+            for name, child in properties.items()
+        ]
+        members += [
+            (spelled_out(name), self._piece(unnamed, nesting)) for name in required if name not in properties
+        ]
+        if rest is not None and rest is not False:
+            members.append(("...", self._piece(rest, nesting)))
+        rules = size_rules(node.get("minProperties"), node.get("maxProperties"), "property", "properties")
+        if "propertyNames" in node:
+            rules.append(f"names: {self._piece(node['propertyNames'], nesting).text}")
+        if rest is False and not self._is_closed:
+            rules.append("no other properties")
+        is_anything = not members and rest is None
+        return Piece(ruled("object" if is_anything else braced(members, spread=spread), rules))
+
+    def _array(self, node: Schema, nesting: int) -> Piece:
+        items = node.get("items", True)
+        listed = isinstance(items, list)
+        first = items if listed else node.get("prefixItems", [])
+        rest = node.get("additionalItems", True) if listed else items
+        places = [self._piece(child, nesting) for child in first]
+        told = [f"{place}: {piece.text}" for place, piece in enumerate(places)]
+        if rest is not False:
+            places.append(self._piece(rest, nesting))
+            told.append(f"...: {places[-1].text}" if first else places[-1].text)
+        rules = size_rules(node.get("minItems"), node.get("maxItems"), "item", "items")
+        if node.get("uniqueItems"):
+            rules.append("no two equal")
+        return Piece(
+            ruled(f"[{', '.join(told)}]", rules), tuple(note for piece in places for note in piece.notes)
+        )
+
+
+def _name(reference: str, root: Schema) -> str:
+    """Return `#leg` for a definition, and the whole pointer, quoted, for what stands elsewhere or is named oddly."""
+    if reference == "#":
+        return "#"
+    definition = _DEFINITION.fullmatch(reference)
+    is_plain = definition is not None and _PLAIN_NAME.fullmatch(definition[1])
+    if (
+        definition is None
+        or not is_plain
+        or (definition[1] in root.get("$defs", {}) and "/definitions/" in reference)
+    ):
+        return f"#{spelled_out(reference[1:])}"
+    return f"#{definition[1]}"
+
+
+def _surveyed(root: Schema) -> tuple[Counter[str], bool]:
+    """Return how often each reference is told, and whether every object says which other properties it takes."""
+    uses = Counter({"#": 1})
+    is_closed = "additionalProperties" in root or _form(root) != "any"
+    waiting = ["#"]
+    while waiting:
+        for node, times in _told(referred(root, waiting.pop())):
+            is_closed = is_closed and ("object" not in kinds_told(node) or "additionalProperties" in node)
+            if "$ref" in node:
+                if node["$ref"] not in uses:
+                    waiting.append(node["$ref"])
+                uses[node["$ref"]] += times
+    return uses, is_closed
+
+
+def _told(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]:
+    """Yield the schemas of which a part of the text is made; what stands as JSON refers by name, so it counts twice."""
+    if not isinstance(node, dict):
+        return
+    for keyword in _BY_OTHER_MEANS:
+        if keyword in node:
+            raise LookupError(keyword)
+    again = 2 if _form(node) == "schema" else times
+    yield node, again
+    for place, child in children(node):
+        if not place.startswith(("/$defs/", "/definitions/")):
+            yield from _told(child, again)
+
+
+def _form(node: Any) -> _Form:
+    if isinstance(node, bool):
+        return "any" if node else "never"
+    rules = frozenset(node) & _RULES
+    if rules in _FORM_OF:
+        form = _FORM_OF[rules]
+        return "schema" if form == "options" and not options(node) else form
+    return "kinds" if rules <= _BY_KIND else "schema"

@@ -1,0 +1,48 @@
+"""How the form of an answer is asked for: the best way that model and schema allow."""
+
+from dataclasses import dataclass
+
+from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.envelope import LLMEnvelope, ResponseFormat
+from agentic_trading.llm.provider import Transport
+from agentic_trading.structured.strict import strict_problem
+
+_NOT_OFFERED = "the model does not offer it"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A transport, and why each better one was passed over (`native_schema: …`), the best first."""
+
+    transport: Transport
+    passed_over: tuple[str, ...] = ()
+
+
+def choice_for(envelope: LLMEnvelope, capability: Capability) -> Choice:
+    """Return the first that model and schema allow of: native schema, strict tool, JSON mode, told in words."""
+    if envelope.response_format is ResponseFormat.TEXT:
+        return Choice("text")
+    problem = strict_problem(
+        envelope.output_schema_json,
+        sentinel=envelope.output_policy.require_sentinel,
+        most_optional=capability.most_optional,
+        most_unions=capability.most_unions,
+    )
+    ways: list[tuple[Transport, str | None]] = [
+        ("native_schema", problem if capability.native_schema else _NOT_OFFERED),
+        ("strict_tool", problem if capability.strict_tool else _NOT_OFFERED),
+        ("json_mode", None if capability.json_mode else _NOT_OFFERED),
+    ]
+    passed_over: list[str] = []
+    for transport, reason in ways:
+        if reason is None:
+            return Choice(transport, tuple(passed_over))
+        passed_over.append(f"{transport}: {reason}")
+    return Choice("prompted", tuple(passed_over))
+
+
+def told_in_words(envelope: LLMEnvelope, capability: Capability) -> Transport:
+    """Return how the form is asked for where it shall not be enforced."""
+    if envelope.response_format is ResponseFormat.TEXT:
+        return "text"
+    return "json_mode" if capability.json_mode else "prompted"

@@ -1,0 +1,385 @@
+"""An answer in the agreed form is read as it stands, and one that is not in that form says nothing."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.client.response import (
+    ANSWER_SCHEMA,
+    StructuredResponse,
+    extract_conclusion,
+    extract_sub_tasks,
+    parse_llm_response,
+)
+from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.worker.runner import CallRunner
+from tests.gateway import asking, gateway
+
+FULL = {
+    "reasoning": "The range broke on volume; the retest held.",
+    "conclusion": "The trend is up.",
+    "confidence": 0.85,
+    "files": ["bars/1h.csv", "bars/4h.csv"],
+    "sub_tasks": [{"query": "Read the funding rates.", "priority": 2}, {"query": "Read the order blocks."}],
+    "needs_more_info": False,
+    "next_action": "continue",
+}
+
+
+def answer(**fields: Any) -> str:
+    """Return an answer that has a conclusion, and these fields."""
+    return json.dumps({"conclusion": "The trend is up."} | fields)
+
+
+def assert_says_nothing(parsed: StructuredResponse, raw: str) -> None:
+    """Check that there is nothing to use in an answer, and that its text is all there."""
+    assert (parsed.is_valid, parsed.should_continue, parsed.should_ask_user) == (False, False, False)
+    assert (parsed.conclusion, parsed.reasoning, parsed.files, parsed.sub_tasks) == ("", "", [], [])
+    assert (parsed.raw_response, parsed.display_text) == (raw, raw)
+    assert parsed.error
+
+
+def test_parse_valid_json() -> None:
+    parsed = parse_llm_response(answer(confidence=0.9))
+
+    assert (parsed.is_valid, parsed.conclusion, parsed.confidence) == (True, "The trend is up.", 0.9)
+    assert parsed.display_text == "The trend is up."
+
+
+def test_parse_with_all_fields() -> None:
+    parsed = parse_llm_response(json.dumps(FULL, indent=2))
+
+    assert {name: getattr(parsed, name) for name in FULL} == FULL
+    assert (parsed.is_valid, parsed.should_continue, parsed.should_ask_user) == (True, True, False)
+    assert (parsed.error, parsed.violations) == (None, ())
+
+
+def test_parse_markdown_wrapped_json() -> None:
+    parsed = parse_llm_response(f"```json\n{answer(confidence=0.8)}\n```")
+
+    assert (parsed.is_valid, parsed.conclusion) == (True, "The trend is up.")
+
+
+def test_fallback_on_invalid_json() -> None:
+    """A text that is no JSON is kept for display, and is neither a conclusion nor half trusted."""
+    raw = "No JSON here, only words."
+
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert (parsed.error, parsed.confidence, parsed.next_action) == ("invalid_json", None, None)
+
+
+def test_fallback_on_missing_conclusion() -> None:
+    """Without a conclusion there is no answer, however good the reasoning: the reason names what is missing."""
+    raw = '{"reasoning": "The range broke on volume."}'
+
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert parsed.error == "$.conclusion: is required and missing"
+
+
+def test_confidence_clamping_high() -> None:
+    """A confidence above 1 is refused and shown as it was written: nothing is clamped."""
+    raw = answer(confidence=1.5)
+
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert parsed.confidence == 1.5
+    assert [(rule.path, rule.keyword, rule.allowed) for rule in parsed.violations] == [
+        ("$.confidence", "maximum", "<= 1")
+    ]
+
+
+def test_confidence_clamping_low() -> None:
+    """A confidence below 0 is refused and shown as it was written: nothing is clamped."""
+    raw = answer(confidence=-0.5)
+
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert parsed.confidence == -0.5
+    assert [(rule.path, rule.keyword, rule.allowed) for rule in parsed.violations] == [
+        ("$.confidence", "minimum", ">= 0")
+    ]
+
+
+def test_confidence_invalid_type() -> None:
+    """A confidence in words is refused and shown as it was written: there is no default."""
+    raw = answer(confidence="high")
+
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert parsed.confidence == "high"
+    assert [(rule.path, rule.keyword, rule.expected) for rule in parsed.violations] == [
+        ("$.confidence", "type", "number")
+    ]
+
+
+def test_next_action_validation() -> None:
+    """The three actions are taken; any other is refused and shown as it was written, with those allowed."""
+    for action in ("continue", "finalize", "ask_user"):
+        assert parse_llm_response(answer(next_action=action)).next_action == action
+
+    raw = answer(next_action="finalise")
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert parsed.next_action == "finalise"
+    assert [(rule.path, rule.allowed, rule.suggestion) for rule in parsed.violations] == [
+        ("$.next_action", ["continue", "finalize", "ask_user"], "finalize")
+    ]
+
+
+def test_should_continue_property() -> None:
+    tasks = [{"query": "Read the funding rates."}]
+
+    assert parse_llm_response(answer(sub_tasks=tasks, next_action="continue")).should_continue is True
+    assert parse_llm_response(answer(sub_tasks=tasks, next_action="finalize")).should_continue is False
+    assert parse_llm_response(answer(sub_tasks=tasks)).should_continue is False
+    assert parse_llm_response(answer(sub_tasks=[], next_action="continue")).should_continue is False
+
+
+def test_should_ask_user_property() -> None:
+    assert parse_llm_response(answer(next_action="ask_user")).should_ask_user is True
+    assert parse_llm_response(answer(needs_more_info=True)).should_ask_user is True
+    assert parse_llm_response(answer(needs_more_info=False, next_action="finalize")).should_ask_user is False
+    assert parse_llm_response(answer()).should_ask_user is False
+
+
+def test_empty_response() -> None:
+    parsed = parse_llm_response("")
+
+    assert_says_nothing(parsed, "")
+    assert parsed.error == "invalid_json"
+
+
+async def test_llm_returns_structured_output() -> None:
+    """What is checked: an answer that comes through the gateway under `ANSWER_SCHEMA` is read as what it says."""
+    desk, _ = answering(answer(confidence=0.9, next_action="finalize"))
+
+    parsed = await asked(desk)
+
+    assert (parsed.is_valid, parsed.conclusion, parsed.confidence) == (True, "The trend is up.", 0.9)
+
+
+async def test_sub_tasks_trigger_recursion() -> None:
+    """What is checked: sub-tasks come out as the model wrote them, and reading them asks nobody anything.
+
+    Making child calls of them is a later release's.
+    """
+    desk, provider = answering(answer(sub_tasks=FULL["sub_tasks"], next_action="continue"))
+
+    parsed = await asked(desk)
+
+    assert parsed.should_continue
+    assert parsed.sub_tasks == FULL["sub_tasks"]
+    assert len(provider.requests) == 1
+
+
+async def test_next_action_controls_recursion() -> None:
+    """What is checked: `finalize` says that there is nothing more to ask, even beside sub-tasks."""
+    desk, provider = answering(answer(sub_tasks=FULL["sub_tasks"], next_action="finalize"))
+
+    parsed = await asked(desk)
+
+    assert (parsed.is_valid, parsed.next_action, parsed.should_continue) == (True, "finalize", False)
+    assert len(provider.requests) == 1
+
+
+def answering(raw: str) -> tuple[CallRunner, ScriptedProvider]:
+    """Return a gateway whose model answers `raw`."""
+    provider = ScriptedProvider([raw])
+    return gateway(provider).runner, provider
+
+
+async def asked(runner: CallRunner) -> StructuredResponse:
+    """Ask a question under the agreed form, and read what comes back."""
+    interaction = await runner.run(asking("general").with_output_schema(ANSWER_SCHEMA).build())
+    assert interaction.result.actionable
+    return parse_llm_response(interaction.result.raw_output)
+
+
+def test_a_field_that_was_left_out_is_not_made_up() -> None:
+    parsed = parse_llm_response(answer())
+
+    assert parsed == StructuredResponse(conclusion="The trend is up.", raw_response=answer())
+    assert (parsed.confidence, parsed.next_action, parsed.needs_more_info) == (None, None, None)
+    assert (parsed.reasoning, parsed.files, parsed.sub_tasks) == ("", [], [])
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "{'conclusion': 'The trend is up.', 'needs_more_info': False,}",
+        'Here it is:\n{"conclusion": "The trend is up.", "needs_more_info": false}\nGood luck.',
+        '{conclusion: "The trend is up.", /* sure */ "needs_more_info": false}',
+    ],
+    ids=["python", "prose around", "bare key and comment"],
+)
+def test_a_slip_with_one_meaning_is_mended(raw: str) -> None:
+    parsed = parse_llm_response(raw)
+
+    assert (parsed.is_valid, parsed.conclusion, parsed.needs_more_info) == (True, "The trend is up.", False)
+    assert parsed.raw_response == raw
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"conclusion": "up", "confidence": NaN}',
+        '{"conclusion": "up", "confidence": 1e999}',
+        '{"conclusion": "up", "confidence": 1' + "0" * 400 + "}",
+        '{"conclusion": "up"} {"conclusion": "down"}',
+        '{"conclusion": "up", "conclusion": "down"}',
+        '{"conclusion": "up", "next_action": "contin',
+        '{"conclusion": "up", "sub_tasks": [{"query": "x"}',
+        '{"conclusion": "up"',
+        '{"conclusion": "\ud800"}',
+        "```json\n```",
+        "I cannot help with trading.",
+        "{" * 2000,
+        "[" * (1 << 20),
+        '{"conclusion": "' + "x" * (1 << 20) + '"}',
+    ],
+    ids=range(14),
+)
+def test_a_text_without_one_meaning_says_nothing(raw: str) -> None:
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert parsed.error == "invalid_json"
+    assert parsed.violations
+
+
+WRONG: Mapping[str, tuple[str, str]] = {
+    "no object": ('["up"]', "$"),
+    "a lone string": ('"The trend is up."', "$"),
+    "null": ("null", "$"),
+    "an empty conclusion": ('{"conclusion": ""}', "$.conclusion"),
+    "a blank conclusion": ('{"conclusion": " \\n"}', "$.conclusion"),
+    "a conclusion in a list": ('{"conclusion": ["up"]}', "$.conclusion"),
+    "reasoning in a list": (answer(reasoning=["first", "second"]), "$.reasoning"),
+    "files as text": (answer(files="bars.csv"), "$.files"),
+    "a file that is none": (answer(files=["bars.csv", 7]), "$.files[1]"),
+    "sub-tasks as an object": (answer(sub_tasks={"query": "x"}), "$.sub_tasks"),
+    "a sub-task as text": (answer(sub_tasks=["x"], next_action="continue"), "$.sub_tasks[0]"),
+    "a sub-task without a query": (answer(sub_tasks=[{"priority": 1}]), "$.sub_tasks[0].query"),
+    "a blank query": (answer(sub_tasks=[{"query": " "}]), "$.sub_tasks[0].query"),
+    "a priority of 0": (answer(sub_tasks=[{"query": "x", "priority": 0}]), "$.sub_tasks[0].priority"),
+    "a priority in words": (answer(sub_tasks=[{"query": "x", "priority": "top"}]), "$.sub_tasks[0].priority"),
+    "a confidence that is true": (answer(confidence=True), "$.confidence"),
+    "a confidence of null": (answer(confidence=None), "$.confidence"),
+    "a confidence as text": (answer(confidence="0.9"), "$.confidence"),
+    "a huge confidence": ('{"conclusion": "up", "confidence": 1' + "0" * 100 + "}", "$.confidence"),
+    "more info in words": (answer(needs_more_info="yes"), "$.needs_more_info"),
+    "an action in capitals": (answer(next_action="CONTINUE"), "$.next_action"),
+    "an error that is no text": (answer(error={"code": 1}), "$.error"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_answer_that_breaks_the_form_says_nothing_and_tells_where(what: str) -> None:
+    raw, path = WRONG[what]
+
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert [rule.path for rule in parsed.violations] == [path]
+    assert str(parsed.error).startswith(f"{path}: ")
+
+
+def test_every_broken_rule_is_named() -> None:
+    parsed = parse_llm_response('{"confidence": 7, "next_action": "stop"}')
+
+    assert [rule.path for rule in parsed.violations] == ["$.conclusion", "$.confidence", "$.next_action"]
+    assert all(rule.path in str(parsed.error) for rule in parsed.violations)
+
+
+def test_an_error_that_the_model_reports_makes_its_answer_unusable() -> None:
+    raw = answer(error="I cannot keep this form.", next_action="ask_user", confidence=0.2)
+
+    parsed = parse_llm_response(raw)
+
+    assert_says_nothing(parsed, raw)
+    assert (parsed.error, parsed.confidence, parsed.violations) == ("I cannot keep this form.", 0.2, ())
+
+
+def test_an_error_that_says_nothing_is_none() -> None:
+    parsed = parse_llm_response(answer(error=""))
+
+    assert (parsed.is_valid, parsed.error) == (True, None)
+
+
+def test_a_property_that_the_form_does_not_know_changes_nothing() -> None:
+    parsed = parse_llm_response(answer(mood="calm"))
+
+    assert parsed.conclusion == "The trend is up."
+    assert "mood" in parsed.raw_response
+
+
+def test_a_conclusion_is_taken_from_a_valid_answer_only() -> None:
+    assert extract_conclusion(answer()) == "The trend is up."
+    assert extract_conclusion("Buy everything.") == ""
+    assert extract_conclusion(answer(confidence=1.2)) == ""
+
+
+def test_sub_tasks_are_taken_from_a_valid_answer_only() -> None:
+    assert extract_sub_tasks(json.dumps(FULL)) == FULL["sub_tasks"]
+    assert extract_sub_tasks(answer()) == []
+    assert extract_sub_tasks(answer(sub_tasks=FULL["sub_tasks"], confidence=1.2)) == []
+
+
+def test_what_structure_saves_is_logged_as_an_estimate_and_without_the_text() -> None:
+    raw = json.dumps(FULL)
+
+    with structlog.testing.capture_logs() as logs:
+        parse_llm_response(raw)
+
+    saved = (len(raw) - len("The trend is up.")) // 4
+    assert logs == [
+        {
+            "event": "answer_parsed",
+            "log_level": "debug",
+            "chars": len(raw),
+            "conclusion_chars": 16,
+            "saved_tokens_estimate": saved,
+        }
+    ]
+
+
+@given(st.text())
+def test_no_text_is_an_error_to_who_reads_it(raw: str) -> None:
+    parsed = parse_llm_response(raw)
+
+    assert parsed.raw_response == raw
+    assert parsed.is_valid is bool(parsed.conclusion)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(ANSWER_SCHEMA["properties"], JSON)))
+def test_whatever_stands_in_the_fields_only_a_valid_answer_says_something(fields: dict[str, Any]) -> None:
+    raw = json.dumps(fields)
+
+    parsed = parse_llm_response(raw)
+
+    if parsed.is_valid:
+        assert parsed.conclusion == fields["conclusion"]
+        assert parsed.confidence == fields.get("confidence")
+        assert parsed.next_action == fields.get("next_action")
+    else:
+        assert_says_nothing(parsed, raw)

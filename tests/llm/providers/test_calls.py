@@ -1,0 +1,53 @@
+"""What the calls of a tool come to as the text of an answer, and how that text is read."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.providers.calls import Call, text_of
+from agentic_trading.structured.engine import read
+from agentic_trading.structured.outcome import Rejected
+from tests.build import response
+from tests.structured.asking import ORDER
+
+VALID = '{"side": "BUY", "qty": 1.50}'
+ANYTHING: dict[str, Any] = {"type": "object"}
+NAMES = st.sampled_from(["answer", "Answer", "buy", ""])
+CALLS = st.lists(st.builds(Call, NAMES, st.sampled_from([VALID, "{}", "", "}]", f"}}] {VALID}", '"'])))
+
+
+def test_the_input_of_the_one_call_is_the_text_as_it_was_written() -> None:
+    written = '{"qty": 1.50, "qty": 1.5e0}\n'
+
+    assert text_of([Call("answer", written)]) == written
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [Call("answer", VALID), Call("answer", '{"side": "SELL", "qty": 9}')],
+        [Call("answer", VALID), Call("answer", VALID)],
+        [Call("buy", VALID)],
+        [Call("answer", VALID), Call("buy", "{}")],
+    ],
+)
+@pytest.mark.parametrize("schema", [ORDER, ANYTHING])
+@pytest.mark.parametrize("workflow", PRESETS)
+def test_other_calls_are_read_as_no_object_under_any_policy(
+    workflow: Any, schema: dict[str, Any], calls: list[Call]
+) -> None:
+    outcome = read(response(text_of(calls)), schema, PRESETS[workflow].output)
+
+    assert isinstance(outcome, Rejected)
+
+
+@given(CALLS)
+def test_other_calls_are_all_told_and_none_breaks_out_of_the_list(calls: list[Call]) -> None:
+    if len(calls) == 1 and calls[0].name == "answer":
+        return
+
+    assert json.loads(text_of(calls)) == [{"name": call.name, "arguments": call.arguments} for call in calls]

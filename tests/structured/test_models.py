@@ -1,0 +1,284 @@
+"""A pydantic model is a schema too: its JSON Schema decides the form, its own validators the meaning."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator, model_validator
+
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.reading import Stage
+from agentic_trading.structured import Accepted, ParserException, read, validate
+from agentic_trading.structured.check import compiled, spelled
+from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.structured.models import check_of_model, schema_of
+from agentic_trading.structured.patch import patched
+from agentic_trading.structured.semantic import violations_of
+from tests.build import response
+from tests.structured.asking import ORDER, REASKED, STRICT
+
+
+class Side(StrEnum):
+    """Which way."""
+
+    BUY = "BUY"
+    SELL = "SELL"
+
+
+class Leg(BaseModel, frozen=True, extra="forbid"):
+    """A part of an order."""
+
+    qty: int = Field(gt=0)
+    px: Decimal | None = None
+
+
+class Order(BaseModel, frozen=True, extra="forbid"):
+    """An order whose stop lies below its entry."""
+
+    side: Side
+    entry: Decimal
+    stop: Decimal
+    legs: tuple[Leg, ...] = ()
+
+    @field_validator("entry")
+    @classmethod
+    def _is_on_the_tick(cls, entry: Decimal) -> Decimal:
+        assert entry % Decimal("0.5") == 0, "entry is not on the tick"
+        return entry
+
+    @model_validator(mode="after")
+    def _stop_is_below(self) -> Self:
+        if self.stop >= self.entry:
+            raise ValueError("the stop must lie below the entry")
+        return self
+
+
+class Momentum(BaseModel):
+    """Parameters to choose from."""
+
+    momentum_period: Literal[5, 10, 20, 30]
+    ma_periods: Literal[20, 60, 90, 120]
+    stop_loss: Literal[0.08, 0.10, 0.12, 0.15]  # type: ignore[valid-type]
+    resample: Literal["W", "M"]
+
+
+class Choice(BaseModel):
+    """What the model is asked for."""
+
+    reasoning: str = Field(min_length=5)
+    params: Momentum
+
+
+class Opaque:
+    """A type that JSON Schema knows nothing of."""
+
+
+class Strange(BaseModel):
+    """A model that can be made, and has no JSON Schema."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True)
+
+    thing: Opaque
+
+
+class Unfinished(BaseModel):
+    """A model that refers to what was never defined."""
+
+    later: "Nowhere"  # type: ignore[name-defined]  # noqa: F821 - that is what is tested
+
+
+GOOD: dict[str, Any] = {"side": "BUY", "entry": Decimal("100.5"), "stop": Decimal("99.10")}
+
+
+def test_a_mapping_is_the_schema_that_it_is() -> None:
+    assert schema_of(ORDER) is ORDER
+    assert validate({"side": "BUY", "qty": 1}, MappingProxyType(ORDER)) == []
+
+
+def test_a_model_has_the_schema_of_what_it_takes_made_once() -> None:
+    assert schema_of(Order) == Order.model_json_schema(mode="validation")
+    assert schema_of(Order) is schema_of(Order)
+
+
+def test_two_models_of_one_name_are_two_schemas() -> None:
+    def made(kind: Any) -> type[BaseModel]:
+        class Same(BaseModel):
+            a: kind
+
+        return Same
+
+    assert schema_of(made(int)) != schema_of(made(str))
+
+
+@pytest.mark.parametrize("other", [5, "object", None, int, dict, Order(**GOOD), [ORDER], Mapping, lambda: 1])
+def test_what_is_neither_is_refused_and_told_what_is_allowed(other: Any) -> None:
+    with pytest.raises(UnreadableError, match="allowed are a JSON Schema and a pydantic model") as refused:
+        schema_of(other)
+
+    assert refused.value.stage is Stage.SCHEMA_INVALID
+    with pytest.raises(ParserException) as told:
+        validate({}, other)
+    assert told.value.stage is Stage.SCHEMA_INVALID
+
+
+@pytest.mark.parametrize("model", [Strange, Unfinished, BaseModel])
+def test_a_model_without_a_schema_is_refused_by_its_name(model: type[BaseModel]) -> None:
+    with pytest.raises(UnreadableError, match=model.__name__) as refused:
+        schema_of(model)
+
+    assert refused.value.stage is Stage.SCHEMA_INVALID
+
+
+def test_a_model_of_a_list_is_no_schema_of_an_answer() -> None:
+    class Legs(RootModel[list[int]]):
+        pass
+
+    with pytest.raises(ParserException, match="allows no object"):
+        validate([1], Legs)
+
+
+def test_a_value_that_keeps_schema_and_validators_breaks_nothing() -> None:
+    assert validate(GOOD, Order) == []
+    assert validate({**GOOD, "legs": [{"qty": 1, "px": "0.10"}, {"qty": 2, "px": None}]}, Order) == []
+
+
+def test_the_schema_comes_first_and_the_validators_only_where_it_holds() -> None:
+    broken = validate({**GOOD, "stop": 200, "side": "HOLD"}, Order)
+
+    assert [(v.path, v.keyword, v.allowed) for v in broken] == [("$.side", "enum", ["BUY", "SELL"])]
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "keyword", "words"),
+    [
+        ({"stop": 101}, "$", "value_error", "the stop must lie below the entry"),
+        ({"entry": Decimal("100.3")}, "$.entry", "assertion_error", "not on the tick"),
+    ],
+)
+def test_what_a_validator_says_is_a_violation_at_its_place(
+    changes: dict[str, Any], path: str, keyword: str, words: str
+) -> None:
+    (violation,) = validate({**GOOD, **changes}, Order)
+
+    assert (violation.path, violation.keyword) == (path, keyword)
+    assert words in violation.message
+
+
+def test_a_place_within_a_list_is_named() -> None:
+    class Book(BaseModel):
+        orders: list[Order]
+
+    (violation,) = validate({"orders": [GOOD, {**GOOD, "stop": 101}]}, Book)
+
+    assert violation.path == "$.orders[1]"
+
+
+def test_the_check_of_a_model_runs_on_text() -> None:
+    check = check_of_model(Order)
+
+    assert check('{"side": "BUY", "entry": 100.5, "stop": 99.10}') == ()
+    (violation,) = violations_of(check, '{"side": "BUY", "entry": 100.5, "stop": 101}')
+    assert violation.path == "$"
+
+
+def test_the_choices_of_a_form_are_told_with_the_nearest() -> None:
+    answer = {
+        "reasoning": "medium term",
+        "params": {"momentum_period": 25, "ma_periods": 60, "stop_loss": "10%", "resample": "w"},
+    }
+
+    told = {
+        (v.path, v.keyword): (v.expected, v.actual, v.allowed, v.suggestion) for v in validate(answer, Choice)
+    }
+
+    assert told == {
+        ("$.params.momentum_period", "enum"): (None, 25, [5, 10, 20, 30], 20),
+        ("$.params.stop_loss", "type"): ("number", "10%", None, None),
+        ("$.params.stop_loss", "enum"): (None, "10%", [0.08, 0.1, 0.12, 0.15], 0.1),
+        ("$.params.resample", "enum"): (None, "w", ["W", "M"], "W"),
+    }
+
+
+def test_what_is_missing_of_a_form_is_told_with_its_type_and_values() -> None:
+    (violation,) = validate(
+        {"reasoning": "medium term", "params": {"ma_periods": 60, "stop_loss": 0.1, "resample": "W"}}, Choice
+    )
+
+    assert (violation.path, violation.expected, violation.allowed) == (
+        "$.params.momentum_period",
+        "integer",
+        [5, 10, 20, 30],
+    )
+    (violation,) = validate({"reasoning": "medium term"}, Choice)
+    assert (violation.path, violation.expected, violation.allowed) == ("$.params", "object", None)
+
+
+class TestDecimals:
+    """Pydantic takes a Decimal as a number or as text; either way no digit is lost."""
+
+    MONEY = "0.1234567890123456789"
+
+    def test_both_spellings_fit_and_stay_as_they_are(self) -> None:
+        schema = compiled(spelled(schema_of(Leg)))
+        for px in ("0.10", Decimal("0.10"), self.MONEY, Decimal(self.MONEY), 1):
+            value = {"qty": 1, "px": px}
+
+            result = patched(value, schema, REASKED, may_drop=True)
+
+            assert result.value is value
+            assert result.violations == []
+            assert validate(value, Leg) == []
+
+    @pytest.mark.parametrize("px", [f'"{MONEY}"', MONEY, '"0.10"', "0.10", "1.50e1"])
+    def test_no_digit_is_lost_in_the_accepted_text(self, px: str) -> None:
+        text = f'{{"qty": 1, "px": {px}}}'
+
+        accepted = read(response(text), Leg, STRICT)
+
+        assert isinstance(accepted, Accepted)
+        assert accepted.text == text
+        assert accepted.value["px"] in {px.strip('"'), Decimal(px.strip('"'))}
+
+    def test_nor_where_something_else_was_read_out_of_a_string(self) -> None:
+        schema = compiled(spelled(schema_of(Leg)))
+
+        result = patched({"qty": "1", "px": Decimal(self.MONEY)}, schema, REASKED, may_drop=True)
+
+        assert exact_bytes(result.value).decode() == f'{{"qty":1,"px":{self.MONEY}}}'
+
+    def test_text_that_is_no_number_is_refused(self) -> None:
+        assert validate({"qty": 1, "px": "0,10"}, Leg) != []
+        assert validate({"qty": 1, "px": "10%"}, Leg) != []
+
+    def test_a_number_in_a_string_is_read_where_the_model_wants_an_integer(self) -> None:
+        schema = compiled(spelled(schema_of(Order)))
+        value = {**GOOD, "legs": [{"qty": "3", "px": self.MONEY}]}
+
+        result = patched(value, schema, REASKED, may_drop=True)
+
+        assert result.value == {**GOOD, "legs": [{"qty": 3, "px": self.MONEY}]}
+        assert [fix.where for fix in result.coercions] == ["$.legs[0].qty"]
+
+
+def test_kinds_of_a_discriminated_union_are_told_apart_by_their_tag() -> None:
+    class Limit(BaseModel):
+        kind: Literal["limit"]
+        px: int
+
+    class Market(BaseModel):
+        kind: Literal["market"]
+
+    class Ticket(BaseModel):
+        order: Annotated[Limit | Market, Field(discriminator="kind")]
+
+    (violation,) = validate({"order": {"kind": "limit", "px": "x"}}, Ticket)
+    assert (violation.path, violation.keyword) == ("$.order.px", "type")
+    (violation,) = validate({"order": {"kind": "limt", "px": 1}}, Ticket)
+    assert (violation.path, violation.allowed, violation.suggestion) == (
+        "$.order.kind",
+        ["limit", "market"],
+        "limit",
+    )

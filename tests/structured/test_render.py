@@ -1,0 +1,299 @@
+"""A schema is told to a model in few words, and no rule of it is lost on the way."""
+
+from typing import Any
+
+import pytest
+
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.structured.render import rendered
+from agentic_trading.structured.schema import prompt_schema
+from tests.structured.asking import ORDER
+
+LEG = {"type": "object", "properties": {"px": {"type": "number"}}, "required": ["px"]}
+ANSWERS_ONLY_TO_THEM = {"items": [{"type": "string"}], "additionalItems": {"type": "number"}}
+
+
+def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
+    """Return what a prompt says of a schema."""
+    return rendered(canonical_bytes(schema), sentinel=sentinel)
+
+
+def of(x: Any) -> str:
+    """Return what a prompt says of the property `x` of a closed object."""
+    text = told({"type": "object", "properties": {"x": x}, "required": ["x"], "additionalProperties": False})
+    assert text.startswith('// no other properties\n{\n "x": '), text
+    return text.removeprefix('// no other properties\n{\n "x": ').replace("\n}", "", 1)
+
+
+def test_an_order_in_the_short_form() -> None:
+    order = {
+        "type": "object",
+        "properties": {
+            "side": {"enum": ["BUY", "SELL"]},
+            "qty": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 10,
+                "description": "coins, not\n dollars",
+            },
+            "stop": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
+            "legs": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"px": {"type": "number", "multipleOf": 0.01}},
+                    "required": ["px"],
+                    "additionalProperties": False,
+                },
+                "minItems": 1,
+                "maxItems": 3,
+            },
+            "note": {"type": "string", "maxLength": 200, "description": "why"},
+        },
+        "required": ["side", "qty", "legs"],
+        "additionalProperties": False,
+    }
+
+    assert told(order, sentinel=True).splitlines() == [
+        "// no other properties",
+        "{",
+        ' "side": "BUY" | "SELL",',
+        ' "qty": number (> 0, <= 10), // coins, not dollars',
+        ' "legs": [{"px": number (multiple of 0.01)}] (1 to 3 items),',
+        ' "note"?: string (at most 200 characters), // why',
+        ' "stop"?: number | null,',
+        ' "end": "ok"',
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({}, "any"),
+        (True, "any"),
+        (False, "never"),
+        ({"type": ["integer", "null"], "minimum": 1}, "integer (>= 1) | null"),
+        ({"minimum": 1}, "number (>= 1) | any other type"),
+        ({"properties": {"a": True}, "additionalProperties": False}, '{"a"?: any} | any other type'),
+        ({"type": "array"}, "[any]"),
+        ({"type": "array", "items": False}, "[]"),
+        ({"type": "array", "prefixItems": [{"type": "string"}, True]}, "[0: string, 1: any, ...: any]"),
+        ({"type": "array", "prefixItems": [{"type": "string"}], "items": False}, "[0: string]"),
+        ({"type": "string", "minLength": 5, "maxLength": 5}, "string (exactly 5 characters)"),
+        ({"type": "string", "minLength": 1}, "string (at least 1 character)"),
+        ({"type": "number", "minimum": 0, "maximum": 1}, "number (0 to 1)"),
+        ({"const": None}, "null"),
+        ({"const": {"a": 1}}, 'exactly {"a":1}'),
+        ({"enum": ["a", 1, 1.5, True, None, [1]]}, '"a" | 1 | 1.5 | true | null | exactly [1]'),
+        ({"type": "number", "enum": ["a", 1, 1.5, True]}, "1 | 1.5"),
+        ({"type": "string", "enum": [1]}, 'JSON Schema {"enum":[1],"type":"string"}'),
+        ({"enum": ["a"], "minLength": 1}, 'JSON Schema {"enum":["a"],"minLength":1}'),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, "string | null"),
+        ({"oneOf": [{"const": "a", "description": "up"}, {"const": "b"}]}, '"a" | "b" // up'),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "exactly one of (integer | number)"),
+        ({"oneOf": [{"enum": [1, 2]}, {"enum": [2, 3]}]}, "exactly one of (1 | 2 | 2 | 3)"),
+        ({"oneOf": [True, {"type": "string"}]}, "exactly one of (any | string)"),
+        ({"oneOf": [{"const": n} for n in range(51)]}, f"exactly one of ({' | '.join(map(str, range(51)))})"),
+    ],
+)
+def test_each_form_has_its_words(schema: Any, words: str) -> None:
+    assert of(schema) == words
+
+
+TABLE: list[tuple[str, dict[str, Any], Any]] = [
+    ("type", {}, "string"),
+    ("type", {}, ["string", "null"]),
+    ("enum", {}, ["a", "b"]),
+    ("const", {}, 1),
+    ("minimum", {"type": "number"}, 1),
+    ("maximum", {"type": "number"}, 1),
+    ("minimum", {"type": "number"}, 0),
+    ("exclusiveMinimum", {"type": "integer"}, 0),
+    ("exclusiveMaximum", {"type": "integer"}, 0),
+    ("exclusiveMinimum", {"type": "integer"}, 1),
+    ("exclusiveMaximum", {"type": "integer"}, 1),
+    ("multipleOf", {"type": "number"}, 0.01),
+    ("minLength", {"type": "string"}, 1),
+    ("maxLength", {"type": "string"}, 1),
+    ("pattern", {"type": "string"}, "^a$"),
+    ("format", {"type": "string"}, "date-time"),
+    ("contentEncoding", {"type": "string"}, "base64"),
+    ("contentMediaType", {"type": "string"}, "application/json"),
+    ("items", {"type": "array"}, {"type": "string"}),
+    ("items", {"type": "array"}, False),
+    ("prefixItems", {"type": "array"}, [{"type": "string"}]),
+    ("minItems", {"type": "array"}, 1),
+    ("maxItems", {"type": "array"}, 0),
+    ("maxItems", {"type": "array"}, 1),
+    ("uniqueItems", {"type": "array"}, True),
+    ("contains", {"type": "array"}, {"type": "string"}),
+    ("minContains", {"type": "array", "contains": {}}, 2),
+    ("maxContains", {"type": "array", "contains": {}}, 2),
+    ("unevaluatedItems", {"type": "array"}, False),
+    ("properties", {"type": "object"}, {"a": {}}),
+    ("required", {"type": "object"}, ["a"]),
+    ("required", {"type": "object", "properties": {"a": {}}}, ["a"]),
+    ("additionalProperties", {"type": "object"}, False),
+    ("additionalProperties", {"type": "object"}, True),
+    ("additionalProperties", {"type": "object"}, {"type": "number"}),
+    ("patternProperties", {"type": "object"}, {"^a": {"type": "number"}}),
+    ("propertyNames", {"type": "object"}, {"maxLength": 2}),
+    ("minProperties", {"type": "object"}, 1),
+    ("maxProperties", {"type": "object"}, 1),
+    ("unevaluatedProperties", {"type": "object"}, False),
+    ("dependentRequired", {"type": "object"}, {"a": ["b"]}),
+    ("dependentSchemas", {"type": "object"}, {"a": {"required": ["b"]}}),
+    ("dependencies", {"type": "object"}, {"a": ["b"]}),
+    ("anyOf", {}, [{"type": "string"}, {"type": "null"}]),
+    ("oneOf", {}, [{"type": "string"}, {"minLength": 2}]),
+    ("allOf", {}, [{"type": "string"}]),
+    ("not", {}, {"type": "string"}),
+    ("if", {"then": {"type": "string"}}, {"const": "a"}),
+    ("then", {"if": {"const": "a"}}, {"type": "string"}),
+    ("else", {"if": {"const": "a"}}, {"type": "string"}),
+    ("$ref", {}, "#/$defs/leg"),
+    ("description", {"type": "string"}, "in per cent"),
+]
+IDS = [f"{keyword}-{place}" for place, (keyword, _, _) in enumerate(TABLE)]
+
+
+@pytest.mark.parametrize(("keyword", "beside", "value"), TABLE, ids=IDS)
+def test_no_keyword_is_lost(keyword: str, beside: dict[str, Any], value: Any) -> None:
+    def rendering(x: dict[str, Any]) -> str:
+        return told({"type": "object", "properties": {"x": x}, "$defs": {"leg": LEG}})
+
+    assert rendering({**beside, keyword: value}) != rendering(beside)
+
+
+@pytest.mark.parametrize(("keyword", "beside", "value"), TABLE, ids=IDS)
+def test_no_keyword_is_lost_at_the_top(keyword: str, beside: dict[str, Any], value: Any) -> None:
+    if beside.get("type", "object") != "object" or keyword in {"type", "enum", "const", "description"}:
+        return
+
+    assert told({**beside, keyword: value, "$defs": {"leg": LEG}}) != told({**beside, "$defs": {"leg": LEG}})
+
+
+def test_the_words_of_older_drafts_are_told_too() -> None:
+    four = {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "type": "object",
+        "additionalProperties": False,
+    }
+    bounds = {"minimum": 0, "exclusiveMinimum": True, "maximum": 9, "exclusiveMaximum": False}
+    seven = {**four, "$schema": "http://json-schema.org/draft-07/schema#"}
+
+    assert '"x"?: number (> 0, <= 9)' in told({**four, "properties": {"x": {"type": "number", **bounds}}})
+    assert '"x"?: number (>= 0, < 9)' in told({
+        **four,
+        "properties": {"x": {"type": "number", "minimum": 0, "maximum": 9, "exclusiveMaximum": True}},
+    })
+    assert '"x"?: [0: string, ...: number]' in told({
+        **seven,
+        "properties": {"x": {"type": "array", **ANSWERS_ONLY_TO_THEM}},
+    })
+
+
+def test_other_properties_are_told_for_each_object_where_not_all_are_closed() -> None:
+    closed = {"type": "object", "properties": {"a": True}, "additionalProperties": False}
+
+    text = told({
+        "type": "object",
+        "properties": {"x": closed, "y": {"type": "object", "additionalProperties": True}},
+    })
+
+    assert text == '{\n "x"?: {"a"?: any} (no other properties),\n "y"?: {...: any}\n}'
+
+
+def test_what_is_required_and_not_declared_is_told() -> None:
+    schema = {"type": "object", "required": ["a"], "additionalProperties": {"type": "number"}}
+
+    assert told(schema) == '// no other properties\n{\n "a": number,\n ...: number\n}'
+    assert '"a": never' in told({**schema, "additionalProperties": False})
+
+
+@pytest.mark.parametrize(
+    ("description", "is_told"),
+    [
+        ("x" * 60, True),
+        ("x" * 61, False),
+        ("in % of the account " + "x" * 100, True),
+        ("a fraction, not a percentage " + "x " * 40, True),
+        ("prices in USD " + "x " * 50, True),
+        ("in % " + "x" * 116, False),
+        (" \n\t ", False),
+        (5, False),
+    ],
+)
+def test_a_description_stays_when_it_is_short_or_says_a_unit(description: Any, is_told: bool) -> None:  # noqa: FBT001 - by place
+    text = told({"type": "object", "properties": {"x": {"type": "number", "description": description}}})
+
+    assert ("//" in text) is is_told
+
+
+def test_descriptions_stand_at_the_end_of_the_line_of_their_property() -> None:
+    inner = {
+        "type": "object",
+        "properties": {"px": {"type": "number", "description": "USD"}},
+        "description": "a leg",
+    }
+    items = {
+        "type": "array",
+        "items": {"anyOf": [inner, {"type": "null", "description": "none"}]},
+        "description": "all",
+    }
+
+    text = told({
+        "type": "object",
+        "properties": {"legs": items, "n": {"type": "integer"}},
+        "description": "an order",
+    })
+
+    assert text.splitlines() == [
+        "{",
+        ' "legs"?: [{',
+        '  "px"?: number // USD',
+        " } | null], // all; a leg; none",
+        ' "n"?: integer',
+        "} // an order",
+    ]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"x": {"$ref": "#leg"}}, "$defs": {"a": {"$anchor": "leg", **LEG}}},
+        {
+            "type": "object",
+            "properties": {"x": {"$dynamicRef": "#leg"}},
+            "$defs": {"a": {"$dynamicAnchor": "leg"}},
+        },
+        {
+            "type": "object",
+            "properties": {"x" * n: True for n in range(1, 3)},
+            "allOf": [{"required": ["x"]}],
+        },
+    ],
+)
+def test_a_schema_beyond_words_is_told_as_compact_json(schema: dict[str, Any]) -> None:
+    assert told(schema) == f"JSON Schema {prompt_schema(canonical_bytes(schema), sentinel=False)}"
+
+
+@pytest.mark.parametrize("schema", [{"type": "objekt"}, {"properties": 5}, {"$ref": "https://example.com/x"}])
+def test_a_broken_schema_is_told_as_it_is(schema: dict[str, Any]) -> None:
+    assert told(schema, sentinel=True) == canonical_bytes(schema).decode()
+
+
+def test_an_answer_is_an_object_whatever_else_its_schema_allows() -> None:
+    assert told({}) == "object"
+    assert told({"type": ["object", "null"], "minProperties": 1}) == "object (at least 1 property)"
+    assert told({"properties": {"a": {"type": "string"}}}) == '{\n "a"?: string\n}'
+    assert told({}, sentinel=True) == '{\n "end": "ok"\n}'
+
+
+def test_references_and_sentinels_do_not_change_what_is_shared() -> None:
+    before = canonical_bytes(ORDER)
+
+    told(ORDER, sentinel=True)
+
+    assert canonical_bytes(ORDER) == before

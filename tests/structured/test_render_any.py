@@ -1,0 +1,82 @@
+"""Whatever a schema holds: it can be told, no rule gets lost, and nothing in it breaks out of its place."""
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.structured.render import rendered
+from agentic_trading.structured.schema import asked, children, children_changed, prompt_schema
+from agentic_trading.structured.wording import spelled_out
+from tests.structured.any_schema import BOUNDS, HOSTILE, WHOLE
+
+
+def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
+    """Return what a prompt says of a schema."""
+    return rendered(canonical_bytes(schema), sentinel=sentinel)
+
+
+@given(HOSTILE, HOSTILE, HOSTILE)
+def test_nothing_in_a_schema_can_break_out_of_its_place(name: str, value: str, note: str) -> None:
+    fields = {"type": "string", "description": note, "format": value}
+    text = told({
+        "type": "object",
+        "properties": {name: fields, "end": {"enum": [value]}},
+        "required": [name, "end"],
+        "additionalProperties": False,
+    })
+
+    lines = text.split("\n")
+    assert all(line.isprintable() for line in lines)
+    if not text.startswith("JSON Schema ") and name != "end":
+        assert len(lines) == 5
+        told_name, end = json.JSONDecoder().raw_decode(lines[2].strip())
+        assert told_name == name
+        assert lines[2].strip()[end:].startswith(": string (format ")
+        assert json.loads(lines[3].strip().removeprefix('"end": ')) == value
+
+
+@pytest.mark.parametrize("sentinel", [True, False])
+@given(schema=WHOLE)
+def test_any_schema_that_compiles_can_be_told_and_always_in_the_same_words(
+    schema: Any, *, sentinel: bool
+) -> None:
+    schema_json = canonical_bytes(schema)
+
+    text = rendered(schema_json, sentinel=sentinel)
+    rendered.cache_clear()
+
+    assert rendered(schema_json, sentinel=sentinel) == text
+    if asked(schema_json, sentinel=sentinel) is not None:
+        assert all(line.isprintable() for line in text.split("\n"))
+        assert len(text) <= 100 + 12 * len(prompt_schema(schema_json, sentinel=sentinel))
+
+
+def untyped(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return `schema` without types, which may make other rules idle, and without references."""
+    kept = {keyword: value for keyword, value in schema.items() if keyword not in {"type", "$ref"}}
+    return children_changed(kept, untyped)
+
+
+def data(schema: Any) -> list[Any]:
+    """Return the names, patterns, bounds and constants of a schema."""
+    if not isinstance(schema, dict):
+        return []
+    own = [schema[keyword] for keyword in ("pattern", "format", "const", *BOUNDS) if keyword in schema]
+    own += [*schema.get("properties", ()), *schema.get("required", ()), *schema.get("enum", ())]
+    return own + [value for _, child in children(schema) for value in data(child)]
+
+
+@given(WHOLE)
+def test_every_name_pattern_bound_and_constant_of_a_schema_is_told(schema: dict[str, Any]) -> None:
+    x = orjson.loads(
+        canonical_bytes(untyped({key: value for key, value in schema.items() if key != "$defs"}))
+    )
+
+    text = told({"type": "object", "properties": {"x": x}})
+
+    if asked(canonical_bytes({"properties": {"x": x}}), sentinel=False) is not None:
+        assert [value for value in data(x) if spelled_out(value) not in text] == []

@@ -1,0 +1,106 @@
+"""What the tables of docs/structured.md say of texts is what becomes of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.reading import Stage
+from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
+from agentic_trading.structured.errors import may_be_asked_again
+from tests.build import response
+
+PAGE = (Path(__file__).parents[1] / "docs" / "structured.md").read_text(encoding="utf-8")
+
+
+def table(header: str) -> list[list[str]]:
+    """Return the rows of the table whose header begins so, as their cells."""
+    rows = PAGE.partition(f"\n| {header}")[2].partition("\n\n")[0].splitlines()[2:]
+    return [row.removeprefix("| ").removesuffix(" |").split(" | ") for row in rows]
+
+
+def code(cell: str) -> str:
+    """Return what stands in a cell as code."""
+    return cell[1:-1].strip().replace("⏎", "\n")
+
+
+STAGES = table("stage ")
+MENDED = table("slip ")
+REFUSED = table("text ")
+FITTED = table("the schema wants ")
+WORKFLOWS = table("workflow ")
+
+
+def test_the_tables_are_found() -> None:
+    assert [len(STAGES), len(WORKFLOWS)] == [8, 4]
+    assert min(len(MENDED), len(REFUSED), len(FITTED)) > 10
+
+
+def test_every_stage_of_a_refusal_is_told_and_whether_it_is_asked_again() -> None:
+    told = {code(stage): again.startswith("yes") for stage, _, again in STAGES}
+
+    refusals = set(Stage) - {Stage.DONE, Stage.TRANSPORT}
+    assert told == {str(stage): may_be_asked_again(stage) for stage in refusals}
+
+
+@pytest.mark.parametrize(("slip", "text", "meaning"), MENDED, ids=[row[0] for row in MENDED])
+def test_a_slip_is_mended_as_the_page_says(slip: str, text: str, meaning: str) -> None:
+    found = read_json(code(text), mode="lossless")
+
+    assert exact_bytes(found) == exact_bytes(read_json(meaning[1:-1], mode="strict"))
+
+
+@pytest.mark.parametrize(("text", "stage", "why"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_a_text_is_refused_at_the_stage_that_the_page_says(text: str, stage: str, why: str) -> None:
+    with pytest.raises(ParserException) as caught:
+        read_json(code(text), mode="lossless")
+
+    assert caught.value.stage == code(stage)
+    assert caught.value.errors
+
+
+@pytest.mark.parametrize(("schema", "value", "becomes"), FITTED, ids=[" ".join(row[:2]) for row in FITTED])
+def test_a_value_is_changed_or_refused_as_the_page_says(schema: str, value: str, becomes: str) -> None:
+    form = {"type": "object", "properties": {"value": json.loads(schema[1:-1])}}
+    text = f'{{"value": {value[1:-1]}}}'
+
+    for workflow in (EnvelopeWorkflow.PLANNING, EnvelopeWorkflow.ANALYSIS):
+        outcome = read(response(text), form, PRESETS[workflow].output)
+        if becomes == "refused":
+            assert isinstance(outcome, Rejected)
+            assert outcome.trace.verdict is Stage.SCHEMA_VALIDATION
+        else:
+            assert isinstance(outcome, Accepted)
+            assert exact_bytes(outcome.value["value"]).decode() == becomes[1:-1].replace(": ", ":")
+            assert [*outcome.trace.coercions, *outcome.trace.patches]
+
+
+@pytest.mark.parametrize("row", WORKFLOWS, ids=[row[0] for row in WORKFLOWS])
+def test_a_workflow_is_read_as_the_page_says(row: list[str]) -> None:
+    workflow, mode, decode, candidates, changes, answers, cut, exhausted = row
+    policy = PRESETS[EnvelopeWorkflow(workflow)].output
+
+    assert code(mode) == policy.mode
+    assert (
+        decode
+        == {"strict": "strict JSON", "lossless": "and mends", "guess": "mends, then guesses"}[policy.decode]
+    )
+    assert (
+        candidates
+        == {
+            "whole": "the whole text must be one",
+            "only_valid": "the only one that fits",
+            "last_valid": "the last one that fits",
+            "exactly_one": "there may be one",
+        }[policy.candidates]
+    )
+    assert changes == " · ".join("yes" if may else "no" for may in (policy.coerce, policy.drop_extra))
+    assert int(answers) == policy.answers_read
+    assert (
+        cut
+        == {"fail": "fails", "raise_cap_once": "is asked once more with a higher cap"}[policy.on_truncated]
+    )
+    assert exhausted.partition(":")[0] == {"fail": "fails", "degraded": "degraded"}[policy.on_exhausted]
