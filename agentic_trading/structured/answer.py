@@ -26,6 +26,11 @@ from agentic_trading.structured.sentinel import check_sentinel_is_free
 Level = Literal["strict", "lossless", "guess"]
 
 _UNSPEAKABLE = "an object that JSON cannot spell"
+_BEGINNINGS = (
+    "{",
+    "[",
+    '"',
+)  # of a text that is an object, or holds one in a string; any other is no strict JSON
 _REFUSED = frozenset({"refusal", "content_filter"})
 
 
@@ -137,12 +142,15 @@ def _parsed(answer: Answer) -> Accepted:
 
 def read_candidates(text: str, policy: OutputPolicy) -> tuple[Level, Sequence[Candidate]]:
     """Return what in `text` may be the answer, and how strictly it had to be read; raises `UnreadableError`."""
+    is_bare = policy.decode == "strict" and policy.candidates == "whole"
+    if not is_bare and not text.lstrip().startswith(_BEGINNINGS):
+        return _read_loosely(text, policy)
     try:
         decoded = decode(text)
     except UnreadableError as e:
         if e.stage is not Stage.JSON_PARSE or len(text) > MAX_BYTES:
             raise
-        if policy.decode == "strict" and policy.candidates == "whole":
+        if is_bare:
             check_closed(text)
             raise
         return _read_loosely(text, policy)
@@ -155,6 +163,7 @@ def read_candidates(text: str, policy: OutputPolicy) -> tuple[Level, Sequence[Ca
         len(text),
         is_whole=True,
         is_repaired=bool(decoded.fixes),
+        rounded=decoded.rounded,
     )
     return "strict", (whole,)
 

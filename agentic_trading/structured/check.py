@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,18 +25,23 @@ from agentic_trading.structured.violation import described, rules_broken, shown
 
 MAX_VIOLATIONS = 20
 MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
+_LONG_NUMBER = re.compile(rb"[0-9.]{17}|[0-9][eE]")
 _WHOLE = "json-schema:///whole"  # a base that any `$id` can be resolved against
 _LARGEST_BITS = 1024  # of an integer that a double can hold
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A schema that is fit for use, its canonical JSON and validator, and how deep an answer to it may be nested."""
+    """A schema that is fit for use, its canonical JSON and validator, and how deep an answer to it may be nested.
+
+    `is_short`: no number in it has more digits than every double has.
+    """
 
     schema: Any
     spelling: bytes
     validator: jsonschema_rs.Validator
     deepest: int
+    is_short: bool
 
     def part(self, steps: Sequence[str | int]) -> jsonschema_rs.Validator:
         """Return the validator of the schema that stands at `steps` within this one; what it refers to is known to it."""
@@ -64,13 +70,19 @@ def validate(value: Any, schema: SchemaLike) -> list[Violation]:
     return violations_of(check_of_model(schema), exact_bytes(value).decode())
 
 
-def violations(value: Any, schema: Compiled) -> list[Violation]:
-    """Return what decoded JSON breaks; valid values cost a few microseconds."""
+def violations(value: Any, schema: Compiled, rounded: Any = None) -> list[Violation]:
+    """Return what decoded JSON breaks; valid values cost a few microseconds.
+
+    `rounded` is `Decoded.rounded` of the same value: what fits so fits, as no number of it is near enough to a bound to
+    be taken for another. What does not is judged, and described, by its exact numbers.
+    """
     if is_too_deep(value, schema):
         message = (
             f"is nested deeper than {schema.deepest} levels, the most for a schema that refers to itself so"
         )
         return [Violation(path="$", keyword="depth", message=message)]
+    if rounded is not None and schema.is_short and schema.validator.is_valid(rounded):
+        return []
     if schema.validator.is_valid(value):
         return []
     if errors_at_most(value, schema) <= MAX_ERRORS:
@@ -158,7 +170,7 @@ def compiled(schema_json: bytes) -> Compiled:
         validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True, mask="the value")
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
         raise _broken("$", str(e).partition("\n")[0]) from e
-    return Compiled(schema, schema_json, validator, deepest)
+    return Compiled(schema, schema_json, validator, deepest, _LONG_NUMBER.search(schema_json) is None)
 
 
 @lru_cache(maxsize=512)

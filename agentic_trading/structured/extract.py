@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agentic_trading.llm.reading import Fix, Stage
 from agentic_trading.structured.errors import UnreadableError
@@ -15,19 +14,21 @@ MOST_BRACKETS: Final = 1_000
 """In prose; with more of them a text takes too long."""
 _BRACKET = re.compile(r"[{}\[\]]")
 _FENCE = re.compile(r"```[\w+-]*+")
+_OPENING = re.compile(r"\s*+```[\w+-]*+[ \t]*+\r?+\n")
 # A whole string, a string that nothing closes, or a bracket.
 _SPAN_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
+_OPEN_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+\Z")
+_LINE_COMMENT = re.compile(r"^[ \t]*+//[^\n]*+\Z", re.MULTILINE)
 _KEY_BEFORE = re.compile(r"""(?:^|[,{\n])\s*(?:"[^"\n]*"|'[^'\n]*')\s*:\s*$""")
 _MORE_BEHIND = re.compile(r"""\s*,\s*(?:["'`“‘{\[]|[\w$-]+\s*:|$)""")
 _DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
 _LINE_CHARS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """JSON that stands at `start` to `end` of a text: its value, itself as strict JSON, what was mended.
 
-    `is_whole`: nothing stands around it but white space, comments and one fence. `is_repaired`: something inside it was
+    `rounded` is `Decoded.rounded`. `is_whole`: nothing stands around it but white space, comments and one fence. `is_repaired`: something inside it was
     mended; a fence or prose around it is no repair.
     """
 
@@ -38,6 +39,7 @@ class Candidate:
     end: int
     is_whole: bool
     is_repaired: bool
+    rounded: Any = None
 
 
 def candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
@@ -47,6 +49,8 @@ def candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
     open at the end, `ambiguous` where members stand outside or there are too many, else `json_parse`.
     """
     check_size(text)
+    if fenced := _fenced(text):
+        return (fenced,)
     if lossless and (whole := _whole(text)):
         return (whole,)
     found = list(_found(text, lossless=lossless))
@@ -55,6 +59,31 @@ def candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
     if not found:
         refuse(Stage.JSON_PARSE, "json", 0, "no JSON from the first character on,")
     return (_alone(text, found[0]),) if len(found) == 1 else tuple(found)
+
+
+def _fenced(text: str) -> Candidate | None:
+    """Return the strict document that stands in a fence with nothing around it, or None: the quick way for most texts."""
+    opening = _OPENING.match(text)
+    behind = text.rstrip()
+    if opening is None or not behind.endswith("```"):
+        return None
+    start, end = opening.end(), len(behind) - len("```")
+    try:
+        decoded = decode(text[start:end])
+    except UnreadableError:
+        return None
+    spelled = decoded.text or text[start:end].strip()
+    around = Fix(kind="fence", where="0", before=opening[0].strip())
+    return Candidate(
+        decoded.value,
+        spelled,
+        (*decoded.fixes, around),
+        start,
+        end,
+        is_whole=True,
+        is_repaired=bool(decoded.fixes),
+        rounded=decoded.rounded,
+    )
 
 
 def _whole(text: str) -> Candidate | None:
@@ -73,14 +102,22 @@ def _whole(text: str) -> Candidate | None:
         return None
     if skip_blank(text, value.end) < len(text):
         return None
-    return replace(_candidate(value, start), is_whole=True)
+    return _candidate(value, start)._replace(is_whole=True)
 
 
 def _candidate(value: Mended, start: int) -> Candidate:
     decoded = decode(value.text)
     fixes = (*value.fixes, *decoded.fixes)
-    text = decoded.text or value.text
-    return Candidate(decoded.value, text, fixes, start, value.end, is_whole=False, is_repaired=bool(fixes))
+    return Candidate(
+        decoded.value,
+        decoded.text or value.text,
+        fixes,
+        start,
+        value.end,
+        is_whole=False,
+        is_repaired=bool(fixes),
+        rounded=decoded.rounded,
+    )
 
 
 def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
@@ -103,11 +140,15 @@ def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
             refuse(Stage.AMBIGUOUS, "candidates", start, f"more than {MOST_CANDIDATES} objects")
         yield candidate
         position = candidate.end
+    if _OPEN_COMMENT.search(text, position):
+        refuse(Stage.TRUNCATED, "comment", position, "the answer was cut: a comment is not closed behind the one")
 
 
 def _check_beginning(text: str, position: int, start: int) -> None:
     if text[start] in "}]":
         refuse(Stage.JSON_PARSE, "bracket", start, f"{text[start]} closes nothing")
+    if _OPEN_COMMENT.search(text, position, start) or _LINE_COMMENT.search(text, position, start):
+        refuse(Stage.AMBIGUOUS, "comment", start, "what begins in a comment")
     if _KEY_BEFORE.search(text[max(position, start - _LINE_CHARS) : start]):
         refuse(Stage.AMBIGUOUS, "members", start, "a key stands before the beginning of the object")
 
@@ -122,10 +163,15 @@ def _read_at(text: str, start: int, *, lossless: bool) -> Candidate:
 
 
 def _strict(text: str, start: int, decoded: Decoded, end: int) -> Candidate:
-    spelled = decoded.text or text[start:end]
-    is_repaired = bool(decoded.fixes)
     return Candidate(
-        decoded.value, spelled, decoded.fixes, start, end, is_whole=False, is_repaired=is_repaired
+        decoded.value,
+        decoded.text or text[start:end],
+        decoded.fixes,
+        start,
+        end,
+        is_whole=False,
+        is_repaired=bool(decoded.fixes),
+        rounded=decoded.rounded,
     )
 
 
@@ -170,7 +216,7 @@ def _alone(text: str, candidate: Candidate) -> Candidate:
         if words.strip()
     ]
     fixes = (*candidate.fixes, *around)
-    return replace(candidate, fixes=fixes, is_whole=is_fenced or is_bare)
+    return candidate._replace(fixes=fixes, is_whole=is_fenced or is_bare)
 
 
 def _says_something(words: str) -> bool:

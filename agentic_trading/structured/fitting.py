@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
@@ -21,8 +20,7 @@ _SHOWN_CHARS = 80
 _HIDDEN_KEY = re.compile(r"""([\w-]+)["']?\s*:""")
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What an answer must be, and how much of it may be changed to become it."""
 
     schema: Compiled
@@ -30,8 +28,7 @@ class Wanted:
     check: SemanticCheck | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(NamedTuple):
     """A candidate that keeps every rule, and what was changed until it did."""
 
     value: dict[str, Any]
@@ -69,9 +66,11 @@ def fitted(candidate: Candidate, wanted: Wanted) -> Fitted:
     if not isinstance(value, dict):
         wrong = Violation(path="$", keyword="type", message="is not an object", expected="object")
         raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong], fixes=fixes)
+    rounded = candidate.rounded
     if wanted.policy.require_sentinel:
         value, text = without_sentinel(value), ""
-    if broken := violations(value, wanted.schema):
+        rounded = None if rounded is None else without_sentinel(rounded)
+    if broken := violations(value, wanted.schema, rounded):
         return _changed(value, broken, fixes, wanted, may_drop=not candidate.is_repaired)
     text = text or exact_bytes(value).decode()
     _check_meaning(text, wanted, fixes)

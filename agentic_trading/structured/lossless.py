@@ -21,9 +21,9 @@ _SCALAR = rf"(?:{_STRING}|{_NUMBER}|true|false|null)"
 # Well-formed members and items with the comma behind them, as many as stand in a row: most of a text is such.
 _MEMBERS = re.compile(rf"(?:[ \t\n\r]*+{_STRING}[ \t\n\r]*+:[ \t\n\r]*+{_SCALAR}[ \t\n\r]*+,)++")
 _ITEMS = re.compile(rf"(?:[ \t\n\r]*+{_SCALAR}[ \t\n\r]*+,)++")
-_BLANK = re.compile(r"[ \t\n\r]*+")
 _TOKEN = re.compile(
     rf"""
+    [ \t\n\r]*+(?:
     (?P<punctuation>[{{}}\[\],:])
     |(?P<string>{_STRING})
     |(?P<number>{_NUMBER}(?![\w.%$€£/+\-]))
@@ -31,6 +31,7 @@ _TOKEN = re.compile(
     |(?P<comment>//[^\n\r\u2028\u2029]*+|\#[^\n\r\u2028\u2029]*+|/\*(?:[^*]|\*(?!/))*+\*/)
     |(?P<quoted>["'`´“”„‘’‚])
     |(?P<space>[\s\ufeff\u200b\u2060]++)
+    )
     """,
     re.VERBOSE,
 )
@@ -53,18 +54,6 @@ _GROUP = re.compile(r"-?[0-9]{1,3}")
 _THOUSANDS = re.compile(r"[0-9]{3}(?![0-9])")
 _HIDDEN_KEY = re.compile(r"""["'“”‘’]\s*:""")
 _BREAKS: Final = frozenset("\n\r\v\f\x85\u2028\u2029")
-
-
-@dataclass(slots=True)
-class _Token:
-    """A token that says something: how strict JSON spells it, where it stands, what stands before it."""
-
-    kind: str
-    raw: str
-    spelled: str
-    start: int
-    after_blank: bool
-    after_break: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,89 +81,86 @@ def refuse(stage: Stage, kind: str, offset: int, reason: str) -> NoReturn:
 
 
 def skip_blank(text: str, start: int) -> int:
-    """Return where the first token behind blanks and comments begins."""
+    """Return where the first token behind blanks and comments begins, or the end."""
     while token := _TOKEN.match(text, start):
-        if token.lastgroup not in {"space", "comment"}:
-            break
+        kind = str(token.lastgroup)
+        if kind not in {"space", "comment"}:
+            return token.start(kind)
         start = token.end()
-    return start
+    return len(text) if not text[start:].strip() else start
 
 
-_Step = Callable[["_Value", _Token], Optional["_Step"]]
+_Step = Callable[["_Value"], Optional["_Step"]]
 
 
 class _Value:
-    """A value on its way through the text: each step takes one token and says which step takes the next."""
+    """A value on its way through the text: each step looks at the present token and says which one takes the next."""
 
     def __init__(self, text: str, start: int) -> None:
         self._text = text
         self._start = self._position = start
+        self._kind = self._raw = self._spelled = (
+            ""  # of the present token: a punctuation mark is its own kind
+        )
+        self._gap = self._at = start  # where the token before it ended, and where it begins
         self._out: list[str] = []
         self._fixes: list[Fix] = []
         self._open: list[str] = []
-        self._last: _Token | None = None  # the value just read, where that was a scalar
+        self._last = ("", "")  # kind and spelling of the value just read, where that was a scalar
         self._comma = (0, 0)  # place in the output and in the text
 
     def read(self) -> Mended:
         """Return the value."""
         step: _Step | None = _Value._value
         while step is not None:
-            step = step(self, self._token())
+            self._next()
+            step = step(self)
         return Mended("".join(self._out), tuple(self._fixes), self._position)
 
-    def _token(self) -> _Token:
-        text, after_blank, after_break = self._text, False, False
+    def _next(self) -> None:
+        """Go to the next token that says something."""
+        self._gap = self._position
         while True:
-            blank = _BLANK.match(text, self._position)
-            if blank and blank.end() > self._position:
-                after_blank = True
-                after_break = after_break or "\n" in blank[0] or "\r" in blank[0]
-                self._position = blank.end()
-            start = self._position
-            if start >= len(text):
-                refuse(Stage.TRUNCATED, "open", self._start, "the answer was cut: what begins is not closed")
-            found = _TOKEN.match(text, start)
+            found = _TOKEN.match(self._text, self._position)
             if found is None:
-                self._no_token(start)
-            kind, raw = str(found.lastgroup), found[0]
+                self._no_token()
+            kind = str(found.lastgroup)
+            raw = found[kind]
             self._position = found.end()
-            match kind:
-                case "space":
-                    self._fix("white_space", start, raw)
-                    after_blank, after_break = True, after_break or not _BREAKS.isdisjoint(raw)
-                case "comment":
-                    self._comment(start, raw)
-                    after_blank = True
-                case "quoted":
-                    spelled = self._quoted(start, raw)
-                    return _Token(
-                        "string", text[start : self._position], spelled, start, after_blank, after_break
-                    )
-                case _:
-                    return _Token(
-                        raw if kind == "punctuation" else kind, raw, raw, start, after_blank, after_break
-                    )
+            self._at = self._position - len(raw)
+            if kind == "comment":
+                self._comment(raw)
+            elif kind == "space":
+                self._fix("white_space", raw)
+            else:
+                break
+        self._raw = self._spelled = raw
+        self._kind = raw if kind == "punctuation" else kind
+        if kind == "quoted":
+            self._kind = "string"
+            self._quoted()
 
-    def _no_token(self, start: int) -> NoReturn:
-        if self._text.startswith("/*", start):
-            refuse(Stage.TRUNCATED, "comment", start, "the answer was cut: a comment is not closed")
-        shown = self._text[start : start + 20].encode("utf-8", "backslashreplace").decode()
-        refuse(Stage.JSON_PARSE, "token", start, f"{shown!r} is no JSON, and has not one meaning,")
+    def _no_token(self) -> NoReturn:
+        left = self._text[self._position :].lstrip(" \t\n\r")
+        offset = len(self._text) - len(left)
+        if not left:
+            refuse(Stage.TRUNCATED, "open", self._start, "the answer was cut: what begins is not closed")
+        if left.startswith("/*"):
+            refuse(Stage.TRUNCATED, "comment", offset, "the answer was cut: a comment is not closed")
+        shown = left[:20].encode("utf-8", "backslashreplace").decode()
+        refuse(Stage.JSON_PARSE, "token", offset, f"{shown!r} is no JSON, and has not one meaning,")
 
-    def _comment(self, start: int, raw: str) -> None:
+    def _comment(self, raw: str) -> None:
         if raw.count('"') % 2:
-            refuse(
-                Stage.AMBIGUOUS,
-                "comment",
-                start,
-                "a comment with an odd number of quotes, or a text that lost one,",
-            )
+            reason = "a comment with an odd number of quotes, or a text that lost one,"
+            refuse(Stage.AMBIGUOUS, "comment", self._at, reason)
         kind = "hidden_key" if _HIDDEN_KEY.search(raw) else "comment"
-        self._fix(kind, start, raw[:COMMENT_CHARS], chars=COMMENT_CHARS)
+        self._fix(kind, raw[:COMMENT_CHARS], chars=COMMENT_CHARS)
 
-    def _quoted(self, start: int, quote: str) -> str:
-        """Return a string in any quotes, or one with slips, as strict JSON."""
-        text, closers, plain = self._text, _CLOSERS[quote], _IN_QUOTES[quote]
+    def _quoted(self) -> None:
+        """Read a string in any quotes, or one with slips, and spell it as strict JSON."""
+        text, quote, start = self._text, self._raw, self._at
+        closers, plain = _CLOSERS[quote], _IN_QUOTES[quote]
         parts: list[str] = []
         kinds = set() if quote == '"' else {"quotes"}
         quotes_inside = 0
@@ -200,10 +186,10 @@ class _Value:
         if quotes_inside % 2:
             refuse(Stage.AMBIGUOUS, "quotes", start, 'an odd number of " in other quotes')
         self._position = at + 1
-        spelled = f'"{"".join(parts)}"'
+        self._raw = text[start : at + 1]
+        self._spelled = f'"{"".join(parts)}"'
         for kind in sorted(kinds):
-            self._fix(kind, start, text[start : at + 1], spelled)
-        return spelled
+            self._fix(kind, self._raw, self._spelled)
 
     def _escape(self, at: int, closers: str) -> tuple[str, int]:
         """Return an escape as strict JSON spells it, and its length in the text."""
@@ -214,32 +200,43 @@ class _Value:
             return escaped, 2
         refuse(Stage.JSON_PARSE, "escape", at, f"\\{escaped} is no escape")
 
-    def _fix(self, kind: str, start: int, before: str, after: str = "", *, chars: int = SHOWN_CHARS) -> None:
+    def _fix(
+        self, kind: str, before: str, after: str = "", *, at: int = -1, chars: int = SHOWN_CHARS
+    ) -> None:
+        offset = self._at if at < 0 else at
         if len(self._fixes) == MOST_FIXES:
-            refuse(Stage.JSON_PARSE, "slips", start, f"more than {MOST_FIXES} slips, the next one")
-        self._fixes.append(Fix(kind=kind, where=str(start), before=before[:chars], after=after[:chars]))
+            refuse(Stage.JSON_PARSE, "slips", offset, f"more than {MOST_FIXES} slips, the next one")
+        self._fixes.append(Fix(kind=kind, where=str(offset), before=before[:chars], after=after[:chars]))
 
-    def _value(self, token: _Token) -> "_Step | None":
-        if token.kind in {"{", "["}:
-            return self._opened(token)
-        if token.kind == "word":
-            if token.raw not in _LITERALS:
-                refuse(Stage.JSON_PARSE, "word", token.start, f"{token.raw[:SHOWN_CHARS]!r} without quotes")
-            token.spelled = _LITERALS[token.raw]
-            if token.spelled != token.raw:
-                self._fix("python_literal", token.start, token.raw, token.spelled)
-        elif token.kind not in {"string", "number"}:
-            refuse(Stage.JSON_PARSE, "missing_value", token.start, f"{token.raw!r} where a value is due")
-        self._out.append(token.spelled)
-        self._last = token
+    def _refuse(self, kind: str, reason: str, stage: Stage = Stage.JSON_PARSE) -> NoReturn:
+        refuse(stage, kind, self._at, reason)
+
+    def _value(self) -> "_Step | None":
+        kind = self._kind
+        if kind in {"{", "["}:
+            return self._opened()
+        if kind == "word":
+            self._literal()
+        elif kind not in {"string", "number"}:
+            self._refuse("missing_value", f"{self._raw!r} where a value is due")
+        self._out.append(self._spelled)
+        self._last = (kind, self._spelled)
         return _Value._after if self._open else None
 
-    def _opened(self, token: _Token) -> "_Step":
+    def _literal(self) -> None:
+        word = self._raw
+        if word not in _LITERALS:
+            self._refuse("word", f"{word[:SHOWN_CHARS]!r} without quotes")
+        self._spelled = _LITERALS[word]
+        if self._spelled != word:
+            self._fix("python_literal", word, self._spelled)
+
+    def _opened(self) -> "_Step":
         if len(self._open) == MAX_DEPTH:
-            refuse(Stage.JSON_PARSE, "depth", token.start, f"nested deeper than {MAX_DEPTH} levels")
-        self._open.append(token.kind)
-        self._out.append(token.kind)
-        return self._in_a_row(_Value._key_or_end if token.kind == "{" else _Value._item_or_end)
+            self._refuse("depth", f"nested deeper than {MAX_DEPTH} levels")
+        self._open.append(self._kind)
+        self._out.append(self._kind)
+        return self._in_a_row(_Value._key_or_end if self._kind == "{" else _Value._item_or_end)
 
     def _in_a_row(self, otherwise: "_Step") -> "_Step":
         """Take over what is well-formed from here on up to a comma, if anything is."""
@@ -251,84 +248,88 @@ class _Value:
         self._position = run.end()
         return _Value._after_comma
 
-    def _closed(self, token: _Token) -> "_Step | None":
-        if token.kind != ("}" if self._open[-1] == "{" else "]"):
-            refuse(Stage.JSON_PARSE, "bracket", token.start, f"{token.kind} does not close {self._open[-1]}")
+    def _closed(self) -> "_Step | None":
+        if self._kind != ("}" if self._open[-1] == "{" else "]"):
+            self._refuse("bracket", f"{self._kind} does not close {self._open[-1]}")
         self._open.pop()
-        self._out.append(token.kind)
-        self._last = None
+        self._out.append(self._kind)
+        self._last = ("", "")
         return _Value._after if self._open else None
 
-    def _key_or_end(self, token: _Token) -> "_Step | None":
-        return self._closed(token) if token.kind == "}" else self._key(token)
+    def _key_or_end(self) -> "_Step | None":
+        return self._closed() if self._kind == "}" else self._key()
 
-    def _item_or_end(self, token: _Token) -> "_Step | None":
-        return self._closed(token) if token.kind == "]" else self._value(token)
+    def _item_or_end(self) -> "_Step | None":
+        return self._closed() if self._kind == "]" else self._value()
 
-    def _key(self, token: _Token) -> "_Step":
-        is_bare = (token.kind == "word" and token.raw not in _NO_KEYS) or (
-            token.kind == "number" and _INDEX.fullmatch(token.raw) is not None
+    def _key(self) -> "_Step":
+        word = self._raw
+        is_bare = (self._kind == "word" and word not in _NO_KEYS) or (
+            self._kind == "number" and _INDEX.fullmatch(word) is not None
         )
         if is_bare:
-            token.spelled = f'"{token.raw}"'
-            self._fix("bare_key", token.start, token.raw, token.spelled)
-        elif token.kind != "string":
-            refuse(Stage.JSON_PARSE, "key", token.start, f"{token.raw[:SHOWN_CHARS]!r} where a key is due")
-        self._out.append(token.spelled)
+            self._spelled = f'"{word}"'
+            self._fix("bare_key", word, self._spelled)
+        elif self._kind != "string":
+            self._refuse("key", f"{word[:SHOWN_CHARS]!r} where a key is due")
+        self._out.append(self._spelled)
         return _Value._colon
 
-    def _colon(self, token: _Token) -> "_Step":
-        if token.kind != ":":
-            refuse(Stage.JSON_PARSE, "colon", token.start, "a key without a colon behind it")
+    def _colon(self) -> "_Step":
+        if self._kind != ":":
+            self._refuse("colon", "a key without a colon behind it")
         self._out.append(":")
         return _Value._value
 
-    def _after(self, token: _Token) -> "_Step | None":
-        if token.kind == ",":
-            self._comma = (len(self._out), token.start)
+    def _after(self) -> "_Step | None":
+        kind = self._kind
+        if kind == ",":
+            self._comma = (len(self._out), self._at)
             self._out.append(",")
             return self._in_a_row(_Value._after_comma)
-        if token.kind in {"}", "]"}:
-            return self._closed(token)
-        if token.kind == ":":
-            refuse(Stage.JSON_PARSE, "colon", token.start, "a colon behind a value")
-        in_object = self._open[-1] == "{"
-        self._check_missing_comma(token, in_object=in_object)
-        self._fix("missing_comma", token.start, "", ",")
-        self._out.append(",")
-        return self._key(token) if in_object else self._value(token)
+        if kind in {"}", "]"}:
+            return self._closed()
+        if kind == ":":
+            self._refuse("colon", "a colon behind a value")
+        if self._last[1].endswith(',"'):
+            self._refuse("missing_comma", "a comma that may have slipped into a text", Stage.AMBIGUOUS)
+        return self._member_without_comma() if self._open[-1] == "{" else self._item_without_comma()
 
-    def _after_comma(self, token: _Token) -> "_Step | None":
-        if token.kind in {"}", "]"}:
+    def _after_comma(self) -> "_Step | None":
+        if self._kind in {"}", "]"}:
             place, offset = self._comma
             self._out[place] = ""
-            self._fix("trailing_comma", offset, ",")
-            return self._closed(token)
-        return self._key(token) if self._open[-1] == "{" else self._value(token)
+            self._fix("trailing_comma", ",", at=offset)
+            return self._closed()
+        return self._key() if self._open[-1] == "{" else self._value()
 
-    def _check_missing_comma(self, token: _Token, *, in_object: bool) -> None:
-        """Refuse what stands behind a value without a comma, unless both are complete and apart from each other."""
-        last = self._last
-        if last is not None and last.kind == "string" and last.spelled.endswith(',"'):
-            refuse(Stage.AMBIGUOUS, "missing_comma", token.start, "a comma that may have slipped into a text")
-        if in_object:
-            if token.kind != "string" and not (token.kind in {"word", "number"} and token.after_break):
-                refuse(
-                    Stage.JSON_PARSE,
-                    "missing_comma",
-                    token.start,
-                    f"{token.raw[:SHOWN_CHARS]!r} behind a value",
-                )
-            return
-        touches = last is not None and not token.after_blank
-        if touches:
-            refuse(Stage.AMBIGUOUS, "missing_comma", token.start, "two values without anything between them")
+    def _member_without_comma(self) -> "_Step":
+        """Take a key behind a value without a comma: in quotes, or bare on a line of its own."""
+        is_bare = self._kind in {"word", "number"}
+        if self._kind != "string" and not (is_bare and self._is_on_a_new_line):
+            self._refuse("missing_comma", f"{self._raw[:SHOWN_CHARS]!r} behind a value")
+        self._fix("missing_comma", "", ",")
+        self._out.append(",")
+        return self._key()
+
+    def _item_without_comma(self) -> "_Step | None":
+        """Take an item behind another one without a comma, if the two cannot be parts of one."""
+        kind, spelled = self._last
+        if kind and self._at == self._gap:
+            reason = "two values without anything between them"
+            self._refuse("missing_comma", reason, Stage.AMBIGUOUS)
         is_split = (
-            last is not None
-            and last.kind == token.kind == "number"
-            and not token.after_break
-            and _GROUP.fullmatch(last.raw)
-            and _THOUSANDS.match(token.raw)
+            kind == self._kind == "number"
+            and not self._is_on_a_new_line
+            and _GROUP.fullmatch(spelled)
+            and _THOUSANDS.match(self._raw)
         )
         if is_split:
-            refuse(Stage.AMBIGUOUS, "missing_comma", token.start, "two numbers, or one with a space in it,")
+            self._refuse("missing_comma", "two numbers, or one with a space in it,", Stage.AMBIGUOUS)
+        self._fix("missing_comma", "", ",")
+        self._out.append(",")
+        return self._value()
+
+    @property
+    def _is_on_a_new_line(self) -> bool:
+        return not _BREAKS.isdisjoint(self._text[self._gap : self._at])

@@ -1,0 +1,133 @@
+"""The safety sweep counts what it says, and judges by it."""
+
+import json
+
+import pytest
+
+from agentic_trading.structured.errors import ParserException
+from benchmarks.ours_reading import WAYS, RefusedError
+from benchmarks.peers.order import EXPECTED, ORDER, SCHEMAS
+from benchmarks.peers.reader import same
+from benchmarks.peers.slips import GUESSES, SLIPS, TICKET, meant
+from benchmarks.safety import Reading, Row, damaged, judged, kept, validator
+
+
+def row(
+    *losses: Reading, is_judged: bool = False, cuts: tuple[Reading, ...] = (), slips: tuple[Reading, ...] = ()
+) -> Row:
+    """Return a row that has been measured, equal under both schemas."""
+    by_schema = {"typical": list(cuts), "full": list(cuts)}
+    lost = {"typical": list(losses), "full": list(losses)}
+    return Row(
+        "a reader", "nobody", "read", is_judged=is_judged, cuts=by_schema, losses=lost, slips=list(slips)
+    )
+
+
+def test_every_position_is_cut_and_every_character_lost_once() -> None:
+    texts = damaged(every=1)
+
+    assert len(set(texts.cuts)) == len(ORDER)
+    assert all(ORDER.startswith(cut) and cut != ORDER for cut in texts.cuts)
+    assert {len(text) for text in texts.losses} == {len(ORDER) - 1}
+    assert len(texts.losses) == len(ORDER)
+
+
+def test_the_order_and_the_ticket_fit_their_schemas() -> None:
+    assert validator("typical").is_valid(EXPECTED)
+    assert validator("full").is_valid(EXPECTED)
+    assert validator("ticket").is_valid(TICKET)
+    assert len(SCHEMAS["typical"]["required"]) == 3
+    assert len(SCHEMAS["full"]["required"]) == len(EXPECTED) == 13
+
+
+def test_a_slip_is_no_json_unless_it_is_there_to_show_that_json_is_read() -> None:
+    readable = {"none", "repeated key, equal value"}
+
+    for kind, texts in SLIPS.items():
+        for text in texts:
+            assert validator("ticket").is_valid(meant(text))
+            assert _is_json(text) is (kind in readable), text
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("told", "reading"),
+    [
+        (json.dumps(TICKET), "right"),
+        (json.dumps({**TICKET, "qty": 2.5}), "wrong"),
+        (json.dumps({**TICKET, "qty": 25}), "refused"),
+        (json.dumps({**TICKET, "stop": float("nan")}), "refused"),
+        ("{", "refused"),
+        (None, "refused"),
+    ],
+)
+def test_a_value_that_was_not_written_is_wrong_where_it_fits_the_schema(
+    told: str | None, reading: Reading
+) -> None:
+    assert judged(told, TICKET, "ticket") == reading
+
+
+def test_true_is_not_one_and_the_spelling_of_a_number_does_not_matter() -> None:
+    assert same({"a": [1, 0.5]}, {"a": [1.0, 0.5]})
+    assert not same({"a": True}, {"a": 1})
+    assert not same([1], [1, 2])
+    assert not same({"a": 1}, {"b": 1})
+
+
+def test_only_what_strict_json_does_not_give_counts_as_introduced() -> None:
+    floor = row("wrong", "refused", "refused", "right")
+    ours = row("wrong", "wrong", "right", "right")
+
+    assert ours.beyond(floor, "full") == 1
+    assert ours.mended(floor, "full") == 1
+    assert floor.beyond(floor, "full") == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "holds"),
+    [
+        (row("wrong", "right", is_judged=True, cuts=("refused",), slips=("right",)), True),
+        (row("wrong", "wrong", is_judged=True, cuts=("refused",), slips=("right",)), False),
+        (row("wrong", "right", is_judged=True, cuts=("wrong",), slips=("right",)), False),
+        (row("wrong", "right", is_judged=True, cuts=("refused",), slips=("refused",)), False),
+        (row("wrong", "right", is_judged=True, cuts=("refused",), slips=("wrong",)), False),
+        (row("wrong", "wrong", cuts=("wrong",), slips=("wrong",)), True),
+    ],
+)
+def test_one_wrong_value_or_one_slip_that_is_not_mended_breaks_the_promise(ours: Row, *, holds: bool) -> None:
+    floor = row("wrong", "refused", cuts=("refused",), slips=("refused",))
+
+    assert kept([floor, ours]) is holds
+
+
+def test_a_way_of_ours_that_cannot_be_measured_breaks_the_promise() -> None:
+    ours = row(is_judged=True)
+    ours.unavailable = "it broke"
+
+    assert not kept([row(), ours])
+
+
+@pytest.mark.parametrize("way", ["planning", "analysis", "read_json"])
+def test_nothing_is_taken_from_a_text_without_one_reading(way: str) -> None:
+    read = WAYS[way]("ticket")
+
+    for texts in GUESSES.values():
+        for text in texts:
+            with pytest.raises((ParserException, RefusedError)):
+                read(text)
+
+
+@pytest.mark.parametrize("way", ["planning", "analysis", "read_json"])
+@pytest.mark.parametrize("kind", SLIPS)
+def test_a_slip_with_one_reading_is_mended(kind: str, way: str) -> None:
+    read = WAYS[way]("ticket")
+
+    for text in SLIPS[kind]:
+        assert same(read(text), meant(text)), text
