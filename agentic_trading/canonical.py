@@ -30,6 +30,7 @@ _POINT_ZERO = re.compile(rb"\.0(?=[,}\]])")
 _EXACT_INTEGER = 2**53
 _LARGEST_INTEGER = 10**21
 _DEEPEST = 128
+_UNUSUAL = object()
 
 
 class CanonicalError(TradingError, ValueError):
@@ -62,6 +63,8 @@ def plain(value: Any) -> Any:
 def spelled_and_read(value: Any) -> tuple[bytes, Any]:
     """Return `value` in canonical JSON, and as what that reads back as."""
     spelled, read = _spelled(value)
+    if read is _UNUSUAL:
+        return spelled, json.loads(spelled)  # the C reader rounds whole numbers from 2^64 on
     return spelled, orjson.loads(spelled) if read is None else read
 
 
@@ -101,7 +104,7 @@ def _utc_text(moment: datetime) -> str:
 
 
 def _spelled(value: Any) -> tuple[bytes, Any]:
-    """Return `value` in canonical JSON, and as what that reads back as if it had to be read."""
+    """Return `value` in canonical JSON, and as what that reads back as if it had to be read; `_UNUSUAL` if it is so."""
     try:
         spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
         folded = spelled.translate(_FOLDED)
@@ -115,7 +118,7 @@ def _spelled(value: Any) -> tuple[bytes, Any]:
                 return shorter, read
     except (TypeError, RecursionError):
         pass
-    return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), None
+    return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL
 
 
 def _without_point_zero(spelled: bytes) -> bytes:

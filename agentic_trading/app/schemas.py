@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from agentic_trading.app.options import OptionError
 from agentic_trading.bus.deadletter import DeadLetter
+from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
 from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA
@@ -38,8 +39,9 @@ ANSWERS: Final = (
     CMT_ASSESSMENT_SCHEMA,
     FILL_STRATEGY_V1_SCHEMA,
     FILL_STRATEGY_SCHEMA,
+    ANSWER_SCHEMA,
 )
-"""What a model of the desk must answer."""
+"""What a model must answer."""
 
 
 @dataclass(frozen=True, slots=True)

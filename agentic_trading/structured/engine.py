@@ -51,7 +51,7 @@ def read(
     """Return the object that an answer is, or why it must not be used; raises nothing for any answer.
 
     `schema` is a JSON Schema or a pydantic model, whose own validators then run last; `Accepted.instance` is its
-    instance. `max_tokens` is the cap that was asked with: an answer that reaches it counts as cut.
+    instance (pydantic rounds a Decimal of more digits than a double has; `value` and `text` keep them). `max_tokens` is the cap that was asked with: an answer that reaches it counts as cut.
     `transport="text"` accepts any text as an empty object. `schema_json` saves spelling the schema again
     (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an object that is
     repeated from it beside other text is not the answer. Without `parser` the record names the one that the
@@ -89,7 +89,13 @@ class _Making:
         self._then = then
 
     def __call__(self, text: str) -> Sequence[Violation]:
-        self.made[text] = self.model.model_validate_json(text)
+        try:
+            self.made[text] = self.model.model_validate_json(text)
+        except ValueError:
+            raise  # what is wrong with the text: the reader tells it
+        except Exception as e:  # noqa: BLE001 - a broken validator must not become an accepted answer
+            message = f"a validator of {self.model.__name__} failed: {type(e).__name__}: {e}"
+            return [Violation(path="$", keyword="check_failed", message=message)]
         return self._then(text) if self._then else ()
 
 

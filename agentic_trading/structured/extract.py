@@ -5,8 +5,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from agentic_trading.llm.reading import Fix, Stage
+from agentic_trading.structured.aside import code_blocks, without_thinking
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.lossless import SHOWN_CHARS, Mended, mended, refuse, skip_blank
+from agentic_trading.structured.lossless import (
+    COMMENT_CHARS,
+    SHOWN_CHARS,
+    Mended,
+    blank_kind,
+    mended,
+    refuse,
+    skip_blank,
+)
 from agentic_trading.structured.reading import Decoded, check_size, decode, decode_at
 
 MOST_CANDIDATES: Final = 100
@@ -20,7 +29,10 @@ _SPAN_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
 _OPEN_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+\Z")
 _LINE_COMMENT = re.compile(r"^[ \t]*+//[^\n]*+\Z", re.MULTILINE)
 _KEY_BEFORE = re.compile(r"""(?:^|[,{\n])\s*(?:"[^"\n]*"|'[^'\n]*')\s*:\s*$""")
-_MORE_BEHIND = re.compile(r"""\s*,\s*(?:["'`“‘{\[]|[\w$-]+\s*:|$)""")
+_MEMBER_BEFORE = re.compile(r"""^[ \t]*+(?:"[^"\n]*+"|'[^'\n]*+'|“[^”\n]*+”)[ \t]*+:""", re.MULTILINE)
+_MORE_BEHIND = re.compile(
+    r"""\s*+(?:,\s*+(?:["'`“‘{\[]|[\w$-]++\s*+:|$)|(?:"[^"\n]*+"|'[^'\n]*+'|“[^”\n]*+”)\s*+:)"""
+)
 _DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
 _LINE_CHARS: Final = 200
 
@@ -49,6 +61,14 @@ def candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
     open at the end, `ambiguous` where members stand outside or there are too many, else `json_parse`.
     """
     check_size(text)
+    text, thinking = without_thinking(text)
+    found = _candidates(text, lossless=lossless)
+    if thinking:
+        return tuple(candidate._replace(fixes=(*candidate.fixes, *thinking)) for candidate in found)
+    return found
+
+
+def _candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
     if fenced := _fenced(text):
         return (fenced,)
     if lossless and (whole := _whole(text)):
@@ -122,13 +142,19 @@ def _candidate(value: Mended, start: int) -> Candidate:
 
 def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
     position = count = passed_over = 0
+    blocks = code_blocks(text)
+    first: UnreadableError | None = None
     while bracket := _BRACKET.search(text, position):
         start = bracket.start()
+        if aside := next((end for begin, end in blocks if begin < start < end), 0):
+            position = aside
+            continue
         _check_beginning(text, position, start)
         try:
             candidate = _read_at(text, start, lossless=lossless)
         except UnreadableError as e:
             position = _end_of_prose(text, start, e)
+            first = first or e
             passed_over += 1
             if passed_over > MOST_BRACKETS:
                 raise
@@ -140,8 +166,12 @@ def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
             refuse(Stage.AMBIGUOUS, "candidates", start, f"more than {MOST_CANDIDATES} objects")
         yield candidate
         position = candidate.end
+    if first and not count:
+        raise first
     if _OPEN_COMMENT.search(text, position):
-        refuse(Stage.TRUNCATED, "comment", position, "the answer was cut: a comment is not closed behind the one")
+        refuse(
+            Stage.TRUNCATED, "comment", position, "the answer was cut: a comment is not closed behind the one"
+        )
 
 
 def _check_beginning(text: str, position: int, start: int) -> None:
@@ -149,7 +179,8 @@ def _check_beginning(text: str, position: int, start: int) -> None:
         refuse(Stage.JSON_PARSE, "bracket", start, f"{text[start]} closes nothing")
     if _OPEN_COMMENT.search(text, position, start) or _LINE_COMMENT.search(text, position, start):
         refuse(Stage.AMBIGUOUS, "comment", start, "what begins in a comment")
-    if _KEY_BEFORE.search(text[max(position, start - _LINE_CHARS) : start]):
+    is_member = _KEY_BEFORE.search(text[max(position, start - _LINE_CHARS) : start])
+    if is_member or _MEMBER_BEFORE.search(text, position, start):
         refuse(Stage.AMBIGUOUS, "members", start, "a key stands before the beginning of the object")
 
 
@@ -201,7 +232,7 @@ def _end_of_span(text: str, start: int) -> int:
 
 
 def _is_citation(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 1 and isinstance(value[0], int)
+    return isinstance(value, list) and len(value) == 1 and type(value[0]) is int
 
 
 def _alone(text: str, candidate: Candidate) -> Candidate:
@@ -209,14 +240,20 @@ def _alone(text: str, candidate: Candidate) -> Candidate:
     before, behind = text[: candidate.start], text[candidate.end :]
     is_fenced = _FENCE.fullmatch(before.strip()) is not None and behind.strip() in {"", "```"}
     is_bare = not _says_something(before) and not _says_something(behind)
-    kind = "fence" if is_fenced else "comment" if is_bare else "prose"
     around = [
-        Fix(kind=kind, where=str(offset), before=words.strip()[:SHOWN_CHARS])
+        _around(words, offset, is_fenced=is_fenced)
         for offset, words in ((0, before), (candidate.end, behind))
         if words.strip()
     ]
     fixes = (*candidate.fixes, *around)
     return candidate._replace(fixes=fixes, is_whole=is_fenced or is_bare)
+
+
+def _around(words: str, offset: int, *, is_fenced: bool) -> Fix:
+    said = words.strip()
+    if is_fenced or _says_something(words):
+        return Fix(kind="fence" if is_fenced else "prose", where=str(offset), before=said[:SHOWN_CHARS])
+    return Fix(kind=blank_kind(said), where=str(offset), before=said[:COMMENT_CHARS])
 
 
 def _says_something(words: str) -> bool:

@@ -90,6 +90,13 @@ def skip_blank(text: str, start: int) -> int:
     return len(text) if not text[start:].strip() else start
 
 
+def blank_kind(words: str) -> str:
+    """Return what blanks and comments are: white space, a comment, or one that hides a key."""
+    if _HIDDEN_KEY.search(words):
+        return "hidden_key"
+    return "comment" if "#" in words or "/" in words else "white_space"
+
+
 _Step = Callable[["_Value"], Optional["_Step"]]
 
 
@@ -154,8 +161,7 @@ class _Value:
         if raw.count('"') % 2:
             reason = "a comment with an odd number of quotes, or a text that lost one,"
             refuse(Stage.AMBIGUOUS, "comment", self._at, reason)
-        kind = "hidden_key" if _HIDDEN_KEY.search(raw) else "comment"
-        self._fix(kind, raw[:COMMENT_CHARS], chars=COMMENT_CHARS)
+        self._fix(blank_kind(raw), raw[:COMMENT_CHARS], chars=COMMENT_CHARS)
 
     def _quoted(self) -> None:
         """Read a string in any quotes, or one with slips, and spell it as strict JSON."""
