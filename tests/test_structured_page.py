@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from agentic_trading.app.cli.parse_one import verdict as told_of
+from agentic_trading.app.parsing import Question, form_of, policy_of, read_text
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.presets import PRESETS
 from agentic_trading.llm.reading import Stage
 from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
 from agentic_trading.structured.errors import may_be_asked_again
+from agentic_trading.structured.render import rendered
 from tests.build import response
 
 PAGE = (Path(__file__).parents[1] / "docs" / "structured.md").read_text(encoding="utf-8")
@@ -104,3 +107,15 @@ def test_a_workflow_is_read_as_the_page_says(row: list[str]) -> None:
         == {"fail": "fails", "raise_cap_once": "is asked once more with a higher cap"}[policy.on_truncated]
     )
     assert exhausted.partition(":")[0] == {"fail": "fails", "degraded": "degraded"}[policy.on_exhausted]
+
+
+def test_a_schema_is_told_and_an_answer_refused_as_the_page_says() -> None:
+    schema = PAGE.partition("```json\n")[2].partition("```")[0]
+    form, verdict = (block.partition("```")[0] for block in PAGE.split("```text\n")[1:])
+
+    read_so = read_text(
+        '{"side": "buy", "qty": 12}', Question(policy=policy_of(None, None), form=form_of(json.loads(schema)))
+    )
+
+    assert rendered(schema.encode(), sentinel=False) == form.strip()
+    assert told_of(read_so) == verdict.strip()

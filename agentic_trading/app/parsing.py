@@ -1,7 +1,8 @@
 """Read one raw text as a model's answer: the document that it is, or what is wrong with it."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Never
@@ -115,11 +116,19 @@ def form_in(file: Path) -> Form:
 
 
 def strictly_loaded(raw: bytes) -> Any:
-    """Decode JSON in UTF-8; raises `ValueError` for anything else, NaN and a nesting too deep to read included."""
+    """Decode JSON in UTF-8; raises `ValueError` for anything else, NaN, a key that stands twice, and too deep a nesting."""
     try:
-        return json.loads(raw.decode(), parse_constant=_no_number)
+        return json.loads(raw.decode(), parse_constant=_no_number, object_pairs_hook=_each_once)
     except RecursionError as e:
         raise ValueError("nested too deep") from e
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        name = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"{name!r:.80} stands twice in one object")
+    return members
 
 
 def _no_number(name: str) -> Never:

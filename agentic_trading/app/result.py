@@ -182,8 +182,13 @@ def _what_became(hit: LLMResult, final: LLMResult) -> str:
     if not final.actionable:
         return "no decision"
     if final.attempt_number == hit.attempt_number:
-        return "accepted as it was"
+        return "mended, then accepted" if _is_changed(hit) else "accepted as it was"
     return "asked again, then accepted" if hit.reading else "tried again, then accepted"
+
+
+def _is_changed(result: LLMResult) -> bool:
+    reading = result.reading
+    return reading is not None and bool(reading.fixes or reading.coercions or reading.patches)
 
 
 async def _market_now(played: Played, symbols: Sequence[str]) -> tuple[Decimal, Sequence[Fill]]:

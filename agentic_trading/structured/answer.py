@@ -18,7 +18,7 @@ from agentic_trading.structured.extract import Candidate
 from agentic_trading.structured.fitting import Wanted, chosen
 from agentic_trading.structured.guess import guessed
 from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.quoted import key_of, objects_in
+from agentic_trading.structured.quoted import mark_of, objects_in
 from agentic_trading.structured.reading import MAX_BYTES, MAX_DEPTH, decode
 from agentic_trading.structured.semantic import SemanticCheck
 from agentic_trading.structured.sentinel import check_sentinel_is_free
@@ -56,7 +56,8 @@ class Answer:
 
     def was_shown(self, value: Any) -> bool:
         """Whether the request held `value`, in its data or in the answer that it asks to correct."""
-        return key_of(value) in objects_in(self.shown)
+        shown = objects_in(self.shown)
+        return shown is None or (bool(shown) and mark_of(value) in shown)
 
     def trace(self, verdict: Stage, **found: Any) -> AttemptTrace:
         """Return how this answer was read, up to `verdict`."""
@@ -126,7 +127,8 @@ def _parsed(answer: Answer) -> Accepted:
         return Accepted({}, text, answer.trace(Stage.DONE))
     schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
     level, candidates = read_candidates(text, answer.policy)
-    found = chosen(candidates, Wanted(schema, answer.policy, answer.check), is_copy=answer.was_shown)
+    wanted = Wanted(schema, answer.policy, answer.check)
+    found = chosen(candidates, wanted, text=text, is_copy=answer.was_shown)
     if level == "strict" and not (found.fixes or found.coercions or found.patches):
         return Accepted(found.value, found.text, answer.clean_trace())
     trace = answer.trace(

@@ -1,6 +1,8 @@
 """Know what in an answer its own marks set aside: a model's thinking, and code in a fence of another language."""
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final
 
 from agentic_trading.llm.reading import Fix, Stage
@@ -30,17 +32,28 @@ def without_thinking(text: str) -> tuple[str, tuple[Fix, ...]]:
     return " " * end + text[end:], (fix,)
 
 
-def code_blocks(text: str) -> tuple[tuple[int, int], ...]:
-    """Return where code stands in fences of other languages, beside a fence that says `json`; else nothing."""
-    blocks: list[tuple[int, int]] = []
-    language, start, has_json = None, 0, False
+class CodeBlocks:
+    """The code that stands in fences of other languages in a text with a fence that says `json`; else there is none."""
+
+    def __init__(self, text: str) -> None:
+        blocks = list(_blocks(text)) if text.count("```") > 1 else []
+        has_json = any(language in _JSON for language, _, _ in blocks)
+        code = [(start, end) for language, start, end in blocks if has_json and language not in {"", *_JSON}]
+        self._starts = [start for start, _ in code]
+        self._ends = [end for _, end in code]
+
+    def end_of(self, place: int) -> int:
+        """Return where the block ends that `place` is in, or 0 if it is in none."""
+        index = bisect_right(self._starts, place) - 1
+        return self._ends[index] if index >= 0 and place < self._ends[index] else 0
+
+
+def _blocks(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the language of each closed fence, and where it begins and ends."""
+    opening: re.Match[str] | None = None
     for line in _FENCE_LINE.finditer(text):
-        name = line[1].lower()
-        if language is None:
-            language, start = name, line.start()
-            has_json = has_json or name in _JSON
-        elif not name:
-            if language and language not in _JSON:
-                blocks.append((start, line.end()))
-            language = None
-    return tuple(blocks) if has_json else ()
+        if opening is None:
+            opening = line
+        elif not line[1]:
+            yield opening[1].lower(), opening.start(), line.end()
+            opening = None

@@ -21,9 +21,8 @@ from agentic_trading.structured.errors import ParserException, UnreadableError
 from agentic_trading.structured.models import SchemaLike, check_of_model, schema_of
 from agentic_trading.structured.reading import MAX_DEPTH, member_path
 from agentic_trading.structured.semantic import violations_of
-from agentic_trading.structured.violation import described, rules_broken, shown
+from agentic_trading.structured.violation import MAX_VIOLATIONS, described, more_broken, rules_broken, shown
 
-MAX_VIOLATIONS = 20
 MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
 _LONG_NUMBER = re.compile(rb"[0-9.]{17}|[0-9][eE]")
 _WHOLE = "json-schema:///whole"  # a base that any `$id` can be resolved against
@@ -109,9 +108,7 @@ def _named(errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: 
         named = list(islice(described(error, value, schema.schema), MAX_VIOLATIONS - len(found)))
         found += named
         more += max(0, rules_broken(error) - len(named))
-    if not more:
-        return found
-    return [*found, Violation(path="$", keyword="more", message=f"{more} more rules are broken")]
+    return [*found, more_broken(more)] if more else found
 
 
 def is_too_deep(value: Any, schema: Compiled) -> bool:

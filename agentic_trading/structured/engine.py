@@ -1,18 +1,17 @@
 """Read one answer at the border of the package, and decide what follows from one that was not accepted."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import structlog
-from pydantic import BaseModel
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.failure import FailureReason
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
-from agentic_trading.llm.reading import Stage, Violation
+from agentic_trading.llm.reading import Stage
 from agentic_trading.structured.answer import Answer, parse, text_that_was_read, usable_schema
 from agentic_trading.structured.errors import (
     ParserException,
@@ -20,6 +19,7 @@ from agentic_trading.structured.errors import (
     may_be_asked_again,
     to_failure,
 )
+from agentic_trading.structured.making import Making
 from agentic_trading.structured.models import SchemaLike, schema_of
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.semantic import SemanticCheck
@@ -51,13 +51,14 @@ def read(
     """Return the object that an answer is, or why it must not be used; raises nothing for any answer.
 
     `schema` is a JSON Schema or a pydantic model, whose own validators then run last; `Accepted.instance` is its
-    instance (pydantic rounds a Decimal of more digits than a double has; `value` and `text` keep them). `max_tokens` is the cap that was asked with: an answer that reaches it counts as cut.
+    instance (pydantic rounds a Decimal of more digits than a double has; `value` and `text` keep them), and a protected
+    property that the instance would leave out is refused. `max_tokens` is the cap that was asked with: an answer that reaches it counts as cut.
     `transport="text"` accepts any text as an empty object. `schema_json` saves spelling the schema again
     (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an object that is
     repeated from it beside other text is not the answer. Without `parser` the record names the one that the
     transport belongs to.
     """
-    making = None if isinstance(schema, Mapping) else _Making(schema, check)
+    making = None if isinstance(schema, Mapping) else Making(schema, check, policy)
     answer = Answer(
         response=response,
         schema=schema if isinstance(schema, Mapping) else {},
@@ -78,25 +79,6 @@ def read(
         return _rejected(answer, ParserException(answer.parser, answer.model, e.stage, "", e))
     log.debug("answer_accepted", parser_type=answer.parser, model=answer.model)
     return accepted if making is None else replace(accepted, instance=making.made.get(accepted.text))
-
-
-class _Making:
-    """A pydantic model's own validators as a check, with the instances that they let through, by text."""
-
-    def __init__(self, model: type[BaseModel], then: SemanticCheck | None) -> None:
-        self.model = model
-        self.made: dict[str, BaseModel] = {}
-        self._then = then
-
-    def __call__(self, text: str) -> Sequence[Violation]:
-        try:
-            self.made[text] = self.model.model_validate_json(text)
-        except ValueError:
-            raise  # what is wrong with the text: the reader tells it
-        except Exception as e:  # noqa: BLE001 - a broken validator must not become an accepted answer
-            message = f"a validator of {self.model.__name__} failed: {type(e).__name__}: {e}"
-            return [Violation(path="$", keyword="check_failed", message=message)]
-        return self._then(text) if self._then else ()
 
 
 def read_answer(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from agentic_trading.llm.reading import Fix, Stage
-from agentic_trading.structured.aside import code_blocks, without_thinking
+from agentic_trading.structured.aside import CodeBlocks, without_thinking
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.lossless import (
     COMMENT_CHARS,
@@ -26,13 +26,14 @@ _FENCE = re.compile(r"```[\w+-]*+")
 _OPENING = re.compile(r"\s*+```[\w+-]*+[ \t]*+\r?+\n")
 # A whole string, a string that nothing closes, or a bracket.
 _SPAN_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
-_OPEN_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+\Z")
-_LINE_COMMENT = re.compile(r"^[ \t]*+//[^\n]*+\Z", re.MULTILINE)
+_OPEN_COMMENT = re.compile(r"(?:/\*(?:[^*]|\*(?!/))*+|<!--(?:[^-]|-(?!->))*+)\Z")
+_LINE_COMMENT = re.compile(r"^[ \t]*+(?://[^\n]*+|#[# \t]*+)\Z", re.MULTILINE)
 _KEY_BEFORE = re.compile(r"""(?:^|[,{\n])\s*(?:"[^"\n]*"|'[^'\n]*')\s*:\s*$""")
 _MEMBER_BEFORE = re.compile(r"""^[ \t]*+(?:"[^"\n]*+"|'[^'\n]*+'|“[^”\n]*+”)[ \t]*+:""", re.MULTILINE)
 _MORE_BEHIND = re.compile(
     r"""\s*+(?:,\s*+(?:["'`“‘{\[]|[\w$-]++\s*+:|$)|(?:"[^"\n]*+"|'[^'\n]*+'|“[^”\n]*+”)\s*+:)"""
 )
+_ELLIPSIS_BEHIND = re.compile(r"\s*+,?+\s*+(?:\.\.\.|…)")
 _DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
 _LINE_CHARS: Final = 200
 
@@ -142,12 +143,12 @@ def _candidate(value: Mended, start: int) -> Candidate:
 
 def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
     position = count = passed_over = 0
-    blocks = code_blocks(text)
+    blocks = CodeBlocks(text)
     first: UnreadableError | None = None
     while bracket := _BRACKET.search(text, position):
         start = bracket.start()
-        if aside := next((end for begin, end in blocks if begin < start < end), 0):
-            position = aside
+        if end_of_code := blocks.end_of(start):
+            position = end_of_code
             continue
         _check_beginning(text, position, start)
         try:
@@ -159,6 +160,8 @@ def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
             if passed_over > MOST_BRACKETS:
                 raise
             continue
+        if _ELLIPSIS_BEHIND.match(text, candidate.end):
+            refuse(Stage.JSON_PARSE, "ellipsis", candidate.end, "something was left out behind the object")
         if _MORE_BEHIND.match(text, candidate.end):
             refuse(Stage.AMBIGUOUS, "members", candidate.end, "more stands behind the end of the object")
         count += 1
@@ -166,8 +169,12 @@ def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
             refuse(Stage.AMBIGUOUS, "candidates", start, f"more than {MOST_CANDIDATES} objects")
         yield candidate
         position = candidate.end
-    if first and not count:
-        raise first
+    _check_ending(text, position, first if count == 0 else None)
+
+
+def _check_ending(text: str, position: int, why: UnreadableError | None) -> None:
+    if why is not None:
+        raise why
     if _OPEN_COMMENT.search(text, position):
         refuse(
             Stage.TRUNCATED, "comment", position, "the answer was cut: a comment is not closed behind the one"
@@ -179,7 +186,9 @@ def _check_beginning(text: str, position: int, start: int) -> None:
         refuse(Stage.JSON_PARSE, "bracket", start, f"{text[start]} closes nothing")
     if _OPEN_COMMENT.search(text, position, start) or _LINE_COMMENT.search(text, position, start):
         refuse(Stage.AMBIGUOUS, "comment", start, "what begins in a comment")
-    is_member = _KEY_BEFORE.search(text[max(position, start - _LINE_CHARS) : start])
+    before = text[position:start]
+    lost_its_front = before.count('"') % 2 == 1 and before.rstrip().endswith((",", ":"))
+    is_member = lost_its_front or _KEY_BEFORE.search(text[max(position, start - _LINE_CHARS) : start])
     if is_member or _MEMBER_BEFORE.search(text, position, start):
         refuse(Stage.AMBIGUOUS, "members", start, "a key stands before the beginning of the object")
 
@@ -210,7 +219,12 @@ def _end_of_prose(text: str, start: int, why: UnreadableError) -> int:
     """Return where brackets that are no JSON end, if they are prose; raises `why` if they may be meant as data."""
     if why.stage is not Stage.JSON_PARSE:
         raise why
-    end = _end_of_span(text, start)
+    try:
+        end = _end_of_span(text, start)
+    except UnreadableError:
+        if text.rstrip().endswith(("}", "]")):  # it came to its end: what is wrong stands in the middle
+            raise why from None
+        raise
     span = text[start:end]
     is_prose = ":" not in span if span[0] == "{" else not _DATA_IN_BRACKETS.search(span)
     if not is_prose:
@@ -232,14 +246,14 @@ def _end_of_span(text: str, start: int) -> int:
 
 
 def _is_citation(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 1 and type(value[0]) is int
+    return isinstance(value, list) and len(value) <= 1 and all(type(item) is int for item in value)
 
 
 def _alone(text: str, candidate: Candidate) -> Candidate:
     """Return the only candidate with what stands around it told."""
     before, behind = text[: candidate.start], text[candidate.end :]
     is_fenced = _FENCE.fullmatch(before.strip()) is not None and behind.strip() in {"", "```"}
-    is_bare = not _says_something(before) and not _says_something(behind)
+    is_bare = skip_blank(text, 0) == candidate.start and not _says_something(behind)
     around = [
         _around(words, offset, is_fenced=is_fenced)
         for offset, words in ((0, before), (candidate.end, behind))
@@ -251,6 +265,7 @@ def _alone(text: str, candidate: Candidate) -> Candidate:
 
 def _around(words: str, offset: int, *, is_fenced: bool) -> Fix:
     said = words.strip()
+    offset += words.find(said)
     if is_fenced or _says_something(words):
         return Fix(kind="fence" if is_fenced else "prose", where=str(offset), before=said[:SHOWN_CHARS])
     return Fix(kind=blank_kind(said), where=str(offset), before=said[:COMMENT_CHARS])

@@ -1,7 +1,7 @@
 """Hold what was read against the schema, change what the policy allows, and choose among several."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from agentic_trading.canonical import exact_bytes
@@ -11,13 +11,17 @@ from agentic_trading.structured.check import Compiled, violations
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.extract import Candidate
 from agentic_trading.structured.lossless import COMMENT_CHARS
-from agentic_trading.structured.patch import is_protected, patched
+from agentic_trading.structured.patch import is_protected, patched, protected_name
 from agentic_trading.structured.reading import decode
 from agentic_trading.structured.semantic import SemanticCheck, violations_of
 from agentic_trading.structured.sentinel import without_sentinel
 
 _SHOWN_CHARS = 80
-_HIDDEN_KEY = re.compile(r"""([\w-]+)["']?\s*:""")
+_SETS = re.compile(r"[:=]")
+# A line, or what stands behind a semicolon, that gives a property a value: `veto: true`, `- "Stop loss" = 41000`.
+_MEMBER = re.compile(
+    r"""(?:^|[;,}\]])[ \t>*+"'“‘`-]*([^\W\d_][\w \t-]{0,40}?)["'”’`*]*[ \t]*[:=]""", re.MULTILINE
+)
 
 
 class Wanted(NamedTuple):
@@ -38,22 +42,29 @@ class Fitted(NamedTuple):
     patches: tuple[Fix, ...] = ()
 
 
-def chosen(candidates: Sequence[Candidate], wanted: Wanted, *, is_copy: Callable[[Any], bool]) -> Fitted:
-    """Return the one candidate that is the answer, by the policy's `candidates`.
+def chosen(
+    candidates: Sequence[Candidate], wanted: Wanted, *, text: str, is_copy: Callable[[Any], bool]
+) -> Fitted:
+    """Return the one candidate in `text` that is the answer, by the policy's `candidates`.
 
     One that is not the whole text and for which `is_copy` holds is what the model was shown, and is left out.
-    Raises `UnreadableError`: `ambiguous` where the policy leaves a choice, else why the candidates do not fit.
+    Raises `UnreadableError`: `ambiguous` where the policy leaves a choice, or where a protected property stands beside
+    the object instead of in it; else why the candidates do not fit.
     """
     if len(candidates) == 1 and candidates[0].is_whole:
         return fitted(candidates[0], wanted)
     if wanted.policy.candidates == "whole":
         raise _refused("whole", "something stands beside the object; allowed is the object alone")
-    own = [candidate for candidate in candidates if candidate.is_whole or not is_copy(candidate.value)]
+    own = [candidate for candidate in candidates if not is_copy(candidate.value)]
     if not own:
-        raise _refused("copied", "the only object in the answer is one that the request held")
+        raise _copied()
     if len(own) > 1 and wanted.policy.candidates == "exactly_one":
         raise _several(own)
-    return _last_of(own, wanted) if wanted.policy.candidates == "last_valid" else _only_of(own, wanted)
+    found = _last_of(own, wanted) if wanted.policy.candidates == "last_valid" else _only_of(own, wanted)
+    if (found.coercions or found.patches or found.fixes) and is_copy(found.value):
+        raise _copied()
+    _check_prose(text, candidates, found.value, wanted.policy)
+    return found
 
 
 def fitted(candidate: Candidate, wanted: Wanted) -> Fitted:
@@ -66,7 +77,8 @@ def fitted(candidate: Candidate, wanted: Wanted) -> Fitted:
     if not isinstance(value, dict):
         wrong = Violation(path="$", keyword="type", message="is not an object", expected="object")
         raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong], fixes=fixes)
-    rounded = candidate.rounded
+    _check_echo(value, wanted.schema)
+    rounded = candidate.rounded if value is candidate.value else None
     if wanted.policy.require_sentinel:
         value, text = without_sentinel(value), ""
         rounded = None if rounded is None else without_sentinel(rounded)
@@ -145,17 +157,54 @@ def _refused(keyword: str, message: str, **facts: Any) -> UnreadableError:
     return UnreadableError(Stage.AMBIGUOUS, [Violation(path="$", keyword=keyword, message=message, **facts)])
 
 
+def _copied() -> UnreadableError:
+    return _refused("copied", "the only object in the answer is one that the request held")
+
+
+def _check_echo(value: dict[str, Any], schema: Compiled) -> None:
+    """Refuse the schema itself as an answer: without its undeclared properties it may be left with none."""
+    if isinstance(value.get("properties"), dict) and "properties" not in schema.schema.get("properties", {}):
+        wrong = Violation(path="$", keyword="echo", message="is a schema, not an answer to one")
+        raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong])
+
+
 def _check_comments(fixes: Sequence[Fix], policy: OutputPolicy) -> None:
     """Refuse a comment that takes a property out, where none may be dropped, or not that one."""
     for fix in fixes:
         if fix.kind not in {"comment", "hidden_key"}:
             continue
-        hidden = _HIDDEN_KEY.findall(fix.before)
-        is_cut = len(fix.before) >= COMMENT_CHARS  # what else it hides is not told
         is_forbidden = fix.kind == "hidden_key" and not policy.drop_extra
-        if is_forbidden or is_cut or any(is_protected(key, policy) for key in hidden):
+        is_cut = len(fix.before) >= COMMENT_CHARS  # what else it hides is not told
+        hides_protected = _SETS.search(fix.before) is not None and is_protected(fix.before, policy)
+        if is_forbidden or is_cut or hides_protected:
             shown = fix.before[:_SHOWN_CHARS]
             raise _refused("hidden_key", f"a comment at {fix.where} hides a property", actual=shown)
+
+
+def _check_prose(
+    text: str, candidates: Sequence[Candidate], value: dict[str, Any], policy: OutputPolicy
+) -> None:
+    """Refuse an answer with a line like `veto: true` beside an object that has no such property in it."""
+    ends = [0, *(candidate.end for candidate in candidates)]
+    starts = [*(candidate.start for candidate in candidates), len(text)]
+    for end, start in zip(ends, starts, strict=True):
+        for member in _MEMBER.finditer(text, end, start):
+            name = protected_name(member[1], policy)
+            if name and name not in {protected_name(key, policy) for key in _keys(value)}:
+                raise _refused("members", f"{member[1]!r} stands beside the object", actual=member[0].strip())
+
+
+def _keys(value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            yield from value
+            for child in value.values():
+                yield from _keys(child)
+        case list():
+            for child in value:
+                yield from _keys(child)
+        case _:
+            return
 
 
 def _unwrapped(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str, tuple[Fix, ...]]:

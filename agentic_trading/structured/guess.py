@@ -28,15 +28,19 @@ def guessed(text: str, why: UnreadableError) -> Candidate:
         hint = 'guessing needs json-repair: pip install "agentic-trading[salvage]"'
         raise UnreadableError(why.stage, [*why.violations, _violation("salvage", hint)]) from e
     try:
-        value = _exact(json_repair.loads(text, skip_json_loads=True), _numbers_in(text))
-    except (RecursionError, ValueError) as e:
+        guess = json_repair.loads(text, skip_json_loads=True)
+    except Exception as e:
         raise why from e
+    try:
+        value = _exact(guess, _numbers_in(text))
+        spelled = exact_bytes(value).decode()
     except KeyError as e:
         reason = f"a guess holds the number {e.args[0]}, which does not stand in the text"
         raise UnreadableError(Stage.JSON_PARSE, [*why.violations, _violation("guess", reason)]) from e
-    spelled = exact_bytes(value).decode()
+    except (RecursionError, ValueError, ArithmeticError) as e:
+        raise why from e
     fix = Fix(kind="guess", where="0", before=text[:_SHOWN_CHARS], after=spelled[:_SHOWN_CHARS])
-    return Candidate(value, spelled, (fix,), 0, len(text), is_whole=True, is_repaired=True)
+    return Candidate(value, spelled, (fix,), 0, len(text), is_whole=False, is_repaired=True)
 
 
 def _violation(keyword: str, message: str) -> Violation:

@@ -15,7 +15,7 @@ SHOWN_CHARS: Final = 80
 COMMENT_CHARS: Final = 1_000
 MOST_FIXES: Final = 2_000
 
-_STRING = r'"[^"\\\x00-\x1f]*+(?:\\["\\/bfnrtu][^"\\\x00-\x1f]*+)*+"'
+_STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 _NUMBER = r"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+"
 _SCALAR = rf"(?:{_STRING}|{_NUMBER}|true|false|null)"
 # Well-formed members and items with the comma behind them, as many as stand in a row: most of a text is such.
@@ -40,6 +40,7 @@ _CLOSERS: Final = {
 }  # fmt: skip
 _IN_QUOTES = {quote: re.compile(rf'[^\\\x00-\x1f"{ends}]++') for quote, ends in _CLOSERS.items()}
 _ESCAPED = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _LITERALS: Final = {
     "true": "true",
     "false": "false",
@@ -50,8 +51,13 @@ _LITERALS: Final = {
 }
 _NO_KEYS: Final = frozenset({*_LITERALS, "NaN", "Infinity", "undefined"})
 _INDEX = re.compile(r"0|[1-9][0-9]*")
+_ELLIPSIS = re.compile(r"\.\.\.|…")
+_OPERAND = re.compile(r"//\s*[-+.($€£0-9]")
+_THOUSANDS_BEFORE = re.compile(r"[0-9],[0-9]{3}\Z")
+_LOST_ITEM = re.compile(r"[0-9],(?:[ \t]+|[ \t\r]*\n\s*\n\s*)\]")
 _GROUP = re.compile(r"-?[0-9]{1,3}")
 _THOUSANDS = re.compile(r"[0-9]{3}(?![0-9])")
+_ANY_ESCAPE = re.compile(r"\\.", re.DOTALL)
 _HIDDEN_KEY = re.compile(r"""["'“”‘’]\s*:""")
 _BREAKS: Final = frozenset("\n\r\v\f\x85\u2028\u2029")
 
@@ -97,6 +103,14 @@ def blank_kind(words: str) -> str:
     return "comment" if "#" in words or "/" in words else "white_space"
 
 
+def _lost_a_quote(comment: str) -> bool:
+    """Whether a comment may be the rest of a text that a lost quote opened: its own quotes are then not in pairs."""
+    left = _ANY_ESCAPE.sub("", comment) if "\\" in comment else comment
+    if comment.count('"') % 2 or left.count('"') % 2:
+        return True
+    return left.count("'") % 2 == 1 and left.rstrip(" ,\t").endswith("'")
+
+
 _Step = Callable[["_Value"], Optional["_Step"]]
 
 
@@ -115,11 +129,14 @@ class _Value:
         self._open: list[str] = []
         self._last = ("", "")  # kind and spelling of the value just read, where that was a scalar
         self._comma = (0, 0)  # place in the output and in the text
+        self._step: _Step = _Value._value
+        self._is_remarked = False  # a comment with a comma in it stands before the present token
 
     def read(self) -> Mended:
         """Return the value."""
-        step: _Step | None = _Value._value
+        step: _Step | None = self._step
         while step is not None:
+            self._step = step
             self._next()
             step = step(self)
         return Mended("".join(self._out), tuple(self._fixes), self._position)
@@ -127,6 +144,7 @@ class _Value:
     def _next(self) -> None:
         """Go to the next token that says something."""
         self._gap = self._position
+        self._is_remarked = False
         while True:
             found = _TOKEN.match(self._text, self._position)
             if found is None:
@@ -136,6 +154,7 @@ class _Value:
             self._position = found.end()
             self._at = self._position - len(raw)
             if kind == "comment":
+                self._is_remarked |= "," in raw
                 self._comment(raw)
             elif kind == "space":
                 self._fix("white_space", raw)
@@ -158,7 +177,14 @@ class _Value:
         refuse(Stage.JSON_PARSE, "token", offset, f"{shown!r} is no JSON, and has not one meaning,")
 
     def _comment(self, raw: str) -> None:
-        if raw.count('"') % 2:
+        is_due = self._step in {_Value._value, _Value._item_or_end, _Value._after_comma}
+        if is_due and raw[0] == "#" and raw[1:2].isalnum():
+            self._refuse("word", f"{raw[:SHOWN_CHARS]!r} where a value is due")
+        if self._step is _Value._after and self._last[0] == "number" and _OPERAND.match(raw):
+            self._refuse("number", "a comment, or a division,", Stage.AMBIGUOUS)
+        if _ELLIPSIS.search(raw):
+            self._refuse("ellipsis", "a comment that says that something was left out")
+        if _lost_a_quote(raw):
             reason = "a comment with an odd number of quotes, or a text that lost one,"
             refuse(Stage.AMBIGUOUS, "comment", self._at, reason)
         self._fix(blank_kind(raw), raw[:COMMENT_CHARS], chars=COMMENT_CHARS)
@@ -194,8 +220,15 @@ class _Value:
         self._position = at + 1
         self._raw = text[start : at + 1]
         self._spelled = f'"{"".join(parts)}"'
+        if "escape" in kinds:
+            self._check_apostrophes()
         for kind in sorted(kinds):
             self._fix(kind, self._raw, self._spelled)
+
+    def _check_apostrophes(self) -> None:
+        if self._raw[0] == '"' and self._raw.count("'") > self._raw.count("\\'"):
+            reason = "apostrophes with and without a backslash, or a text that lost a letter,"
+            self._refuse("escape", reason, Stage.AMBIGUOUS)
 
     def _escape(self, at: int, closers: str) -> tuple[str, int]:
         """Return an escape as strict JSON spells it, and its length in the text."""
@@ -204,6 +237,8 @@ class _Value:
         escaped = self._text[at + 1 : at + 2]
         if escaped and escaped in f"'{closers}":
             return escaped, 2
+        if _CUT_ESCAPE.match(self._text, at):
+            refuse(Stage.TRUNCATED, "string", self._at, "the answer was cut: a string is not closed")
         refuse(Stage.JSON_PARSE, "escape", at, f"\\{escaped} is no escape")
 
     def _fix(
@@ -226,7 +261,7 @@ class _Value:
         elif kind not in {"string", "number"}:
             self._refuse("missing_value", f"{self._raw!r} where a value is due")
         self._out.append(self._spelled)
-        self._last = (kind, self._spelled)
+        self._last = ("quoted" if kind == "string" and self._raw[0] != '"' else kind, self._spelled)
         return _Value._after if self._open else None
 
     def _literal(self) -> None:
@@ -274,6 +309,8 @@ class _Value:
             self._kind == "number" and _INDEX.fullmatch(word) is not None
         )
         if is_bare:
+            if _THOUSANDS_BEFORE.search(self._text, max(0, self._at - 2), self._position):
+                self._refuse("key", "a key, or a number with a comma in it,", Stage.AMBIGUOUS)
             self._spelled = f'"{word}"'
             self._fix("bare_key", word, self._spelled)
         elif self._kind != "string":
@@ -297,6 +334,12 @@ class _Value:
             return self._closed()
         if kind == ":":
             self._refuse("colon", "a colon behind a value")
+        if self._is_remarked:
+            self._refuse("missing_comma", "a comma that may stand in a comment", Stage.AMBIGUOUS)
+        if self._last[0] == "quoted" and kind == "string" and not self._is_on_a_new_line:
+            self._refuse("missing_comma", "a value behind a text in other quotes", Stage.AMBIGUOUS)
+        if self._last[1] == '""' and self._at == self._gap:
+            self._refuse("missing_comma", "three quotes", Stage.AMBIGUOUS)
         if self._last[1].endswith(',"'):
             self._refuse("missing_comma", "a comma that may have slipped into a text", Stage.AMBIGUOUS)
         return self._member_without_comma() if self._open[-1] == "{" else self._item_without_comma()
@@ -304,6 +347,8 @@ class _Value:
     def _after_comma(self) -> "_Step | None":
         if self._kind in {"}", "]"}:
             place, offset = self._comma
+            if _LOST_ITEM.match(self._text, offset - 1):
+                refuse(Stage.AMBIGUOUS, "trailing_comma", offset, "a comma too many, or an item too few,")
             self._out[place] = ""
             self._fix("trailing_comma", ",", at=offset)
             return self._closed()
@@ -327,8 +372,7 @@ class _Value:
         is_split = (
             kind == self._kind == "number"
             and not self._is_on_a_new_line
-            and _GROUP.fullmatch(spelled)
-            and _THOUSANDS.match(self._raw)
+            and (self._raw[0] == "-" or (_GROUP.fullmatch(spelled) and _THOUSANDS.match(self._raw)))
         )
         if is_split:
             self._refuse("missing_comma", "two numbers, or one with a space in it,", Stage.AMBIGUOUS)

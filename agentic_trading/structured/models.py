@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
 from agentic_trading.llm.reading import Stage, Violation
 from agentic_trading.structured.errors import UnreadableError
@@ -32,8 +31,7 @@ def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
 def check_of_model(model: type[BaseModel]) -> SemanticCheck:
     """Return the check that `model`'s own validators are; its errors come out as violations with their paths.
 
-    They run on the accepted text as JSON. A validator says what is wrong by `ValueError` or `AssertionError`;
-    anything else that it raises is a fault of its own, and is raised.
+    They run on the accepted text as JSON. A validator says what is wrong by `ValueError` or `AssertionError`.
     """
 
     def check(text: str, /) -> Sequence[Violation]:
@@ -47,7 +45,7 @@ def check_of_model(model: type[BaseModel]) -> SemanticCheck:
 def _schema_of_model(model: type[BaseModel]) -> Mapping[str, Any]:
     try:
         return model.model_json_schema()
-    except (PydanticUserError, PydanticUndefinedAnnotation, AttributeError) as e:
+    except Exception as e:
         raise _unusable(f"{model.__name__} has none ({str(e).partition(chr(10))[0]:.160})") from e
 
 

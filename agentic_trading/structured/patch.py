@@ -47,8 +47,8 @@ def patched(value: Any, schema: Compiled, policy: OutputPolicy, *, may_drop: boo
 
     With `policy.coerce` a string is read where what it spells is wanted instead: a JSON number, `true` or `false`, an
     object; and a scalar becomes a list of one where a list is wanted whose items take it. With `policy.drop_extra` and
-    `may_drop` an undeclared property goes, unless it is protected, holds a protected one, or may be a declared one
-    misspelt. Nothing that fits is touched, and `value` itself is never changed. A change again of the result changes
+    `may_drop` an undeclared property goes, unless it is protected, holds a protected one, or may be one of these or a
+    declared one misspelt. Nothing that fits is touched, and `value` itself is never changed. A change again of the result changes
     nothing. A value that would take too long (many thousands of members, or too many choices) is left as it is.
     """
     found = violations(value, schema)
@@ -77,10 +77,24 @@ def is_protected(key: str, policy: OutputPolicy) -> bool:
     return any(key == name or (_letters(name) or name) in letters for name in policy.protected_keys)
 
 
-@lru_cache(maxsize=1024)
+def protected_name(key: str, policy: OutputPolicy) -> str:
+    """Return the letters and digits of `key` if they are those of one of `policy.protected_keys`, else nothing."""
+    letters = _letters(key)
+    return letters if any(letters == _letters(name) for name in policy.protected_keys) else ""
+
+
 def _letters(name: str) -> str:
-    plain = unicodedata.normalize("NFKC", name).casefold()
+    return _letters_of_name(name) if len(name) <= _SHOWN_CHARS else _letters_of(name)
+
+
+def _letters_of(text: str) -> str:
+    plain = unicodedata.normalize("NFKC", text).casefold()
     return "".join(character for character in plain if character.isalnum())
+
+
+_letters_of_name = lru_cache(maxsize=1024)(
+    _letters_of
+)  # long ones are not kept: a text of a megabyte may come here
 
 
 class _TooMuchWorkError(Exception):
@@ -233,7 +247,9 @@ class _Mending:
         absent = [name for name in declared if name not in node]
         for key in error.kind.as_dict()["unexpected"]:
             self._spend(20 + 20 * len(absent))
-            if _letters(key) in own or self._must_stay(key, node[key]) or near_miss(key, absent):
+            if _letters(key) in own or self._must_stay(key, node[key]):
+                continue
+            if near_miss(key, absent) or near_miss(key, self._policy.protected_keys):
                 continue
             where = (*place, key)
             yield _Change(where, _GONE, [_fix("dropped", where, node[key], _GONE)])

@@ -1,55 +1,95 @@
 """Know an object again that the model was shown: repeated in the middle of an answer, it is not the answer."""
 
 import json
-from collections.abc import Hashable, Iterator
+import re
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Final
 
+from agentic_trading.structured.lossless import mended
+from agentic_trading.structured.reading import MAX_DEPTH, decode
+
+_MARK_BYTES: Final = 16
+_TRIES: Final = 200
+_BEGINNING = re.compile(r"\{")
 _DECODER = json.JSONDecoder(parse_float=Decimal)
-_TRIES = 100
 
 
-def objects_in(text: str) -> frozenset[Hashable]:
-    """Return every JSON object in `text`, those within others and within their strings too, as `key_of` spells them."""
-    found: set[Hashable] = set()
-    left: list[Any] = [text]
+@lru_cache(maxsize=2)
+def objects_in(text: str) -> frozenset[bytes] | None:
+    """Return a mark of every JSON object in `text`, those within others and within their strings too.
+
+    Objects with slips count as well. None where the text holds more that may be one than can be looked into: any
+    object may then have been shown.
+    """
+    found: set[bytes] = set()
+    left = [text]
+    tries = 0
     while left:
-        match left.pop():
-            case str() as words:
-                left += _documents(words)
-            case dict() as shown:
-                found.add(key_of(shown))
-                left += shown.values()
-            case list() as items:
-                left += items
-            case _:
-                pass
+        for document in _documents(left.pop()):
+            tries += document is None
+            if tries > _TRIES:
+                return None
+            _mark(document, found, left, 0)
     return frozenset(found)
 
 
-def key_of(value: Any) -> Hashable:
-    """Return what equal JSON values have in common, whatever the order of their members."""
+def mark_of(value: Any) -> bytes:
+    """Return what equal JSON values have in common, whatever the order of their members and the form of their numbers."""
+    return _mark(value, set(), [], 0)
+
+
+def _mark(value: Any, found: set[bytes], texts: list[str], depth: int) -> bytes:
+    """Return the mark of `value`; add those of its objects to `found`, and texts that may hold more to `texts`."""
+    if depth > MAX_DEPTH:  # no answer is as deep
+        return b""
     match value:
         case dict():
-            return frozenset((key, key_of(child)) for key, child in value.items())
+            members = sorted(
+                key.encode("utf-8", "replace") + _mark(child, found, texts, depth + 1)
+                for key, child in value.items()
+            )
+            mark = _digest(b"{", *members)
+            found.add(mark)
         case list():
-            return tuple(key_of(child) for child in value)
+            mark = _digest(b"[", *(_mark(child, found, texts, depth + 1) for child in value))
+        case str():
+            if "{" in value:
+                texts.append(value)
+            mark = _digest(b'"', value.encode("utf-8", "replace"))
         case bool() | None:
-            return str(value)
-        case str() | int() | Decimal():
-            return value
+            mark = _digest(str(value).encode())
         case _:
-            return repr(value)
+            mark = _digest(b"0", str(Decimal(value).normalize()).encode())
+    return mark
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = blake2b(digest_size=_MARK_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
 
 
 def _documents(words: str) -> Iterator[Any]:
-    """Yield the objects that stand in `words`; a text with many open brackets is given up after a number of tries."""
-    start, tries = words.find("{"), 0
-    while start >= 0 and tries < _TRIES:
+    """Yield each object that stands in `words`, and None for each bracket that begins none."""
+    position = 0
+    while beginning := _BEGINNING.search(words, position):
+        start = beginning.start()
         try:
-            document, end = _DECODER.raw_decode(words, start)
-            yield document
-        except (ValueError, RecursionError):
-            end = start + 1
-            tries += 1
-        start = words.find("{", end)
+            document, position = _object_at(words, start)
+        except (ValueError, ArithmeticError, RecursionError):
+            document, position = None, start + 1
+        yield document
+
+
+def _object_at(words: str, start: int) -> tuple[Any, int]:
+    """Return the object at `start`, read strictly or else with its slips mended, and where it ends."""
+    try:
+        document, end = _DECODER.raw_decode(words, start)
+    except (ValueError, ArithmeticError):
+        repaired = mended(words, start)
+        document, end = decode(repaired.text).value, repaired.end
+    return document, end

@@ -13,6 +13,7 @@ from agentic_trading.llm.reading import Violation
 from agentic_trading.structured.nearest import near_miss, nearest, nearest_number, plain_number
 from agentic_trading.structured.reading import member_path
 
+MAX_VIOLATIONS = 20
 _SHOWN_CHARS = 200
 _SHOWN_OPTIONS = 50
 _FOLLOWED = 8  # references and choices from one schema into the next
@@ -60,6 +61,11 @@ def rules_broken(error: ValidationError) -> int:
     if error.kind.name in {"additionalProperties", "unevaluatedProperties"}:
         return len(error.kind.as_dict()["unexpected"])
     return 1
+
+
+def more_broken(count: int) -> Violation:
+    """Return what is told in the place of `count` rules that are broken besides."""
+    return Violation(path="$", keyword="more", message=f"{count} more rules are broken")
 
 
 def json_path(steps: Sequence[str | int]) -> str:
@@ -293,8 +299,10 @@ def _multiple(case: _Case) -> _Hint:
 
 
 def _named(fact: str) -> Callable[[_Case], _Hint]:
+    """Hint at what the rule names; of a pattern that was given up the validator tells no more than that."""
+
     def hint(case: _Case) -> _Hint:
-        return _Hint(expected=shown(case.facts[fact]))
+        return _Hint(expected=shown(case.facts.get(fact, case.rules.get(fact))))
 
     return hint
 

@@ -50,6 +50,9 @@ from agentic_trading.worker.turn import (
 READ_AT_ONCE_CHARS = 8 * 1024
 """Answers up to this length are read on the loop, which takes about a millisecond if they are broken; longer ones in a thread."""
 
+SHOWN_AT_ONCE_CHARS = 64 * 1024
+"""The same of a question: objects of an answer may have to be looked for in it."""
+
 MOST_TOKENS = 10**9
 """No call uses more: a report of more is none, and what it would cost passes what a log can count."""
 
@@ -318,7 +321,7 @@ class CallRunner:
     async def _read(self, call: Call, request: ModelRequest, response: ModelResponse) -> Accepted | Rejected:
         """Read an answer; one that takes long is read beside the loop, and a cancellation waits for that."""
         read = partial(call.parser.read, response, request, check=check_of(call.envelope, self._parts.checks))
-        if len(response.text) <= READ_AT_ONCE_CHARS:
+        if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
             return read()
         return await to_the_end(asyncio.to_thread(read))
 

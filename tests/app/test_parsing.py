@@ -250,3 +250,8 @@ def test_no_bytes_end_in_an_error(raw: bytes) -> None:
 
 def test_what_is_loaded_strictly_is_json_in_utf_8() -> None:
     assert strictly_loaded('{"ä": [1, 2.5, null]}'.encode()) == {"ä": [1, 2.5, None]}
+
+
+def test_a_record_or_schema_with_a_key_twice_has_no_one_meaning() -> None:
+    with pytest.raises(ValueError, match="'raw' stands twice in one object"):
+        strictly_loaded(b'{"id": 1, "raw": "1", "in": {"raw": 1}, "raw": "2"}')

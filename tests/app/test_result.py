@@ -12,13 +12,14 @@ from agentic_trading.app.result import report_of
 from agentic_trading.desk.execution.shortfall import total_shortfall
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.reading import AttemptTrace, Stage
+from agentic_trading.llm.reading import AttemptTrace, Fix, Stage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.app.test_folder import manifest
 from tests.build import NOW, envelope, interaction
 from tests.flows.sessions import LOADED, TABLES, evening
 
 READ = AttemptTrace(parser="InstructorParser", transport="prompted", verdict=Stage.JSON_PARSE)
+MENDED = READ.model_copy(update={"fixes": (Fix(kind="trailing_comma", where="9", before=","),)})
 
 
 async def reported(*attempts: LLMInteraction, **changes: Any) -> RunReport:
@@ -78,7 +79,9 @@ async def test_an_attempt_that_must_not_be_acted_on_is_not_accepted() -> None:
 
 
 async def test_what_became_of_each_fault_is_told() -> None:
-    again, tried, lost, fixed = (envelope(subject=name) for name in ("again", "tried", "lost", "fixed"))
+    again, tried, lost, whole, mended = (
+        envelope(subject=name) for name in ("again", "tried", "lost", "whole", "mended")
+    )
     late = failed(FailureKind.TIMEOUT, "injected timeout", in_doubt=True)
 
     report = await reported(
@@ -88,14 +91,17 @@ async def test_what_became_of_each_fault_is_told() -> None:
         interaction(envelope=tried, attempt_number=2),
         interaction(envelope=lost, attempt_number=1, **spoilt("refusal", FailureKind.REFUSAL)),
         interaction(
-            envelope=fixed, attempt_number=1, provider_response_id="injected:malformed", reading=READ
+            envelope=whole, attempt_number=1, provider_response_id="injected:malformed", reading=READ
+        ),
+        interaction(
+            envelope=mended, attempt_number=1, provider_response_id="injected:malformed", reading=MENDED
         ),
         interaction(provider_response_id="of-a-provider"),
         interaction(**failed(FailureKind.TIMEOUT, "no answer within 60 s")),
     )
 
     assert report.injected == {
-        "malformed": {"asked again, then accepted": 1, "accepted as it was": 1},
+        "malformed": {"asked again, then accepted": 1, "accepted as it was": 1, "mended, then accepted": 1},
         "refusal": {"no decision": 1},
         "timeout": {"tried again, then accepted": 1},
     }

@@ -9,7 +9,8 @@ import pytest
 
 from agentic_trading.llm.reading import Stage, Violation
 from agentic_trading.structured import ParserException, validate
-from agentic_trading.structured.check import MAX_VIOLATIONS, compiled, spelled, violations
+from agentic_trading.structured.check import compiled, spelled, violations
+from agentic_trading.structured.violation import MAX_VIOLATIONS
 from tests.structured.asking import ORDER
 
 

@@ -282,3 +282,13 @@ def test_kinds_of_a_discriminated_union_are_told_apart_by_their_tag() -> None:
         ["limit", "market"],
         "limit",
     )
+
+
+def test_a_model_whose_own_schema_fails_is_refused_by_its_name() -> None:
+    class Broken(BaseModel):
+        @classmethod
+        def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
+            raise ZeroDivisionError("no schema today")
+
+    with pytest.raises(UnreadableError, match=r"Broken has none \(no schema today\)"):
+        schema_of(Broken)

@@ -44,6 +44,21 @@ class TestUndeclaredProperties:
         assert [v.keyword for v in result.violations] == ["additionalProperties"]
 
     @pytest.mark.parametrize(
+        "key", ["v\u0435to", "vetto", "vet0", "stop", "SL", "stoppLoss", "reduce", "reduced_only", "kill"]
+    )
+    def test_one_that_may_be_a_protected_one_misspelt_stays(self, key: str) -> None:
+        value = {"side": "BUY", key: True}
+
+        assert not is_protected(key, ALL)
+        assert change(value, CLOSED).value == value
+
+    @pytest.mark.parametrize(
+        "key", ["note", "rationale", "stop_price", "verdict", "risk", "score", "\u6b62\u640d"]
+    )
+    def test_one_that_is_only_a_little_like_a_protected_one_goes(self, key: str) -> None:
+        assert change({"side": "BUY", key: 1}, CLOSED).value == {"side": "BUY"}
+
+    @pytest.mark.parametrize(
         "holder",
         [
             {"veto": True},

@@ -235,3 +235,10 @@ def test_whatever_the_value_is_it_is_described_without_an_error(value: Any) -> N
 
     for violation in validate({"x": value}, schema):
         assert Violation.model_validate_json(violation.model_dump_json()) == violation
+
+
+def test_a_pattern_that_takes_too_long_to_match_is_told_as_broken() -> None:
+    violation = only("a" * 40 + "b", pattern=r"^(a|aa)+\1$")
+
+    assert (violation.path, violation.keyword, violation.expected) == ("$.x", "pattern", r"^(a|aa)+\1$")
+    assert "backtracking" in violation.message

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from agentic_trading.app.cli.chains import path_of
 from agentic_trading.app.cli.comparison import comparison
-from agentic_trading.app.cli.output import command_line, heading, show
+from agentic_trading.app.cli.output import command_line, heading, paragraph, show
 from agentic_trading.app.cli.progress import no_bar
 from agentic_trading.app.cli.reading import ask_log
 from agentic_trading.app.options import RunOptions
@@ -38,8 +38,8 @@ def overture(session: Path) -> RunReport:
     broken = sum(report.injected["malformed"].values())
     show(
         Text("A session of its own", "bold"),
-        Text(
-            f"  {BARS} five-minute bars of BTCUSDT; rules answer, and one answer in ten is broken on purpose. "
+        paragraph(
+            f"{BARS} five-minute bars of BTCUSDT; rules answer, and one answer in ten is broken on purpose. "
             f"Attempts: {report.attempts}, of them broken: {broken}, orders: {report.orders}, fills: {report.fills}; "
             f"{report.elapsed_s:.1f} s."
         ),
@@ -50,18 +50,23 @@ def overture(session: Path) -> RunReport:
 def why_this_order(report: RunReport, forged: Path) -> bool:
     """Tell why the first fill was; then change it in a copy of the log, and find the change. True if all was found."""
     fill_id = report.first_fill_id
-    show(heading("Act 1: why this order?"), command_line(f"agentic-trading trace why {fill_id}"), Text())
+    show(
+        heading("Act 1: why this order?"),
+        command_line(f"agentic-trading trace why {fill_id} --store SESSION"),
+        Text(),
+    )
     answer = ask_log(report.log, lambda records: why(records, fill_id))
     show(path_of(answer))
     forgery = forge(report.log, forged, fill_id)
     honest, dishonest = _verified(report.log), _verified(forged)
     show(
-        Text(
-            f"\n  Now somebody changes the price of this fill in a copy of the log: one byte of line {forgery.line}, "
+        Text(),
+        paragraph(
+            f"Now somebody changes the price of this fill in a copy of the log: one byte of line {forgery.line}, "
             f"{forgery.before} becomes {forgery.after}."
         ),
-        Text(f"  The log:  {honest.finding}.", "green"),
-        Text(f"  The copy: {dishonest.finding}.", "red"),
+        paragraph(f"The log:  {honest.finding}.", "green"),
+        paragraph(f"The copy: {dishonest.finding}.", "red"),
     )
     return honest.is_whole and dishonest.verification.broken_line == forgery.line
 
@@ -102,7 +107,11 @@ def again(session: Path) -> bool:
     same = asyncio.run(replay(session, workers=8))
     show(comparison(same))
     word = CMT_ASSESSMENT_PROMPT.text.partition(" ")[0]
-    show(Text(f'\n  Now with one word of the analyst\'s prompt changed, "{word}" to "{OTHER_WORD}":\n'))
+    show(
+        Text(),
+        paragraph(f'Now with one word of the analyst\'s prompt changed, "{word}" to "{OTHER_WORD}":'),
+        Text(),
+    )
     changed = asyncio.run(replay(session, workers=8, edit=with_another_word))
     show(comparison(changed))
     return same.identical and _names_the_word(changed)

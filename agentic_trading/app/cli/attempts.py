@@ -12,6 +12,7 @@ from agentic_trading.llm.result import LLMResult
 MOST_CHANGES: Final = 5
 MOST_ERRORS: Final = 3
 ANSWER_CHARS: Final = 160
+VALUE_CHARS: Final = 80
 
 
 def attempts_told(attempts: Sequence[LLMInteraction]) -> list[str]:
@@ -49,18 +50,26 @@ def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
 
 
 def _change(fix: Fix) -> str:
-    became = f": {fix.before} became {fix.after}" if fix.after else ""
-    return f"{fix.kind.replace('_', ' ')} at {fix.where}{became}"
+    before, after = _short(fix.before), _short(fix.after)
+    if before and after:
+        became = f"{before} became {after}"
+    else:
+        became = f"{before} left out" if before else f"{after} put in"
+    return f"{fix.kind.replace('_', ' ')} at {fix.where}: {became}"
 
 
 def _error(violation: Violation) -> str:
-    allowed = "" if violation.allowed is None else f"; allowed: {_spelled(violation.allowed)}"
-    nearest = "" if violation.suggestion is None else f"; nearest: {_spelled(violation.suggestion)}"
-    return f"{violation.path}: {violation.message}{allowed}{nearest}"
+    facts = {"was": violation.actual, "allowed": violation.allowed, "nearest": violation.suggestion}
+    told = [f"{name}: {_spelled(value)}" for name, value in facts.items() if value is not None]
+    return "; ".join([f"{violation.path}: {violation.message}", *told])
 
 
 def _spelled(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return _short(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def _short(text: str) -> str:
+    return f"{text[:VALUE_CHARS]}…" if len(text) > VALUE_CHARS else text
 
 
 def _together(results: Sequence[LLMResult]) -> str:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from agentic_trading.app.cli.output import facts, printable, unbroken
 from agentic_trading.app.replaying import ReplayReport
+from agentic_trading.app.words import counted
 
 
 def comparison(report: ReplayReport) -> RenderableType:
@@ -28,7 +29,8 @@ def _grounds(report: ReplayReport) -> Iterator[tuple[str, str]]:
     yield (
         "answers",
         (
-            f"{report.answered:,} calls answered from the record · {report.misses:,} attempts not on record · "
+            f"{counted(report.answered, 'call')} answered from the record · "
+            f"{counted(report.misses, 'attempt')} not on record · "
             f"{report.unused:,} on record and not asked for"
         ),
     )

@@ -1,11 +1,13 @@
 """The third act of the demo: an order that was cut off, and what becomes of it."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
+from rich.table import Table
 from rich.text import Text
 
-from agentic_trading.app.cli.output import heading, show
+from agentic_trading.app.cli.output import heading, paragraph, show
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.presets import output_policy
 from agentic_trading.llm.provider import ModelResponse
@@ -47,19 +49,31 @@ def a_cut_order() -> bool:
     cuts = range(len(ORDER))
     taken = sum(isinstance(_read(ORDER[:place]), Accepted) for place in cuts)
     repaired, repaired_cuts, source = _repaired(cut)
+    lines = (
+        ("the model meant", ORDER, ""),
+        ("what arrived", cut, ""),
+        ("json-repair reads", orjson.dumps(repaired).decode(), "red"),
+        ("", "a valid order by its schema, for another quantity, without its stop", ""),
+        ("this package reads", _verdict(outcome), "green"),
+    )
     show(
         heading("Act 3: an answer that was cut off"),
-        Text(f"  The model meant:   {ORDER[:64]}…"),
-        Text(f"  What arrived:      {cut}"),
-        Text(f"  json-repair gives: {orjson.dumps(repaired).decode()}", "red"),
-        Text("                     a valid order by its schema, for another quantity, without its stop"),
-        Text(f"  This package:      {_verdict(outcome)}", "green"),
-        Text(
-            f"\n  Cut at each of its {len(cuts)} places, json-repair makes {repaired_cuts} valid orders that nobody meant "
+        _labelled(lines),
+        Text(),
+        paragraph(
+            f"Cut at each of its {len(cuts)} places, json-repair makes {repaired_cuts} valid orders that nobody meant "
             f"{source}; taken here: {taken}."
         ),
     )
     return taken == 0 and isinstance(_read(ORDER), Accepted) and isinstance(outcome, Rejected)
+
+
+def _labelled(lines: Iterable[tuple[str, str, str]]) -> Table:
+    """Return texts beside their labels, each in its style."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for label, text, style in lines:
+        grid.add_row(f"  {label}", Text(text, style))
+    return grid
 
 
 def _read(text: str) -> Accepted | Rejected:
@@ -82,7 +96,7 @@ def _repaired(cut: str) -> tuple[Any, int, str]:
     guesses = [json_repair.loads(ORDER[:place]) for place in range(len(ORDER))]
     meant = orjson.loads(ORDER)
     wrong = [guess for guess in guesses if guess != meant and isinstance(guess, dict) and _fits(guess)]
-    return json_repair.loads(cut), len(wrong), "(now, on this machine)"
+    return json_repair.loads(cut), len(wrong), "(measured now)"
 
 
 def _fits(guess: Any) -> bool:

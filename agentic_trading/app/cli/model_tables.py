@@ -12,6 +12,7 @@ from agentic_trading.app.models.catalogue import PACKAGED, Catalogue, Entry
 from agentic_trading.app.models.inspection import Finding
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, Rates, Ratio
+from agentic_trading.llm.capability import Capability
 
 _CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 
@@ -73,13 +74,13 @@ def _facts_of(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "answers asked by", f"{', '.join(row.transports)}: the first that the schema allows"
     yield "native schema", f"{_yes(row.native_schema)}, its bounds {_yes(row.holds_bounds)}"
     yield "tools", f"strict {_yes(row.strict_tool)}, forced {_yes(row.forced_tool)}"
-    yield "most in a strict schema", f"{_most(row.most_optional)} optional, {_most(row.most_unions)} unions"
+    yield "most in a strict schema", _most(row)
     yield "JSON mode, logprobs", f"{_yes(row.json_mode)}, {_yes(row.logprobs)}"
     yield "temperature", "while it does not think" if row.sampling else "not taken"
     yield "thinking", ", ".join(row.thinking) or "none"
     yield "effort", ", ".join(row.effort) or "none"
     yield "context", f"{row.context_tokens:,} tokens, {row.max_output_tokens:,} of them out at most"
-    yield "bound of a request", f"{row.overhead_tokens:,} tokens and one per {row.min_bytes_per_token} bytes"
+    yield "bound of a request", f"{row.overhead_tokens:,} tokens and one for every {_bytes(row)}"
     yield "served as", ", ".join([row.model, *row.served_as])
     yield "trained to", str(row.training_cutoff or "not known")
     yield "retires", _retirement(entry)
@@ -133,8 +134,15 @@ def _times(ratio: Ratio) -> str:
     return f"{over / under:g}"
 
 
-def _most(limit: int | None) -> str:
-    return "any number" if limit is None else f"{limit:,}"
+def _most(row: Capability) -> str:
+    """Spell how much the provider takes in the strict schemas of one request."""
+    limits = {"optional properties": row.most_optional, "unions": row.most_unions}
+    told = [f"{limit:,} {what}" for what, limit in limits.items() if limit is not None]
+    return ", ".join(told) or "no limit is documented"
+
+
+def _bytes(row: Capability) -> str:
+    return "byte" if row.min_bytes_per_token == 1 else f"{row.min_bytes_per_token} bytes"
 
 
 def _yes(value: bool) -> str:  # noqa: FBT001 - the value itself is spelled

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -53,6 +54,11 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
 def heading(text: str) -> Text:
     """Return a title for what follows it."""
     return Text(f"\n{text}", style="bold cyan")
+
+
+def paragraph(text: str, style: str = "") -> Padding:
+    """Return a text that stays indented where it wraps."""
+    return Padding(Text(text, style), (0, 0, 0, 2))
 
 
 def command_line(text: str) -> Text:

@@ -20,7 +20,12 @@ Workflow = Annotated[
 ]
 Mode = Annotated[
     Literal["native", "lossless", "reask", "salvage"] | None,
-    typer.Option("--mode", help="How strictly to read; lossless without --workflow."),
+    typer.Option(
+        "--mode",
+        help="How to read: native takes strict JSON only; lossless mends slips with one meaning; reask is the same, "
+        "where a model would be asked again; salvage takes the last object that fits, and guesses.  "
+        "[default: the workflow's, else lossless]",
+    ),
 ]
 StopReason = Annotated[
     str,
@@ -31,7 +36,12 @@ Explain = Annotated[
     typer.Option("--explain", help="Tell on standard error what was changed, and what a re-ask would say."),
 ]
 Jsonl = Annotated[
-    bool, typer.Option("--jsonl", help="Read records, a JSON object a line; write a line for each.")
+    bool,
+    typer.Option(
+        "--jsonl",
+        help="Read a record a line, write a line for each: "
+        '{"id", "raw", "schema"?, "mode"?, "stop_reason"?, "output_tokens"?, "max_tokens"?}.',
+    ),
 ]
 SchemaFolder = Annotated[
     Path | None,

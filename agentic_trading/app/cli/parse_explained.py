@@ -19,16 +19,21 @@ from agentic_trading.app.cli.output import (
 )
 from agentic_trading.app.parsing import Form, Question, Reading, read_text
 from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
 from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.reading import Fix
 from agentic_trading.structured.answer import read_candidates
 from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.outcome import Rejected
 from agentic_trading.structured.prompts import data_block, reask_request
+from agentic_trading.structured.reading import MAX_BYTES
 from agentic_trading.structured.render import sizes
 
 _SHOWN_CHARS: Final = 200
 _MOST_CANDIDATES: Final = 10
+_COERCE: Final = "coerce"
+_DROP: Final = "drop_extra (no protected key, and nothing out of a text that had to be mended)"
 
 
 def explain(raw: bytes, question: Question, reading: Reading) -> None:
@@ -61,16 +66,13 @@ def explained(raw: bytes, question: Question, reading: Reading) -> Iterator[Rend
 
 def _how(question: Question, reading: Reading) -> Iterator[tuple[str, str]]:
     policy = question.policy
-    may = [
-        name for name, allowed in (("coerce", policy.coerce), ("drop_extra", policy.drop_extra)) if allowed
-    ]
+    may = {_COERCE: policy.coerce, _DROP: policy.drop_extra}
     yield "verdict", reading.trace.verdict
     yield "decode", reading.trace.decode
     yield "policy", f"mode {policy.mode} · decode {policy.decode} · candidates {policy.candidates}"
-    yield (
-        "",
-        f"allowed changes: {', '.join(may) or 'none'}" + (" · sentinel" if policy.require_sentinel else ""),
-    )
+    yield "", f"allowed changes: {', '.join(name for name, allowed in may.items() if allowed) or 'none'}"
+    if policy.require_sentinel:
+        yield "", f'sentinel: the last property must be "{SENTINEL_NAME}": "{SENTINEL_VALUE}"'
     yield "stop reason", question.stop_reason
 
 
@@ -79,10 +81,16 @@ def _changes(reading: Reading) -> RenderableType:
         return Text("  nothing")
     drawn = table("  what", "kind", "where", "before", "after")
     trace = reading.trace
-    kinds = (("fix", trace.fixes), ("coercion", trace.coercions), ("patch", trace.patches))
+    in_order = sorted(trace.fixes, key=_offset)
+    kinds = (("fix", in_order), ("coercion", trace.coercions), ("patch", trace.patches))
     return rows(
         drawn, ((f"  {kind}", c.kind, c.where, c.before, c.after) for kind, all_of in kinds for c in all_of)
     )
+
+
+def _offset(fix: Fix) -> int:
+    """Return where in the text something was mended; what was mended within a value of it comes last."""
+    return int(fix.where) if fix.where.isdecimal() else MAX_BYTES
 
 
 def _candidates(raw: bytes, question: Question) -> Iterator[RenderableType]:

@@ -48,16 +48,25 @@ def verdict(reading: Reading) -> str:
 
 
 def _told(violation: Violation) -> str:
+    is_said = violation.allowed is not None or str(violation.expected) in violation.message
     facts = {
-        "was": violation.actual,
-        "expected": violation.expected,
-        "allowed": violation.allowed,
-        "suggestion": violation.suggestion,
+        "was": _json(violation.actual),
+        "expected": "" if is_said else _rule(violation.expected),
+        "allowed": _rule(violation.allowed),
+        "suggestion": _json(violation.suggestion),
     }
-    told = [f"{name}: {_short(value)}" for name, value in facts.items() if value is not None]
+    told = [f"{name}: {_short(value)}" for name, value in facts.items() if value]
     return printable("; ".join([f"  {violation.path}: {violation.message}", *told]))
 
 
-def _short(value: Any) -> str:
-    spelled = json.dumps(value, default=str, ensure_ascii=False)
+def _rule(rule: Any) -> str:
+    """Spell what is allowed: a rule in words as it stands, such as `> 0`, values as JSON."""
+    return rule if isinstance(rule, str) else _json(rule)
+
+
+def _json(value: Any) -> str:
+    return "" if value is None else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _short(spelled: str) -> str:
     return spelled if len(spelled) <= _SHOWN_CHARS else f"{spelled[:_SHOWN_CHARS]}…"

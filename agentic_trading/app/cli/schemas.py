@@ -29,5 +29,6 @@ def check(folder: Folder = Path("schemas")) -> None:
     drifts = check_schemas(folder)
     if drifts:
         told = "\n".join(f"  {drift.file} {drift.what}" for drift in drifts)
-        stop(ExitCode.FOUND_WRONG, f"schemas differ from the models; agentic-trading schemas write\n{told}")
+        remedy = f"write them anew: agentic-trading schemas write --dir {folder}"
+        stop(ExitCode.FOUND_WRONG, f"the schemas in {folder} are not those of the models; {remedy}\n{told}")
     typer.echo(f"{len(published())} schemas in {folder} are those of the models")

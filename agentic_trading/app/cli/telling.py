@@ -74,9 +74,15 @@ def _layers(layers: Any) -> Iterator[str]:
     for name, judged in layers.items() if isinstance(layers, Mapping) else ():
         score = _value_at(judged, "score")
         text, cited = _finding(judged)
-        scored = f"{score:+d}" if isinstance(score, int) else "no score"
+        scored = _scored(score)
         rests_on = f" ({_spelled(cited)})" if cited else ""
         yield printable(f"{name} {scored}: {text or 'no finding'}{rests_on}")
+
+
+def _scored(score: Any) -> str:
+    if not isinstance(score, int):
+        return "no score"
+    return f"{score:+d}" if score else "0"
 
 
 def _finding(judged: Any) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli import cut_order
+from agentic_trading.app.cli import cut_order, output
 from agentic_trading.app.cli.acts import OTHER_WORD, forge, with_another_word
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
@@ -24,8 +24,19 @@ def test_the_acts_come_out_as_they_should(command: Command) -> None:
     assert "is not as it was written" in ended.out
     assert ended.out.index("identical, byte for byte") < ended.out.index("\ndifferent")
     assert f"is …'{OTHER_WORD} " in ended.out
-    assert "This package:      truncated: " in ended.out
+    assert re.search(r"this package reads +truncated: ", ended.out)
     assert ended.out.index("taken here: 0.") > ended.out.index("Act 3")
+
+
+def test_in_a_narrow_window_no_line_loses_its_indentation(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "WIDTH_OF_A_PIPE", 80)
+
+    lines = command("demo").out.splitlines()
+    titles = ("A session", "Act ", "why ", "identical", "different", "The same", *"12345678")
+
+    assert [line for line in lines if line and not line.startswith((" ", *titles))] == []
 
 
 def test_what_the_demo_says_of_json_repair_is_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,11 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,14 +40,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextmanager
+def started(*words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the installed command; one that is left running, by a test that has failed, is killed and not waited for."""
+    with subprocess.Popen([PROGRAM, *words], **options) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
 def interrupted(by: signal.Signals, *words: str) -> tuple[int, str]:
     """Run the installed command, interrupt it in the middle, and return its exit code and what it printed.
 
     Its log goes into a pipe that soon is full, so that it stands still after the first answers until it was told
     to end.
     """
-    with subprocess.Popen(
-        [PROGRAM, *words],
+    with started(
+        *words,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pipesize=A_PAGE,
@@ -102,8 +115,12 @@ def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
     screen, terminal = pty.openpty()
     with (
         os.fdopen(terminal, "r+b", buffering=0) as shown,
-        subprocess.Popen(
-            [PROGRAM, *RUN, str(tmp_path / "out"), "--provider", "anthropic", "--record"],
+        started(
+            *RUN,
+            str(tmp_path / "out"),
+            "--provider",
+            "anthropic",
+            "--record",
             stdin=shown,
             stderr=shown,
             env={"ANTHROPIC_API_KEY": "sk-of-a-test"},
@@ -126,8 +143,13 @@ def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
 def test_a_signal_while_the_calls_are_counted_sends_and_writes_nothing(
     by: signal.Signals, tmp_path: Path
 ) -> None:
-    with subprocess.Popen(
-        [PROGRAM, *RUN, str(tmp_path / "out"), "--provider", "anthropic", "--record", "--yes"],
+    with started(
+        *RUN,
+        str(tmp_path / "out"),
+        "--provider",
+        "anthropic",
+        "--record",
+        "--yes",
         stderr=subprocess.PIPE,
         pipesize=A_PAGE,
         env={"ANTHROPIC_API_KEY": "sk-of-a-test", "AGENTIC_LOG_LEVEL": "debug"},

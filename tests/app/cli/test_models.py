@@ -89,7 +89,14 @@ def test_everything_of_one_model_is_shown(command: Command) -> None:
     assert "region global x1 · us x1.1" in told
     assert "row from packaged, checked on" in told
     assert "native_schema, strict_tool, prompted: the first that the schema allows" in told
-    assert "24 optional, 16 unions" in told
+    assert "24 optional properties, 16 unions" in told
+    assert "bound of a request 1,024 tokens and one for every byte" in told
+
+
+def test_where_no_limit_is_known_none_is_made_up(command: Command) -> None:
+    told = " ".join(command("models", "show", "smollm2-135m").out.split())
+
+    assert "most in a strict schema no limit is documented" in told
 
 
 @pytest.mark.usefixtures("own_tables")

@@ -42,8 +42,16 @@ def test_a_rejected_answer_leaves_standard_output_empty_and_says_what_is_allowed
     head, *rules = ended.err.splitlines()
     assert head == "rejected: schema_validation"
     assert any(rule.startswith("  $.side: ") for rule in rules)
-    assert 'allowed: ["BUY", "SELL"]; suggestion: "BUY"' in ended.err
-    assert "  $.qty: " in ended.err
+    assert 'was: "BYU"; allowed: ["BUY", "SELL"]; suggestion: "BUY"' in ended.err
+    assert "was: 0; allowed: > 0\n" in ended.err
+
+
+def test_what_is_said_once_is_not_said_again(parse: Piped) -> None:
+    told = parse('{"qty": true, "mood": "good"}', "--schema", "order.json", "--mode", "native").err
+
+    assert '  $.side: is required and missing; allowed: ["BUY", "SELL"]\n' in told
+    assert 'is not of type "number"; was: true\n' in told
+    assert "no such property" not in told
 
 
 @pytest.mark.parametrize(
@@ -113,6 +121,7 @@ def test_a_broken_schema_is_a_verdict(parse: Piped) -> None:
         ),
         (["--schema", "text.txt"], "--schema is text.txt, which is not JSON"),
         (["--schema", "list.json"], "--schema is list.json, which holds no object"),
+        (["--schema", "twice.json"], "which is not JSON ('type' stands twice in one object)"),
         (["--schema", "schemas"], "--schema is schemas, which cannot be read"),
         (["--mode", "loose"], "'native', 'lossless', 'reask', 'salvage'"),
         (["--workflow", "trading"], "'analysis', 'planning', 'execution', 'general'"),
@@ -125,6 +134,7 @@ def test_a_broken_schema_is_a_verdict(parse: Piped) -> None:
 def test_bad_usage_is_one_message_with_what_is_allowed(words: list[str], says: str, parse: Piped) -> None:
     Path("text.txt").write_text("no schema", encoding="utf-8")
     Path("list.json").write_text("[]", encoding="utf-8")
+    Path("twice.json").write_text('{"type": "object", "type": "array"}', encoding="utf-8")
 
     ended = parse(GOOD, *words)
 
@@ -174,6 +184,31 @@ def test_the_explanation_stays_away_from_the_object(parse: Piped) -> None:
         "as it is sent",
     ):
         assert told in ended.err
+
+
+def test_the_explanation_follows_the_text_from_its_beginning(parse: Piped) -> None:
+    told = parse("Sure: {side: 'BUY', qty: '0.10',}", "--schema", "order.json", "--explain").err
+
+    fixes = [line.split()[1:3] for line in told.splitlines() if line.startswith("  fix ")]
+    assert [kind for kind, _ in fixes] == [
+        "prose", "bare_key", "quotes", "bare_key", "quotes", "trailing_comma"
+    ]  # fmt: skip
+    assert [int(where) for _, where in fixes] == sorted(int(where) for _, where in fixes)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "drop_extra (no protected key, and nothing out of a text that had to be mended)"),
+        (("--mode", "native"), "allowed changes: none"),
+        (("--workflow", "planning"), "allowed changes: coerce\n"),
+        (("--workflow", "execution"), 'the last property must be "end": "ok"'),
+    ],
+)
+def test_the_explanation_says_what_may_be_changed_and_what_is_demanded(
+    words: tuple[str, ...], says: str, parse: Piped
+) -> None:
+    assert says in parse(GOOD, "--schema", "order.json", "--explain", *words).err
 
 
 def test_the_explanation_holds_what_a_model_would_be_told(parse: Piped) -> None:

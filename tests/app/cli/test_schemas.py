@@ -25,4 +25,5 @@ def test_a_file_that_differs_is_named(command: Command) -> None:
 
     assert ended.code == ExitCode.FOUND_WRONG
     assert "api/event.v1.json is missing" in ended.err
-    assert "schemas write" in ended.err
+    assert "Error: the schemas in api are not those of the models" in ended.err
+    assert "agentic-trading schemas write --dir api" in ended.err

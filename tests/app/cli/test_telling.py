@@ -31,7 +31,7 @@ def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:
 
     assert lines == [
         "verdict long",
-        "levels +0: no finding",
+        "levels 0: no finding",
         "risk -1: no finding",
         "system +1: it pays (E9)",
         "trend +2: 1h points up (E1, E3)",

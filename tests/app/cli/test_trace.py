@@ -220,7 +220,9 @@ def test_a_call_that_was_asked_again_shows_what_was_read_and_the_sum(command: Co
     assert "failed at schema_validation" in first
     assert "accepted" in second
     assert f"answered: {wrong}" in lines
-    assert any(line.startswith("$.action:") and "allowed: buy, sell, wait" in line for line in lines)
+    assert any(
+        line.startswith("$.action:") and "was: hold; allowed: buy, sell, wait" in line for line in lines
+    )
     assert f"answered: {mended}" in lines
-    assert any("trailing comma at 27" in line for line in lines)
+    assert any(line.endswith("trailing comma at 27: , left out") for line in lines)
     assert f"{charged_nusd / 10**9:.6f} USD" in both

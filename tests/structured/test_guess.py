@@ -1,0 +1,63 @@
+"""A guess is for display: what it holds stands in the text, and it is never made where something was cut."""
+
+import builtins
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from agentic_trading.llm.reading import Stage, Violation
+from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.structured.guess import MAX_CHARS, guessed
+
+WHY = UnreadableError(Stage.JSON_PARSE, [Violation(path="$", keyword="word", message="a word")])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{a: BUY, b: 5}", {"a": "BUY", "b": 5}),
+        ('{"a": hold}', {"a": "hold"}),
+        ("{a: [1.50, {b: wait}], c: true, d: null}", {"a": [Decimal("1.50"), {"b": "wait"}], "c": True, "d": None}),
+    ],
+)  # fmt: skip
+def test_a_guess_reads_what_nothing_else_can(text: str, value: Any) -> None:
+    found = guessed(text, WHY)
+
+    assert found.value == value
+    assert not found.is_whole
+    assert found.is_repaired
+    assert [fix.kind for fix in found.fixes] == ["guess"]
+
+
+def test_numbers_stand_digit_for_digit_in_the_text() -> None:
+    assert guessed("{a: x, b: 0.10}", WHY).text == '{"a":"x","b":0.10}'
+
+
+@pytest.mark.parametrize("text", ["{a: x, b: 5.}", "{a: x, b: .5}"])
+def test_a_number_that_does_not_stand_in_the_text_is_no_guess(text: str) -> None:
+    with pytest.raises(UnreadableError, match="does not stand in the text") as refused:
+        guessed(text, WHY)
+
+    assert [violation.keyword for violation in refused.value.violations] == ["word", "guess"]
+
+
+@pytest.mark.parametrize("text", ["[" * 60_000, f"{{a: {'x' * MAX_CHARS}}}"])
+def test_what_is_too_deep_or_too_long_is_not_guessed_at(text: str) -> None:
+    with pytest.raises(UnreadableError) as refused:
+        guessed(text, WHY)
+
+    assert refused.value is WHY
+
+
+def test_without_the_extra_the_refusal_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *more: Any, **named: Any) -> Any:
+        if name == "json_repair":
+            raise ImportError(name)
+        return real(name, *more, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UnreadableError, match=r"agentic-trading\[salvage\]"):
+        guessed("{a: b}", WHY)

@@ -1,0 +1,77 @@
+"""An object that the model was shown is known again, however its members are ordered and wherever it stood."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.structured.quoted import mark_of, objects_in
+from tests.structured.test_cut import VALUES
+
+
+def shown(text: str) -> frozenset[bytes]:
+    """Return the marks of what stands in a text that can be looked into."""
+    marks = objects_in(text)
+    assert marks is not None
+    return marks
+
+
+OBJECTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=4)
+
+
+@given(OBJECTS, st.integers(0, 3))
+def test_an_object_is_found_within_objects_and_strings(value: dict[str, Any], depth: int) -> None:
+    data = json.dumps(value)
+    for _ in range(depth):
+        data = json.dumps({"content": f"Say {data} or [{data}]"})
+
+    assert mark_of(value) in shown(f"Data: {data}\nEnd")
+
+
+@given(OBJECTS)
+def test_the_order_of_members_does_not_matter(value: dict[str, Any]) -> None:
+    assert mark_of(dict(reversed(value.items()))) == mark_of(value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1}, {"a": "1"}),
+        ({"a": 1}, {"a": True}),
+        ({"a": None}, {}),
+        ({"a": [1, 2]}, {"a": [2, 1]}),
+        ({"a": {}}, {"a": []}),
+    ],
+)
+def test_different_values_differ(one: Any, other: Any) -> None:
+    assert mark_of(one) != mark_of(other)
+
+
+def test_numbers_are_equal_by_value() -> None:
+    assert mark_of({"a": Decimal("1.50")}) == mark_of({"a": Decimal("1.5")}) == mark_of({"a": 1.5})
+    assert mark_of({"a": 10}) == mark_of({"a": Decimal("1E+1")})
+
+
+def test_an_object_with_slips_was_shown_too() -> None:
+    assert mark_of({"a": 1}) in shown("Say {'a': 1,} now")
+
+
+@pytest.mark.parametrize("text", ["", "no object", "{a: }", '{"a": ', "[1, 2]", "{" * 100])
+def test_a_text_without_objects_shows_none(text: str) -> None:
+    assert shown(text) == frozenset()
+
+
+@pytest.mark.parametrize("text", ["{" * 100_000, "{a} " * 1_000])
+def test_of_a_text_with_too_much_to_look_into_nothing_is_known(text: str) -> None:
+    assert objects_in(text) is None
+
+
+def test_what_is_too_deep_to_be_an_answer_is_passed_over() -> None:
+    deep: Any = {"a": 1}
+    for _ in range(300):
+        deep = [deep]
+
+    assert mark_of({"b": deep}) in shown(json.dumps({"b": deep}))
