@@ -190,6 +190,9 @@ def _document(text: str, policy: OutputPolicy) -> Reading:
         candidate = only(candidates)
     except UnreadableError as e:
         return Reading("", _trace(e.stage, policy.decode, errors=e.violations, fixes=e.fixes))
+    if level == "guess" and not isinstance(candidate.value, dict | list):
+        wrong = Violation(path="$", keyword="json", message="no object and no array, not even as a guess")
+        return Reading("", _trace(Stage.JSON_PARSE, level, errors=(wrong,)))
     return Reading(candidate.text, _trace(Stage.DONE, level, fixes=candidate.fixes))
 
 

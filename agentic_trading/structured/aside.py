@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from agentic_trading.llm.reading import Fix, Stage
-from agentic_trading.structured.lossless import SHOWN_CHARS, refuse
+from agentic_trading.structured.tokens import SHOWN_CHARS, refuse
 
 _THINKING = re.compile(r"\s*+<(think|thinking|reasoning)>")
 _FENCE_LINE = re.compile(r"^[ \t]*+```([\w+-]*+)[ \t]*+\r?+$", re.MULTILINE)

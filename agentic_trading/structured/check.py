@@ -24,6 +24,10 @@ from agentic_trading.structured.semantic import violations_of
 from agentic_trading.structured.violation import MAX_VIOLATIONS, described, more_broken, rules_broken, shown
 
 MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
+_BYTES_AS_AN_ERROR = (
+    1_000  # of values that an error carries with it: to copy them takes as long as to find it
+)
+_MAX_BACKTRACKS = 10_000  # of one text against a pattern, which take about a tenth of a millisecond
 _LONG_NUMBER = re.compile(rb"[0-9.]{17}|[0-9][eE]")
 _WHOLE = "json-schema:///whole"  # a base that any `$id` can be resolved against
 _LARGEST_BITS = 1024  # of an integer that a double can hold
@@ -33,7 +37,8 @@ _LARGEST_BITS = 1024  # of an integer that a double can hold
 class Compiled:
     """A schema that is fit for use, its canonical JSON and validator, and how deep an answer to it may be nested.
 
-    `is_short`: no number in it has more digits than every double has.
+    `is_short`: no number in it has more digits than every double has. `weight`: how many times as long as another the
+    dearest error takes to be found.
     """
 
     schema: Any
@@ -41,6 +46,7 @@ class Compiled:
     validator: jsonschema_rs.Validator
     deepest: int
     is_short: bool
+    weight: int
 
     def part(self, steps: Sequence[str | int]) -> jsonschema_rs.Validator:
         """Return the validator of the schema that stands at `steps` within this one; what it refers to is known to it."""
@@ -117,14 +123,17 @@ def is_too_deep(value: Any, schema: Compiled) -> bool:
 
 
 def errors_at_most(value: Any, schema: Compiled) -> int:
-    """Return a bound of how many errors `value` can have, those within each branch of a choice counted too."""
+    """Return a bound of how many errors `value` can have, those within each branch of a choice counted too.
+
+    One that takes longer to be found counts as several.
+    """
     count = depth = 0
     level = [value]
     while count <= MAX_ERRORS and level:
         count += len(level)
         level = [child for node in level for child in _children(node)]
         depth += bool(level)
-    return count * _checks(schema.spelling, min(depth, schema.deepest))
+    return count * _checks(schema.spelling, min(depth, schema.deepest)) * schema.weight
 
 
 @lru_cache(maxsize=1024)
@@ -164,10 +173,12 @@ def compiled(schema_json: bytes) -> Compiled:
     if isinstance(kinds, str | list) and "object" not in kinds:
         raise _broken("$.type", f"{json.dumps(kinds)} allows no object; an answer is one object")
     try:
-        validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True, mask="the value")
+        validator = _validator(schema)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
         raise _broken("$", str(e).partition("\n")[0]) from e
-    return Compiled(schema, schema_json, validator, deepest, _LONG_NUMBER.search(schema_json) is None)
+    is_short = _LONG_NUMBER.search(schema_json) is None
+    weight = 1 + max(map(len, _carried(schema)), default=0) // _BYTES_AS_AN_ERROR
+    return Compiled(schema, schema_json, validator, deepest, is_short, weight)
 
 
 @lru_cache(maxsize=512)
@@ -176,13 +187,28 @@ def _part(schema_json: bytes, pointer: str) -> jsonschema_rs.Validator:
     reference = {"$ref": f"{_WHOLE}#{pointer}"}
     if "$schema" in whole:
         reference["$schema"] = whole["$schema"]
+    return _validator(reference, registry=jsonschema_rs.Registry([(_WHOLE, whole)]))
+
+
+def _validator(schema: Any, **known: Any) -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(
-        reference,
-        registry=jsonschema_rs.Registry([(_WHOLE, whole)]),
+        schema,
         validate_formats=True,
         offline=True,
         mask="the value",
+        pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKS),
+        **known,
     )
+
+
+def _carried(schema: Any) -> Iterator[bytes]:
+    """Yield what an error may carry with it: the values that would have passed, or the schema that must not."""
+    if isinstance(schema, dict):
+        yield from (
+            orjson.dumps(schema[keyword]) for keyword in ("enum", "const", "not") if keyword in schema
+        )
+    for child in _children(schema):
+        yield from _carried(child)
 
 
 def _broken(path: str, reason: str) -> UnreadableError:

@@ -7,16 +7,9 @@ from typing import Any, Final, NamedTuple
 from agentic_trading.llm.reading import Fix, Stage
 from agentic_trading.structured.aside import CodeBlocks, without_thinking
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.lossless import (
-    COMMENT_CHARS,
-    SHOWN_CHARS,
-    Mended,
-    blank_kind,
-    mended,
-    refuse,
-    skip_blank,
-)
+from agentic_trading.structured.lossless import Mended, mended
 from agentic_trading.structured.reading import Decoded, check_size, decode, decode_at
+from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS, blank_kind, refuse, skip_blank
 
 MOST_CANDIDATES: Final = 100
 MOST_BRACKETS: Final = 1_000

@@ -10,11 +10,11 @@ from agentic_trading.llm.reading import Fix, Stage, Violation
 from agentic_trading.structured.check import Compiled, violations
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.extract import Candidate
-from agentic_trading.structured.lossless import COMMENT_CHARS
 from agentic_trading.structured.patch import is_protected, patched, protected_name
 from agentic_trading.structured.reading import decode
 from agentic_trading.structured.semantic import SemanticCheck, violations_of
 from agentic_trading.structured.sentinel import without_sentinel
+from agentic_trading.structured.tokens import COMMENT_CHARS
 
 _SHOWN_CHARS = 80
 _SETS = re.compile(r"[:=]")

@@ -11,6 +11,7 @@ from agentic_trading.structured.extract import Candidate
 
 MAX_CHARS = 65_536  # json-repair takes seconds for longer ones
 _SHOWN_CHARS = 80
+_BREAKDOWNS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _WORD = re.compile(r"[\w.+\-%$€£/]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
 
@@ -29,7 +30,7 @@ def guessed(text: str, why: UnreadableError) -> Candidate:
         raise UnreadableError(why.stage, [*why.violations, _violation("salvage", hint)]) from e
     try:
         guess = json_repair.loads(text, skip_json_loads=True)
-    except Exception as e:
+    except _BREAKDOWNS as e:  # it makes no promise for texts from outside
         raise why from e
     try:
         value = _exact(guess, _numbers_in(text))

@@ -142,7 +142,7 @@ class _Mending:
             raise _TooMuchWorkError
         self._spend(5 + most // 8)
         errors = list(validator.iter_errors(value))
-        self._spend(20 * len(errors))
+        self._spend(20 * len(errors) * self._schema.weight)
         return errors
 
     def _spend(self, microseconds: int) -> None:

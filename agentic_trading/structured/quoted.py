@@ -8,11 +8,14 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
-from agentic_trading.structured.lossless import mended
+from agentic_trading.llm.reading import Stage
+from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.structured.lossless import Mended, mended
 from agentic_trading.structured.reading import MAX_DEPTH, decode
 
 _MARK_BYTES: Final = 16
 _TRIES: Final = 200
+_SLOPPY_CHARS: Final = 16_384  # of an object with slips: to look at more from each bracket takes too long
 _BEGINNING = re.compile(r"\{")
 _DECODER = json.JSONDecoder(parse_float=Decimal)
 
@@ -27,13 +30,20 @@ def objects_in(text: str) -> frozenset[bytes] | None:
     found: set[bytes] = set()
     left = [text]
     tries = 0
-    while left:
-        for document in _documents(left.pop()):
-            tries += document is None
-            if tries > _TRIES:
-                return None
-            _mark(document, found, left, 0)
+    try:
+        while left:
+            for document in _documents(left.pop()):
+                tries += document is None
+                if tries > _TRIES:
+                    return None
+                _mark(document, found, left, 0)
+    except _TooLongError:
+        return None
     return frozenset(found)
+
+
+class _TooLongError(Exception):
+    """What may be an object with slips goes on for longer than is looked at."""
 
 
 def mark_of(value: Any) -> bytes:
@@ -90,6 +100,16 @@ def _object_at(words: str, start: int) -> tuple[Any, int]:
     try:
         document, end = _DECODER.raw_decode(words, start)
     except (ValueError, ArithmeticError):
-        repaired = mended(words, start)
-        document, end = decode(repaired.text).value, repaired.end
+        repaired = _mended_at(words, start)
+        document, end = decode(repaired.text).value, start + repaired.end
     return document, end
+
+
+def _mended_at(words: str, start: int) -> Mended:
+    end = start + _SLOPPY_CHARS
+    try:
+        return mended(words[start:end], 0)
+    except UnreadableError as e:
+        if e.stage is Stage.TRUNCATED and end < len(words):
+            raise _TooLongError from e
+        raise

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -246,6 +246,12 @@ def test_no_text_ends_in_an_error(text: str) -> None:
 def test_no_bytes_end_in_an_error(raw: bytes) -> None:
     for form in (ORDER, None):
         assert read_bytes(raw, question(form=form)).trace.verdict in Stage
+
+
+@pytest.mark.parametrize("prose", ["I cannot help with that.", "Sorry.", '"\ud800"'])
+def test_prose_is_no_document_in_any_mode(prose: str) -> None:
+    for mode in get_args(OutputMode):
+        assert read_text(prose, question(mode, form=None)).trace.verdict is Stage.JSON_PARSE
 
 
 def test_what_is_loaded_strictly_is_json_in_utf_8() -> None:

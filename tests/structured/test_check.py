@@ -257,3 +257,22 @@ def test_an_answer_is_checked_from_deep_within_a_program_too() -> None:
         depth += 1
 
     assert [v.keyword for v in checked(sys.getrecursionlimit() - depth - 200)] == ["type"]
+
+
+def test_errors_that_carry_a_long_list_of_values_are_found_in_bounded_time() -> None:
+    schema = {"properties": {"x": {"items": {"enum": [f"value{index}" for index in range(3_000)]}}}}
+
+    (first,) = validate({"x": [f"val{index}" for index in range(20_000)]}, schema)
+    few = validate({"x": ["valve1", "value2", "valve3"]}, schema)
+
+    assert (first.path, first.keyword) == ("$.x[0]", "enum")
+    assert [violation.path for violation in few] == ["$.x[0]", "$.x[2]"]
+
+
+def test_a_pattern_that_backtracks_is_given_up_early() -> None:
+    texts = [("a" * 31) + "b"] * 2_000
+
+    found = validate({"x": texts}, {"properties": {"x": {"items": {"pattern": r"^(a|aa)+\1$"}}}})
+
+    assert found[0].keyword == "pattern"
+    assert found[-1].message == "1980 more rules are broken"

@@ -10,7 +10,7 @@ from agentic_trading.llm.reading import Stage
 from agentic_trading.structured import ParserException, read_json
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.extract import MOST_BRACKETS, MOST_CANDIDATES, Candidate, candidates, only
-from agentic_trading.structured.lossless import SHOWN_CHARS
+from agentic_trading.structured.tokens import SHOWN_CHARS
 
 J = '{"a": 1}'
 PROSE = [

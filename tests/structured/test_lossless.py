@@ -9,8 +9,9 @@ from agentic_trading.llm.reading import Stage
 from agentic_trading.structured import ParserException, read_json
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.extract import candidates
-from agentic_trading.structured.lossless import COMMENT_CHARS, MOST_FIXES, SHOWN_CHARS, mended
+from agentic_trading.structured.lossless import mended
 from agentic_trading.structured.reading import MAX_DEPTH
+from agentic_trading.structured.tokens import COMMENT_CHARS, MOST_FIXES, SHOWN_CHARS
 
 Logged = tuple[str, int, str, str]
 
