@@ -128,7 +128,11 @@ def _parsed(answer: Answer) -> Accepted:
     schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
     level, candidates = read_candidates(text, answer.policy)
     wanted = Wanted(schema, answer.policy, answer.check)
-    found = chosen(candidates, wanted, text=text, is_copy=answer.was_shown)
+    try:
+        found = chosen(candidates, wanted, text=text, is_copy=answer.was_shown)
+    except UnreadableError as e:
+        e.level = level
+        raise
     if level == "strict" and not (found.fixes or found.coercions or found.patches):
         return Accepted(found.value, found.text, answer.clean_trace())
     trace = answer.trace(

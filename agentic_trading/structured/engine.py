@@ -183,7 +183,7 @@ def _rejected(answer: Answer, e: ParserException) -> Rejected:
     )
     trace = answer.trace(
         e.stage,
-        decode="none" if e.stage in _BEFORE_DECODING else answer.policy.decode,
+        decode="none" if e.stage in _BEFORE_DECODING else e.level or answer.policy.decode,
         errors=e.errors,
         **e.changes,
         semantic_check=answer.check_name if e.stage is Stage.SEMANTIC else "",

@@ -5,7 +5,7 @@ TradingError
 """
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Literal, assert_never
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.failure import FailureKind, FailureReason
@@ -18,8 +18,11 @@ _NAMED_RULES = 3
 class UnreadableError(ValueError):
     """A text or a value breaks rules: `stage` says at which step, `violations` which rules.
 
-    `fixes`, `coercions` and `patches` are what was changed before.
+    `fixes`, `coercions` and `patches` are what was changed before; `level` is how strictly the text was read, where it
+    could be.
     """
+
+    level: Literal["strict", "lossless", "guess"] | None = None
 
     def __init__(
         self,
@@ -56,6 +59,11 @@ class ParserException(TradingError):
     def errors(self) -> tuple[Violation, ...]:
         """Every rule that the answer breaks."""
         return self.error.violations if isinstance(self.error, UnreadableError) else ()
+
+    @property
+    def level(self) -> Literal["strict", "lossless", "guess"] | None:
+        """How strictly the text was read, where it could be."""
+        return self.error.level if isinstance(self.error, UnreadableError) else None
 
     @property
     def changes(self) -> dict[str, tuple[Fix, ...]]:

@@ -71,7 +71,7 @@ def _candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
     if any(isinstance(candidate.value, dict) for candidate in found):
         found = [candidate for candidate in found if not _is_citation(candidate.value)]
     if not found:
-        refuse(Stage.JSON_PARSE, "json", 0, "no JSON from the first character on,")
+        refuse(Stage.JSON_PARSE, "json", 0, "there is no JSON in the text")
     return (_alone(text, found[0]),) if len(found) == 1 else tuple(found)
 
 
@@ -169,16 +169,14 @@ def _check_ending(text: str, position: int, why: UnreadableError | None) -> None
     if why is not None:
         raise why
     if _OPEN_COMMENT.search(text, position):
-        refuse(
-            Stage.TRUNCATED, "comment", position, "the answer was cut: a comment is not closed behind the one"
-        )
+        refuse(Stage.TRUNCATED, "comment", position, "the answer was cut: a comment is not closed")
 
 
 def _check_beginning(text: str, position: int, start: int) -> None:
     if text[start] in "}]":
         refuse(Stage.JSON_PARSE, "bracket", start, f"{text[start]} closes nothing")
     if _OPEN_COMMENT.search(text, position, start) or _LINE_COMMENT.search(text, position, start):
-        refuse(Stage.AMBIGUOUS, "comment", start, "what begins in a comment")
+        refuse(Stage.AMBIGUOUS, "comment", start, "an object begins in a comment")
     before = text[position:start]
     lost_its_front = before.count('"') % 2 == 1 and before.rstrip().endswith((",", ":"))
     is_member = lost_its_front or _KEY_BEFORE.search(text[max(position, start - _LINE_CHARS) : start])

@@ -60,11 +60,14 @@ def chosen(
         raise _copied()
     if len(own) > 1 and wanted.policy.candidates == "exactly_one":
         raise _several(own)
-    found = _last_of(own, wanted) if wanted.policy.candidates == "last_valid" else _only_of(own, wanted)
+    candidate, found = _one_of(own, wanted)
     if (found.coercions or found.patches or found.fixes) and is_copy(found.value):
         raise _copied()
     _check_prose(text, candidates, found.value, wanted.policy)
-    return found
+    if len(candidates) == 1:
+        return found
+    note = Fix(kind="chosen", where=str(candidate.start), before=f"one of {len(candidates)} in the text")
+    return found._replace(fixes=(*found.fixes, note))
 
 
 def fitted(candidate: Candidate, wanted: Wanted) -> Fitted:
@@ -122,17 +125,7 @@ def _check_meaning(
         raise UnreadableError(Stage.SEMANTIC, wrong, fixes=fixes, coercions=coercions, patches=patches)
 
 
-def _last_of(candidates: Sequence[Candidate], wanted: Wanted) -> Fitted:
-    last: UnreadableError | None = None
-    for candidate in reversed(candidates):
-        try:
-            return fitted(candidate, wanted)
-        except UnreadableError as e:
-            last = last or e
-    raise last or _several(candidates)
-
-
-def _only_of(candidates: Sequence[Candidate], wanted: Wanted) -> Fitted:
+def _one_of(candidates: Sequence[Candidate], wanted: Wanted) -> tuple[Candidate, Fitted]:
     fitting: list[tuple[Candidate, Fitted]] = []
     why: list[UnreadableError] = []
     for candidate in candidates:
@@ -140,11 +133,11 @@ def _only_of(candidates: Sequence[Candidate], wanted: Wanted) -> Fitted:
             fitting.append((candidate, fitted(candidate, wanted)))
         except UnreadableError as e:
             why.append(e)
-    if len(fitting) > 1:
+    if not fitting:
+        raise why[-1]
+    if len(fitting) > 1 and wanted.policy.candidates != "last_valid":
         raise _several([candidate for candidate, _ in fitting])
-    if fitting:
-        return fitting[0][1]
-    raise why[-1]
+    return fitting[-1]
 
 
 def _several(candidates: Sequence[Candidate]) -> UnreadableError:

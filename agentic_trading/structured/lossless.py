@@ -129,7 +129,7 @@ class _Value:
         )
         if is_bare:
             if _THOUSANDS_BEFORE.search(self._now.text, max(0, self._now.at - 2), self._now.position):
-                self._now.refuse("key", "a key, or a number with a comma in it,", Stage.AMBIGUOUS)
+                self._now.refuse("key", "a key, or a number with a comma in it", Stage.AMBIGUOUS)
             self._now.spelled = f'"{word}"'
             self._now.fix("bare_key", word, self._now.spelled)
         elif self._now.kind != "string":
@@ -167,7 +167,7 @@ class _Value:
         if self._now.kind in {"}", "]"}:
             place, offset = self._comma
             if _LOST_ITEM.match(self._now.text, offset - 1):
-                refuse(Stage.AMBIGUOUS, "trailing_comma", offset, "a comma too many, or an item too few,")
+                refuse(Stage.AMBIGUOUS, "trailing_comma", offset, "a comma too many, or an item too few")
             self._out[place] = ""
             self._now.fix("trailing_comma", ",", at=offset)
             return self._closed()
@@ -194,7 +194,7 @@ class _Value:
             and (self._now.raw[0] == "-" or (_GROUP.fullmatch(spelled) and _THOUSANDS.match(self._now.raw)))
         )
         if is_split:
-            self._now.refuse("missing_comma", "two numbers, or one with a space in it,", Stage.AMBIGUOUS)
+            self._now.refuse("missing_comma", "two numbers, or one with a space in it", Stage.AMBIGUOUS)
         self._now.fix("missing_comma", "", ",")
         self._out.append(",")
         return self._value()

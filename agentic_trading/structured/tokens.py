@@ -46,7 +46,7 @@ _BREAKS: Final = frozenset("\n\r\v\f\x85\u2028\u2029")
 
 def refuse(stage: Stage, kind: str, offset: int, reason: str) -> NoReturn:
     """Raise the `UnreadableError` that names `kind`, the offset and the reason."""
-    violation = Violation(path="$", keyword=kind, message=f"{reason} at offset {offset}")
+    violation = Violation(path="$", keyword=kind, message=f"at offset {offset}: {reason}")
     raise UnreadableError(stage, [violation])
 
 
@@ -130,17 +130,17 @@ class Tokens:
         if left.startswith("/*"):
             refuse(Stage.TRUNCATED, "comment", offset, "the answer was cut: a comment is not closed")
         shown = left[:20].encode("utf-8", "backslashreplace").decode()
-        refuse(Stage.JSON_PARSE, "token", offset, f"{shown!r} is no JSON, and has not one meaning,")
+        refuse(Stage.JSON_PARSE, "token", offset, f"{shown!r} is no JSON, and has not one meaning")
 
     def _comment(self, raw: str, *, value_is_due: bool, behind_number: bool) -> None:
         if value_is_due and raw[0] == "#" and raw[1:2].isalnum():
             self.refuse("word", f"{raw[:SHOWN_CHARS]!r} where a value is due")
         if behind_number and _OPERAND.match(raw):
-            self.refuse("number", "a comment, or a division,", Stage.AMBIGUOUS)
+            self.refuse("number", "a comment, or a division", Stage.AMBIGUOUS)
         if _ELLIPSIS.search(raw):
             self.refuse("ellipsis", "a comment that says that something was left out")
         if _lost_a_quote(raw):
-            reason = "a comment with an odd number of quotes, or a text that lost one,"
+            reason = "a comment with an odd number of quotes, or a text that lost one"
             refuse(Stage.AMBIGUOUS, "comment", self.at, reason)
         self.fix(blank_kind(raw), raw[:COMMENT_CHARS], chars=COMMENT_CHARS)
 
@@ -185,7 +185,7 @@ class Tokens:
 
     def _check_apostrophes(self) -> None:
         if self.raw[0] == '"' and self.raw.count("'") > self.raw.count("\\'"):
-            reason = "apostrophes with and without a backslash, or a text that lost a letter,"
+            reason = "apostrophes with and without a backslash, or a text that lost a letter"
             self.refuse("escape", reason, Stage.AMBIGUOUS)
 
     def _escape(self, at: int, closers: str) -> tuple[str, int]:
@@ -203,7 +203,7 @@ class Tokens:
         """Note what was mended at `at`, or else at the present token; raises `UnreadableError` when it is too much."""
         offset = self.at if at < 0 else at
         if len(self.fixes) == MOST_FIXES:
-            refuse(Stage.JSON_PARSE, "slips", offset, f"more than {MOST_FIXES} slips, the next one")
+            refuse(Stage.JSON_PARSE, "slips", offset, f"more than {MOST_FIXES} slips, this one is left")
         self.fixes.append(Fix(kind=kind, where=str(offset), before=before[:chars], after=after[:chars]))
 
     def refuse(self, kind: str, reason: str, stage: Stage = Stage.JSON_PARSE) -> NoReturn:

@@ -269,10 +269,9 @@ def test_errors_that_carry_a_long_list_of_values_are_found_in_bounded_time() -> 
     assert [violation.path for violation in few] == ["$.x[0]", "$.x[2]"]
 
 
-def test_a_pattern_that_backtracks_is_given_up_early() -> None:
-    texts = [("a" * 31) + "b"] * 2_000
+@pytest.mark.parametrize(("length", "words"), [(12, "does not match"), (24, "backtracking")])
+def test_a_pattern_that_backtracks_is_given_up_early(length: int, words: str) -> None:
+    violation = only("a" * length + "b", pattern=r"^(a|aa)+\1$")
 
-    found = validate({"x": texts}, {"properties": {"x": {"items": {"pattern": r"^(a|aa)+\1$"}}}})
-
-    assert found[0].keyword == "pattern"
-    assert found[-1].message == "1980 more rules are broken"
+    assert violation.keyword == "pattern"
+    assert words in violation.message

@@ -78,6 +78,7 @@ class TestOneOfSeveral:
         outcome = taken(f"Draft: {BUY}\nFinal: {HOLD}\nSchema: {{}}", ANALYSIS)
 
         assert outcome.value["side"] == "HOLD"
+        assert [(fix.kind, fix.before) for fix in outcome.trace.fixes] == [("chosen", "one of 3 in the text")]
 
     def test_exactly_one_lets_nothing_stand_beside_it(self) -> None:
         only = LOSSLESS.model_copy(update={"candidates": "exactly_one"})

@@ -225,6 +225,16 @@ REFUSED: list[tuple[str, Stage, str, int | None]] = [
     ("['say \"']", AMBIGUOUS, "quotes", 1),
     ('[1, # 5" pipe\n2]', AMBIGUOUS, "comment", 4),
     ('{"a": 1 /* " */}', AMBIGUOUS, "comment", 8),
+    ('{"a": 10 // 3\n}', AMBIGUOUS, "number", 9),
+    ('{"a": 1, // ... and so on\n"b": 2}', JSON_PARSE, "ellipsis", 9),
+    ('{"a": 1 // so,\n"b": 2}', AMBIGUOUS, "missing_comma", 15),
+    ("[#1, 2\n]", JSON_PARSE, "word", 1),
+    ("[\"it's what I don\\'t say\"]", AMBIGUOUS, "escape", 1),
+    ("[1, 2, ]", AMBIGUOUS, "trailing_comma", 5),
+    ("['a' 'b']", AMBIGUOUS, "missing_comma", 5),
+    ('["""a"""]', AMBIGUOUS, "missing_comma", 3),
+    ('{"a": """b"""}', AMBIGUOUS, "missing_comma", 8),
+    ("[1 -2]", AMBIGUOUS, "missing_comma", 3),
     ('{"a": 1,\n# b": "c\\"",\n"d": 2}', AMBIGUOUS, "comment", 9),
     ("{'a': 1, 'b': [\n// pick',\n'x']}", AMBIGUOUS, "comment", 16),
     ("{'a': 1, 'b': [\n#1 pick',\n'x']}", JSON_PARSE, "word", 16),
@@ -254,7 +264,7 @@ def test_what_has_no_reading_or_two_is_refused_with_its_kind_and_place(
     (violation,) = refused.value.errors
     assert (refused.value.stage, violation.keyword) == (stage, kind)
     if offset is not None:
-        assert violation.message.endswith(f"at offset {offset}")
+        assert violation.message.startswith(f"at offset {offset}: ")
 
 
 def test_numbers_stand_as_they_were_written() -> None:

@@ -69,6 +69,11 @@ def test_of_a_text_with_too_much_to_look_into_nothing_is_known(text: str) -> Non
     assert objects_in(text) is None
 
 
+def test_of_a_long_text_that_may_be_an_object_with_slips_nothing_is_known() -> None:
+    assert objects_in("{a: '" + "x" * 100_000) is None
+    assert objects_in("{a: '" + "x" * 1_000) == frozenset()
+
+
 def test_what_is_too_deep_to_be_an_answer_is_passed_over() -> None:
     deep: Any = {"a": 1}
     for _ in range(300):

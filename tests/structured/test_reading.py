@@ -144,6 +144,7 @@ def test_a_text_of_more_than_a_mebibyte_is_refused(filling: str) -> None:
     ("text", "value", "where"),
     [
         ('{"a": 1, "a": 1}', {"a": 1}, "$.a"),
+        ('{"a": 1e5, "a": 1e5}', {"a": Decimal("1e5")}, "$.a"),
         ('{"b": [{"a": {"x": 1.50}, "a": {"x": 1.50}}]}', {"b": [{"a": {"x": Decimal("1.50")}}]}, "$.b[0].a"),
     ],
 )
@@ -185,6 +186,20 @@ def test_read_json_gives_the_document() -> None:
 def test_read_json_gives_a_document_or_raises_one_error(text: str) -> None:
     with suppress(ParserException):
         read_json(text)
+
+
+@pytest.mark.parametrize("mode", ["strict", "lossless"])
+def test_a_repeated_key_with_different_values_is_ambiguous_in_both_modes(mode: Any) -> None:
+    with pytest.raises(ParserException) as refused:
+        read_json('{"a": 1, "a": 2}', mode=mode)
+
+    assert refused.value.stage is Stage.AMBIGUOUS
+
+
+def test_an_unknown_mode_is_an_error_that_names_the_known_ones() -> None:
+    mode: Any = "loose"
+    with pytest.raises(ValueError, match="allowed are 'strict' and 'lossless'"):
+        read_json("{}", mode=mode)
 
 
 def test_the_error_of_read_json_says_what_was_read_and_where_it_ended() -> None:
