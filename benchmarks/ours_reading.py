@@ -73,11 +73,16 @@ def lossless(schema: str) -> Reader:
 def strict(schema: str) -> Reader:
     """Our strict decoder and our check: the part of `read` that nobody can save."""
     usable = compiled(canonical_bytes(SCHEMAS[schema]))
-    return lambda text: _checked(decode(text).value, usable)
+
+    def once(text: str) -> Any:
+        decoded = decode(text)
+        return _checked(decoded.value, usable, decoded.rounded)
+
+    return once
 
 
-def _checked(value: Any, usable: Any) -> Any:
-    if violations(value, usable):
+def _checked(value: Any, usable: Any, rounded: Any = None) -> Any:
+    if violations(value, usable, rounded):
         raise RefusedError("breaks its schema")
     return value
 

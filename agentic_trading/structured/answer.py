@@ -1,10 +1,9 @@
 """Take one answer from its text to a checked object: refusal, cut, decode, schema, meaning, in this order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal, Never
+from typing import Any, Literal, NamedTuple, Never
 
 from agentic_trading.canonical import CanonicalError, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
@@ -34,8 +33,7 @@ _BEGINNINGS = (
 _REFUSED = frozenset({"refusal", "content_filter"})
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """One answer, and all that decides how it is read. `schema_json` is `schema` in canonical JSON, if that is known."""
 
     response: ModelResponse

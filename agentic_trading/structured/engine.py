@@ -72,7 +72,7 @@ def read(
         shown=shown,
     )
     try:
-        accepted = parse(answer if making is None else replace(answer, schema=schema_of(making.model)))
+        accepted = parse(answer if making is None else answer._replace(schema=schema_of(making.model)))
     except ParserException as e:
         return _rejected(answer, e)
     except UnreadableError as e:  # a model that has no JSON Schema

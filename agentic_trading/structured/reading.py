@@ -16,6 +16,7 @@ _SNIPPET_CHARS = 40
 _KEY_CHARS = 80
 _SHORT_NUMBER = 16  # 15 digits and the point: as many as every double tells apart
 _SHORT_INTEGER = 18  # below 2^63
+MOST_REPEATED = 1_000
 _LARGEST_EXPONENT = 308  # with one more digit before or behind the point a double has no place for it
 
 
@@ -43,7 +44,8 @@ def decode(text: str) -> Decoded:
         )
     _check_depth(text, rounded)
     try:
-        return Decoded(_SHORT.decode(text), rounded=rounded)
+        value, _ = _SHORT.raw_decode(text, len(text) - len(text.lstrip()))
+        return Decoded(value, rounded=rounded)
     except _LongNumberError:
         pass
     except _RepeatedKeyError:
@@ -176,6 +178,8 @@ def _merge(node: Any, path: str, fixes: list[Fix]) -> Any:
 def _check_repeated(path: str, first: Any, second: Any, fixes: list[Fix]) -> None:
     before, after = exact_bytes(first), exact_bytes(second)
     if before == after:
+        if len(fixes) == MOST_REPEATED:
+            _refuse(f"more than {MOST_REPEATED} keys stand twice", path[:_SNIPPET_CHARS])
         fixes.append(Fix(kind="repeated_key", where=path, before=before.decode(), after=""))
         return
     violation = Violation(

@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.limits import OutputPolicy
@@ -247,3 +248,18 @@ class TestGuessing:
 
     def test_two_readings_are_not_guessed_between(self) -> None:
         assert refused('{"side": "BUY", "qty": 1, "qty": 100}', GENERAL)[0] is Stage.AMBIGUOUS
+
+
+class NoSchema(BaseModel, arbitrary_types_allowed=True):
+    """A model of which no JSON Schema can be made."""
+
+    thing: object = object()
+    what: type[BaseModel]
+
+
+def test_a_model_without_a_json_schema_is_a_verdict() -> None:
+    outcome = read(response(BUY), NoSchema, LOSSLESS)
+
+    assert isinstance(outcome, Rejected)
+    assert outcome.trace.verdict is Stage.SCHEMA_INVALID
+    assert "NoSchema" in outcome.failure.technical_details
