@@ -69,7 +69,7 @@ def _candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
         return (whole,)
     found = list(_found(text, lossless=lossless))
     if any(isinstance(candidate.value, dict) for candidate in found):
-        found = [candidate for candidate in found if not _is_citation(candidate.value)]
+        found = [candidate for candidate in found if not _is_mark(candidate)]
     if not found:
         refuse(Stage.JSON_PARSE, "json", 0, "there is no JSON in the text")
     return (_alone(text, found[0]),) if len(found) == 1 else tuple(found)
@@ -236,8 +236,11 @@ def _end_of_span(text: str, start: int) -> int:
     return refuse(Stage.TRUNCATED, "open", start, "the answer was cut: the bracket is not closed")
 
 
-def _is_citation(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= 1 and all(type(item) is int for item in value)
+def _is_mark(candidate: Candidate) -> bool:
+    """Whether an array is a citation, such as `[1]`, or the `[ ]` of a list of tasks."""
+    value = candidate.value
+    is_citation = isinstance(value, list) and len(value) == 1 and type(value[0]) is int
+    return is_citation or candidate.text == "[ ]"
 
 
 def _alone(text: str, candidate: Candidate) -> Candidate:

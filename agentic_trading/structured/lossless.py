@@ -62,14 +62,20 @@ class _Value:
 
     def read(self) -> Mended:
         """Return the value."""
-        step: _Step | None = _Value._value
+        value, item, after_comma, after = (
+            _Value._value,
+            _Value._item_or_end,
+            _Value._after_comma,
+            _Value._after,
+        )
+        step: _Step | None = value
         while step is not None:
             self._now.next(
-                value_is_due=step in self._BEFORE_VALUES,
-                behind_number=step is _Value._after and self._last[0] == "number",
+                value_is_due=step is value or step is item or step is after_comma,
+                behind_number=step is after and self._last[0] == "number",
             )
             step = step(self)
-        return Mended("".join(self._out), tuple(self._now.fixes), self._now.position)
+        return Mended("".join(self._out), self._now.fixes(), self._now.position)
 
     def _value(self) -> "_Step | None":
         kind = self._now.kind

@@ -180,9 +180,10 @@ class _Mending:
                 if self._drops and error.kind.name in {"additionalProperties", "unevaluatedProperties"}:
                     yield from self._dropped(node, error, place)
         elif self._policy.coerce and node is not None and not isinstance(node, list):
-            readings = [*self._read(node, errors, place), *self._wrapped(node, errors, place)]
-            if len(readings) == 1:
-                yield readings[0]
+            yield from self._read(node, errors, place)
+            yield from self._wrapped(
+                node, errors, place
+            )  # never as well: what spells something is not one item
 
     def _read(self, node: Any, errors: Sequence[ValidationError], place: _Place) -> Iterator[_Change]:
         """Yield what a string spells, where that is wanted and a string is not."""

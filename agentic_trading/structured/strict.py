@@ -19,6 +19,7 @@ from agentic_trading.structured.schema import (
     nested,
     referred,
 )
+from agentic_trading.structured.sentinel import with_sentinel
 
 # What constrained decoders hold an answer to; every other keyword is told in words and checked here.
 _ENFORCED = frozenset(
@@ -85,13 +86,14 @@ def strict_problem(
 
 @lru_cache(maxsize=256)
 def _form(schema_json: bytes, *, sentinel: bool, bounds: bool) -> SpelledObject | NoStrictForm:
-    schema = asked(schema_json, sentinel=sentinel)
+    schema = asked(schema_json, sentinel=False)
     if schema is None:
         return NoStrictForm("the schema is broken")
     reason = _problem(schema)
     if reason is not None:
         return NoStrictForm(reason)
-    strict = _Strict(schema, _ENFORCED | _BOUNDS if bounds else _ENFORCED).of(schema)
+    whole = with_sentinel(schema) if sentinel else schema
+    strict = _Strict(whole, _ENFORCED | _BOUNDS if bounds else _ENFORCED).of(whole)
     return SpelledObject(strict, canonical_bytes(strict))
 
 

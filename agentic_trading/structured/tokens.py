@@ -4,6 +4,7 @@ import re
 from typing import Final, NoReturn
 
 import orjson
+from pydantic import TypeAdapter
 
 from agentic_trading.llm.reading import Fix, Stage, Violation
 from agentic_trading.structured.errors import UnreadableError
@@ -11,6 +12,7 @@ from agentic_trading.structured.errors import UnreadableError
 SHOWN_CHARS: Final = 80
 COMMENT_CHARS: Final = 1_000
 MOST_FIXES: Final = 2_000
+_FIXES = TypeAdapter(tuple[Fix, ...])
 
 STRING = r'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 NUMBER = r"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+"
@@ -19,7 +21,7 @@ _TOKEN = re.compile(
     [ \t\n\r]*+(?:
     (?P<punctuation>[{{}}\[\],:])
     |(?P<string>{STRING})
-    |(?P<number>{NUMBER}(?![\w.%$€£/+\-]))
+    |(?P<number>{NUMBER}(?![\w.%$€£+\-]|/(?!\*)))
     |(?P<word>[^\W\d][\w$\-]*+|\$[\w$\-]++)
     |(?P<comment>//[^\n\r\u2028\u2029]*+|\#[^\n\r\u2028\u2029]*+|/\*(?:[^*]|\*(?!/))*+\*/)
     |(?P<quoted>["'`´“”„‘’‚])
@@ -79,15 +81,14 @@ class Tokens:
     """The tokens of a text with slips, one at a time, each with the strict spelling that has its value.
 
     `kind` is the present one's: `string`, `number`, `word`, or a punctuation mark itself. `raw` is how it stands in the
-    text, from `at` on; `gap` is where the one before it ended. `fixes` is what had to be mended so far.
-    `is_remarked` says that a comment with a comma in it stands before it.
+    text, from `at` on; `gap` is where the one before it ended. `is_remarked` says that a comment with a comma in it stands before it.
     """
 
     def __init__(self, text: str, start: int) -> None:
         self.text = text
         self.start = self.position = self.gap = self.at = start
         self.kind = self.raw = self.spelled = ""
-        self.fixes: list[Fix] = []
+        self._fixes: list[dict[str, str]] = []
         self.is_remarked = False
 
     def next(self, *, value_is_due: bool, behind_number: bool) -> None:
@@ -202,9 +203,18 @@ class Tokens:
     def fix(self, kind: str, before: str, after: str = "", *, at: int = -1, chars: int = SHOWN_CHARS) -> None:
         """Note what was mended at `at`, or else at the present token; raises `UnreadableError` when it is too much."""
         offset = self.at if at < 0 else at
-        if len(self.fixes) == MOST_FIXES:
+        if len(self._fixes) == MOST_FIXES:
             refuse(Stage.JSON_PARSE, "slips", offset, f"more than {MOST_FIXES} slips, this one is left")
-        self.fixes.append(Fix(kind=kind, where=str(offset), before=before[:chars], after=after[:chars]))
+        self._fixes.append({
+            "kind": kind,
+            "where": str(offset),
+            "before": before[:chars],
+            "after": after[:chars],
+        })
+
+    def fixes(self) -> tuple[Fix, ...]:
+        """Return what had to be mended so far: made together, they cost half."""
+        return _FIXES.validate_python(self._fixes)
 
     def refuse(self, kind: str, reason: str, stage: Stage = Stage.JSON_PARSE) -> NoReturn:
         """Raise the `UnreadableError` that names `kind`, the present token's offset and the reason."""
