@@ -159,15 +159,16 @@ def read_candidates(text: str, policy: OutputPolicy) -> tuple[Level, Sequence[Ca
             raise
         return _read_loosely(text, policy)
     spelled = decoded.text or (exact_bytes(decoded.value).decode() if decoded.fixes else text.strip())
+    is_repaired = bool(decoded.fixes)
     whole = Candidate(
         decoded.value,
         spelled,
         decoded.fixes,
         0,
         len(text),
-        is_whole=True,
-        is_repaired=bool(decoded.fixes),
-        rounded=decoded.rounded,
+        True,
+        is_repaired,
+        decoded.rounded,
     )
     return "strict", (whole,)
 

@@ -77,7 +77,6 @@ def read(
         return _rejected(answer, e)
     except UnreadableError as e:  # a model that has no JSON Schema
         return _rejected(answer, ParserException(answer.parser, answer.model, e.stage, "", e))
-    log.debug("answer_accepted", parser_type=answer.parser, model=answer.model)
     return accepted if making is None else replace(accepted, instance=making.made.get(accepted.text))
 
 
@@ -86,7 +85,7 @@ def read_answer(
 ) -> Accepted | Rejected:
     """Read the answer to `request` as its envelope demands, on behalf of `parser`."""
     envelope = request.envelope
-    return read(
+    outcome = read(
         response,
         envelope.expected_output_schema,
         envelope.output_policy,
@@ -98,6 +97,9 @@ def read_answer(
         schema_json=envelope.output_schema_json,
         shown=request.user,
     )
+    if isinstance(outcome, Accepted):
+        log.debug("answer_accepted", parser_type=parser, model=envelope.model)
+    return outcome
 
 
 def schema_problem(

@@ -27,6 +27,7 @@ _MORE_BEHIND = re.compile(
     r"""\s*+(?:,\s*+(?:["'`“‘{\[]|[\w$-]++\s*+:|$)|(?:"[^"\n]*+"|'[^'\n]*+'|“[^”\n]*+”)\s*+:)"""
 )
 _ELLIPSIS_BEHIND = re.compile(r"\s*+,?+\s*+(?:\.\.\.|…)")
+_DATA_IN_BRACES = re.compile(r"""[:"]""")
 _DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
 _LINE_CHARS: Final = 200
 
@@ -217,7 +218,7 @@ def _end_of_prose(text: str, start: int, why: UnreadableError) -> int:
             raise why from None
         raise
     span = text[start:end]
-    is_prose = ":" not in span if span[0] == "{" else not _DATA_IN_BRACKETS.search(span)
+    is_prose = not _DATA_IN_BRACES.search(span) if span[0] == "{" else not _DATA_IN_BRACKETS.search(span)
     if not is_prose:
         raise why
     return end

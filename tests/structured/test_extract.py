@@ -123,6 +123,7 @@ def test_a_scalar_with_a_slip_is_the_whole_document(text: str) -> None:
         (f"```python\n{J}\n```\n```js\n[4, 5]\n```", [{"a": 1}, [4, 5]]),
         ("[1] [2]", [[1], [2]]),
         (f"[true] {J}", [[True], {"a": 1}]),
+        (f"[]{J}", [[], {"a": 1}]),
         (f"<think>{J}</think> {J} {{}}", [{"a": 1}, {}]),
     ],
 )

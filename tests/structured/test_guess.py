@@ -42,8 +42,8 @@ def test_a_number_that_does_not_stand_in_the_text_is_no_guess(text: str) -> None
     assert [violation.keyword for violation in refused.value.violations] == ["word", "guess"]
 
 
-@pytest.mark.parametrize("text", ["[" * 60_000, f"{{a: {'x' * MAX_CHARS}}}"])
-def test_what_is_too_deep_or_too_long_is_not_guessed_at(text: str) -> None:
+@pytest.mark.parametrize("text", ["[" * 60_000, r"""{a: b, c: "\ud800"}""", f"{{a: {'x' * MAX_CHARS}}}"])
+def test_what_is_too_deep_or_too_long_or_cannot_be_spelled_is_not_guessed_at(text: str) -> None:
     with pytest.raises(UnreadableError) as refused:
         guessed(text, WHY)
 

@@ -71,6 +71,7 @@ COMMENT: list[tuple[str, Any, list[Logged]]] = [
     ('[1 // see "a" and \'b\'\n]', [1], [("comment", 3, "// see \"a\" and 'b'", "")]),
     ("[1 // don't\n]", [1], [("comment", 3, "// don't", "")]),
     ("[1 /* two\nlines */]", [1], [("comment", 3, "/* two\nlines */", "")]),
+    ("[1/* one */, 2/**/]", [1, 2], [("comment", 2, "/* one */", ""), ("comment", 14, "/**/", "")]),
     ('{"a": 1} // done', {"a": 1}, [("comment", 9, "// done", "")]),
     ('/* so */ {"a": 1}', {"a": 1}, [("comment", 0, "/* so */", "")]),
 ]  # fmt: skip
@@ -225,6 +226,7 @@ REFUSED: list[tuple[str, Stage, str, int | None]] = [
     ("['say \"']", AMBIGUOUS, "quotes", 1),
     ('[1, # 5" pipe\n2]', AMBIGUOUS, "comment", 4),
     ('{"a": 1 /* " */}', AMBIGUOUS, "comment", 8),
+    ('{"a": 10//3\n}', JSON_PARSE, "token", 6),
     ('{"a": 10 // 3\n}', AMBIGUOUS, "number", 9),
     ('{"a": 1, // ... and so on\n"b": 2}', JSON_PARSE, "ellipsis", 9),
     ('{"a": 1 // so,\n"b": 2}', AMBIGUOUS, "missing_comma", 15),

@@ -13,7 +13,7 @@ from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.reading import Stage
 from agentic_trading.structured import ParserException, read_json
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.reading import MAX_BYTES, MAX_DEPTH, decode, member_path
+from agentic_trading.structured.reading import MAX_BYTES, MAX_DEPTH, MOST_REPEATED, decode, member_path
 
 ANY_TEXT = st.text() | st.text(st.sampled_from('a{}":\ud800\udfff\u2028\x00'))
 DIGITS = st.text("0123456789", min_size=1, max_size=30)
@@ -171,6 +171,14 @@ def test_a_repeated_key_with_different_values_is_refused(text: str) -> None:
 
     assert refused.value.stage is Stage.AMBIGUOUS
     assert refused.value.violations[0].path.endswith(".a")
+
+
+def test_more_repeated_keys_than_anyone_writes_are_refused() -> None:
+    members = ",".join(['"a":1'] * (MOST_REPEATED + 1))
+
+    assert len(decode(f"{{{members}}}").fixes) == MOST_REPEATED
+    with pytest.raises(UnreadableError, match=f"more than {MOST_REPEATED} keys"):
+        decode(f'{{{members},"a":1}}')
 
 
 def test_a_key_that_is_no_plain_name_stands_quoted_in_a_path() -> None:
