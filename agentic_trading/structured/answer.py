@@ -24,7 +24,7 @@ from agentic_trading.structured.sentinel import check_sentinel_is_free
 
 Level = Literal["strict", "lossless", "guess"]
 
-_UNSPEAKABLE = "an object that JSON cannot spell"
+_UNSPEAKABLE = "\0 an object that JSON cannot spell"  # nothing reads a text with this character in it
 _BEGINNINGS = (
     "{",
     "[",
@@ -159,16 +159,15 @@ def read_candidates(text: str, policy: OutputPolicy) -> tuple[Level, Sequence[Ca
             raise
         return _read_loosely(text, policy)
     spelled = decoded.text or (exact_bytes(decoded.value).decode() if decoded.fixes else text.strip())
-    is_repaired = bool(decoded.fixes)
     whole = Candidate(
         decoded.value,
         spelled,
         decoded.fixes,
         0,
         len(text),
-        True,
-        is_repaired,
-        decoded.rounded,
+        is_whole=True,
+        is_repaired=bool(decoded.fixes),
+        rounded=decoded.rounded,
     )
     return "strict", (whole,)
 

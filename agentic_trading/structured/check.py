@@ -27,8 +27,10 @@ MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 
 _BYTES_AS_AN_ERROR = (
     1_000  # of values that an error carries with it: to copy them takes as long as to find it
 )
+MAX_PATTERN_CHARS = 4_096
 _MAX_BACKTRACKS = 10_000  # of one text against a pattern, which take about a tenth of a millisecond
 _LONG_NUMBER = re.compile(rb"[0-9.]{17}|[0-9][eE]")
+_LOOKS_AROUND = re.compile(rb"\(\?[=!<]|\\\\[1-9]")
 _WHOLE = "json-schema:///whole"  # a base that any `$id` can be resolved against
 _LARGEST_BITS = 1024  # of an integer that a double can hold
 
@@ -37,7 +39,8 @@ _LARGEST_BITS = 1024  # of an integer that a double can hold
 class Compiled:
     """A schema that is fit for use, its canonical JSON and validator, and how deep an answer to it may be nested.
 
-    `is_short`: no number in it has more digits than every double has. `weight`: how many times as long as another the
+    `is_short`: no number in it has more digits than every double has. `looks_around`: a pattern in it does, or refers back,
+    so that its time grows with the square of a text. `weight`: how many times as long as another the
     dearest error takes to be found.
     """
 
@@ -46,6 +49,7 @@ class Compiled:
     validator: jsonschema_rs.Validator
     deepest: int
     is_short: bool
+    looks_around: bool
     weight: int
 
     def part(self, steps: Sequence[str | int]) -> jsonschema_rs.Validator:
@@ -86,6 +90,9 @@ def violations(value: Any, schema: Compiled, rounded: Any = None) -> list[Violat
             f"is nested deeper than {schema.deepest} levels, the most for a schema that refers to itself so"
         )
         return [Violation(path="$", keyword="depth", message=message)]
+    if schema.looks_around and is_too_long(value):
+        message = f"holds a text of more than {MAX_PATTERN_CHARS} characters, the most for a pattern that looks around"
+        return [Violation(path="$", keyword="size", message=message)]
     if rounded is not None and schema.is_short and schema.validator.is_valid(rounded):
         return []
     if schema.validator.is_valid(value):
@@ -93,6 +100,16 @@ def violations(value: Any, schema: Compiled, rounded: Any = None) -> list[Violat
     if errors_at_most(value, schema) <= MAX_ERRORS:
         return _named(schema.validator.iter_errors(value), value, schema)
     return _first(value, schema)
+
+
+def is_too_long(value: Any) -> bool:
+    """Whether a text in `value` is longer than a pattern that looks around can go through in bounded time."""
+    level = [value]
+    while level:
+        if any(isinstance(node, str) and len(node) > MAX_PATTERN_CHARS for node in level):
+            return True
+        level = [child for node in level for child in _children(node)]
+    return False
 
 
 def _first(value: Any, schema: Compiled) -> list[Violation]:
@@ -178,7 +195,8 @@ def compiled(schema_json: bytes) -> Compiled:
         raise _broken("$", str(e).partition("\n")[0]) from e
     is_short = _LONG_NUMBER.search(schema_json) is None
     weight = 1 + max(map(len, _carried(schema)), default=0) // _BYTES_AS_AN_ERROR
-    return Compiled(schema, schema_json, validator, deepest, is_short, weight)
+    looks_around = _LOOKS_AROUND.search(schema_json) is not None
+    return Compiled(schema, schema_json, validator, deepest, is_short, looks_around, weight)
 
 
 @lru_cache(maxsize=512)

@@ -22,6 +22,7 @@ _SETS = re.compile(r"[:=]")
 _MEMBER = re.compile(
     r"""(?:^|[;,}\]])[ \t>*+"'“‘`-]*([^\W\d_][\w \t-]{0,40}?)["'”’`*]*[ \t]*[:=]""", re.MULTILINE
 )
+_QUOTED_MEMBER = re.compile(r"""["'“‘`]([\w -]{1,40})["'”’`]\s*[:=]""")
 
 
 class Wanted(NamedTuple):
@@ -81,12 +82,14 @@ def fitted(candidate: Candidate, wanted: Wanted) -> Fitted:
         wrong = Violation(path="$", keyword="type", message="is not an object", expected="object")
         raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong], fixes=fixes)
     _check_echo(value, wanted.schema)
-    rounded = candidate.rounded if value is candidate.value else None
+    is_as_read = value is candidate.value
+    rounded = candidate.rounded if is_as_read else None
     if wanted.policy.require_sentinel:
         value, text = without_sentinel(value), ""
         rounded = None if rounded is None else without_sentinel(rounded)
     if broken := violations(value, wanted.schema, rounded):
-        return _changed(value, broken, fixes, wanted, may_drop=not candidate.is_repaired)
+        may_drop = is_as_read and not candidate.is_repaired
+        return _changed(value, broken, fixes, wanted, may_drop=may_drop)
     text = text or exact_bytes(value).decode()
     _check_meaning(text, wanted, fixes)
     return Fitted(value, text, fixes)
@@ -181,7 +184,7 @@ def _check_prose(
     ends = [0, *(candidate.end for candidate in candidates)]
     starts = [*(candidate.start for candidate in candidates), len(text)]
     for end, start in zip(ends, starts, strict=True):
-        for member in _MEMBER.finditer(text, end, start):
+        for member in (*_MEMBER.finditer(text, end, start), *_QUOTED_MEMBER.finditer(text, end, start)):
             name = protected_name(member[1], policy)
             if name and name not in {protected_name(key, policy) for key in _keys(value)}:
                 raise _refused("members", f"{member[1]!r} stands beside the object", actual=member[0].strip())

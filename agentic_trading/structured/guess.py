@@ -21,7 +21,9 @@ def guessed(text: str, why: UnreadableError) -> Candidate:
 
     It invents keys, values and ends. What is held on to here: each number stands as it is in the text.
     """
-    if len(text) > MAX_CHARS:
+    if (
+        len(text) > MAX_CHARS or "\0" in text
+    ):  # so a log keeps what it cannot spell: a replay must end like the call
         raise why
     try:
         import json_repair  # noqa: PLC0415 - an extra, and only for texts that nothing else can read

@@ -63,7 +63,7 @@ def strict_schema(schema_json: bytes, *, sentinel: bool, bounds: bool = False) -
 
 @lru_cache(maxsize=256)
 def strict_problem(
-    schema_json: bytes, *, sentinel: bool, most_optional: int | None = None, most_unions: int | None = None
+    schema_json: bytes, *, most_optional: int | None = None, most_unions: int | None = None
 ) -> str | None:
     """Return why a provider would not take the schema to enforce it, or None where it would.
 
@@ -71,7 +71,7 @@ def strict_problem(
     count (pydantic-ai 2.68, `_anthropic_schema_limits.py`): optional is a property that is not required, a union one
     whose own schema has `anyOf` or several types, in every object but those behind a reference.
     """
-    form = _form(schema_json, sentinel=sentinel, bounds=False)
+    form = _form(schema_json, sentinel=False, bounds=False)
     if isinstance(form, NoStrictForm):
         return form.reason
     objects = list(_objects_in_place(form))

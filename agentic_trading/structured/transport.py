@@ -24,7 +24,6 @@ def choice_for(envelope: LLMEnvelope, capability: Capability) -> Choice:
         return Choice("text")
     problem = strict_problem(
         envelope.output_schema_json,
-        sentinel=envelope.output_policy.require_sentinel,
         most_optional=capability.most_optional,
         most_unions=capability.most_unions,
     )

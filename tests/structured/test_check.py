@@ -275,3 +275,14 @@ def test_a_pattern_that_backtracks_is_given_up_early(length: int, words: str) ->
 
     assert violation.keyword == "pattern"
     assert words in violation.message
+
+
+@pytest.mark.parametrize("pattern", ["^(?!.*x).*$", r"^(a|aa)+\1$", "(?<=a)b", "(?=.*a).*"])
+def test_a_pattern_that_looks_around_is_held_against_short_texts_only(pattern: str) -> None:
+    schema = {"properties": {"note": {"items": {"pattern": pattern}}}}
+
+    (found,) = validate({"note": ["y" * 900_000]}, schema)
+
+    assert found.keyword == "size"
+    assert not validate({"note": ["ab"]}, schema) or pattern.endswith("$")
+    assert validate({"note": ["y" * 900_000]}, {"properties": {"note": {"items": {"pattern": "^y+$"}}}}) == []

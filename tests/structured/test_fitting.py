@@ -185,6 +185,11 @@ class TestWhatIsChanged:
         assert refused(json.dumps(BUY[:-1])) == (Stage.SCHEMA_VALIDATION, "type")
         assert refused(json.dumps("[1]")) == (Stage.SCHEMA_VALIDATION, "type")
 
+    def test_nothing_is_dropped_from_an_object_in_a_string(self) -> None:
+        text = json.dumps(BUY.replace("}", ', "comment": "x"}'))
+
+        assert refused(text) == (Stage.SCHEMA_VALIDATION, "additionalProperties")
+
     def test_a_number_in_a_string_is_read_as_it_stands(self) -> None:
         outcome = taken('{"side": "BUY", "qty": "0.10"}')
 
@@ -229,6 +234,28 @@ class TestWhatIsChanged:
         assert str(outcome.value["qty"]) == "1.50"
 
 
+class TestMembersBesideTheObject:
+    @pytest.mark.parametrize("policy", [LOSSLESS, PLANNING, ANALYSIS])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            f"{BUY}\nveto: true",
+            f'{BUY} "veto" = true',
+            f'{BUY} and "Stop Loss": 41000',
+            f"{BUY}\n- reduce_only: yes",
+            f"veto = true\n{BUY}",
+        ],
+    )
+    def test_a_protected_one_refuses_the_answer(self, text: str, policy: OutputPolicy) -> None:
+        assert refused(text, policy)[0] is Stage.AMBIGUOUS
+
+    def test_one_that_stands_in_the_object_as_well_is_prose(self) -> None:
+        order = BUY.replace("}", ', "stop_loss": 41000}')
+
+        assert taken(f"Stop loss: below the swing low\n{order}").value["stop_loss"] == 41000
+        assert taken(f"Note: no veto.\n{BUY}").value["qty"] == 5
+
+
 class TestGuessing:
     BROKEN = '{"side": BUY, "qty": 1.50}'
 
@@ -245,6 +272,12 @@ class TestGuessing:
     @pytest.mark.parametrize("cut", ['{"side": "BUY", "qty": 1', '{"side": "BUY", "qty": 1, "legs": [1'])
     def test_a_cut_answer_is_never_guessed(self, cut: str) -> None:
         assert refused(cut, GENERAL)[0] is Stage.TRUNCATED
+
+    def test_what_a_log_cannot_spell_is_refused_again_when_it_is_read_from_there(self) -> None:
+        text = '{"side": BUY, "qty": 1, "note": "\ud800"}'
+
+        assert refused(text, GENERAL)[0] is Stage.JSON_PARSE
+        assert refused(text.replace("\ud800", "\0"), GENERAL)[0] is Stage.JSON_PARSE
 
     def test_two_readings_are_not_guessed_between(self) -> None:
         assert refused('{"side": "BUY", "qty": 1, "qty": 100}', GENERAL)[0] is Stage.AMBIGUOUS

@@ -111,6 +111,7 @@ class TestUndeclaredProperties:
         value = {"a": 1, "coment": "x"}
 
         assert at_x(value, {"oneOf": [one, other]}) == value
+        assert at_x(value, {"anyOf": [one, other]}) == value
         assert at_x({"a": 1, "zz": "x"}, {"anyOf": [one, NULL]}) == {"a": 1}
 
     @pytest.mark.parametrize(("policy", "may_drop"), [(COERCE, True), (ALL, False), (DROP, False)])
@@ -118,6 +119,11 @@ class TestUndeclaredProperties:
         value = {"side": "BUY", "mood": 1}
 
         assert change(value, CLOSED, policy, may_drop=may_drop).value == value
+
+    def test_a_protected_name_without_letters_protects_itself_alone(self) -> None:
+        policy = ALL.model_copy(update={"protected_keys": ("--",)})
+
+        assert [is_protected(key, policy) for key in ("--", "mood", "-")] == [True, False, False]
 
     def test_dropping_alone_coerces_nothing(self) -> None:
         assert change({"quantity": "5", "mood": 1}, CLOSED, DROP).value == {"quantity": "5"}

@@ -22,6 +22,7 @@ from tests.structured.patching import (
     NULL,
     NUMBER,
     STRING,
+    at_x,
     same,
 )
 
@@ -152,3 +153,17 @@ class TestRules:
         result = patched({"x": value}, wanted, ALL, may_drop=True)
 
         assert exact_bytes(result.value).count(b'"veto":') >= exact_bytes({"x": value}).count(b'"veto":')
+
+
+def test_what_fits_several_branches_already_is_not_changed_to_fit_another() -> None:
+    text = {"type": "string", "minLength": 1}
+
+    assert at_x("5", {"oneOf": [STRING, text, INTEGER]}) == "5"
+
+
+def test_nothing_is_not_one_item() -> None:
+    assert at_x(None, {"type": "array", "items": NULL}) is None
+
+
+def test_an_object_among_the_allowed_values_is_not_read_from_a_string() -> None:
+    assert at_x('{"a": 1}', {"enum": [{"a": 1}, "x"]}) == '{"a": 1}'

@@ -146,3 +146,13 @@ def test_a_lone_surrogate_in_an_answer_can_be_told() -> None:
     again = reask_request(first, rejected('{"answer": "\ud800"}', first), attempt=2)
 
     assert json.loads(blocks(again.user)[1])["last_answer"] == '{"answer": "?"}'
+
+
+def test_the_options_of_one_error_leave_room_for_the_next() -> None:
+    first = request(output_policy=REASKED)
+    wordy = Violation(path="$.a", keyword="enum", message="m", allowed=["x" * 190] * 20)
+    outcome = Rejected(rejected("{", first).failure, (wordy,) * 4, "", rejected("{", first).trace)
+
+    correction = json.loads(blocks(reask_request(first, outcome, attempt=2).user)[1])
+
+    assert [len(error["allowed"]) for error in correction["errors"]] == [5] * 4

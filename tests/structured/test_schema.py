@@ -28,7 +28,7 @@ def strict(schema: dict[str, Any], *, sentinel: bool = False) -> Any:
 
 def problem(schema: dict[str, Any], **limits: int) -> str | None:
     """Return why a provider with `limits` would not enforce the schema."""
-    return strict_problem(canonical_bytes(schema), sentinel=False, **limits)
+    return strict_problem(canonical_bytes(schema), **limits)
 
 
 def of(**schema: Any) -> dict[str, Any]:
@@ -331,8 +331,33 @@ def test_any_schema_has_a_strict_form_or_a_reason_for_having_none(schema: dict[s
     spelled = canonical_bytes({**schema, "type": "object", "additionalProperties": False})
 
     for sentinel in (True, False):
-        form, reason = strict_schema(spelled, sentinel=sentinel), strict_problem(spelled, sentinel=sentinel)
+        form, reason = strict_schema(spelled, sentinel=sentinel), strict_problem(spelled)
         assert (form is None) is (reason is not None)
         if form is not None:
             jsonschema_rs.validator_for(dict(form))
             assert "oneOf" not in str(form) or "oneOf:" in str(form)
+
+
+def test_an_open_object_is_not_closed_by_the_sentinel() -> None:
+    assert strict({"type": "object"}, sentinel=True) is None
+    assert strict({"type": "object", "properties": {}}, sentinel=True) is not None
+
+
+def test_as_many_properties_of_several_types_as_the_provider_takes_are_enforced() -> None:
+    assert problem(optional(16, type=["string", "null"]), most_optional=24, most_unions=16) is None
+
+
+def test_a_pattern_that_no_grammar_can_hold_is_told_in_words_where_bounds_are_enforced() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "plain": {"type": "string", "pattern": "^[A-Z]+$"},
+            "ahead": {"type": "string", "pattern": "^(?=A)"},
+        },
+    }
+
+    form: Any = strict_schema(canonical_bytes(schema), sentinel=False, bounds=True)
+
+    assert form["properties"]["plain"]["pattern"] == "^[A-Z]+$"
+    assert "pattern" not in form["properties"]["ahead"]
+    assert "(?=A)" in form["properties"]["ahead"]["description"]

@@ -77,3 +77,17 @@ def test_more_than_a_reader_needs_is_counted() -> None:
         told = violations_of(check, "{}")
         assert len(told) == MAX_VIOLATIONS + 1
         assert told[-1].message == f"{1_000 - MAX_VIOLATIONS} more rules are broken"
+
+
+def test_a_check_sees_what_was_changed_to_fit() -> None:
+    seen: list[str] = []
+
+    def refuse(text: str) -> list[Violation]:
+        seen.append(text)
+        return [Violation(path="$.qty", keyword="limit", message="not today")]
+
+    outcome = read(response('{"side": "BUY", "qty": "1"}'), ORDER, REASKED, check=refuse)
+
+    assert outcome.trace.verdict is Stage.SEMANTIC
+    assert seen == ['{"side":"BUY","qty":1}']
+    assert [fix.where for fix in outcome.trace.coercions] == ["$.qty"]
