@@ -201,7 +201,8 @@ def test_a_line_is_answered_before_the_next_one_comes() -> None:
 @pytest.mark.timeout(60)
 def test_a_reader_that_goes_away_ends_it_quietly() -> None:
     asked = records({"id": 1, "raw": GOOD}).encode() * 20_000
-    command = f"'{PROGRAM}' parse --jsonl | head -n 1"
+    one_line = "import sys; sys.stdout.write(sys.stdin.readline())"  # and goes
+    command = f"'{PROGRAM}' parse --jsonl | '{sys.executable}' -c '{one_line}'"
 
     done = subprocess.run(["/bin/sh", "-c", command], input=asked, capture_output=True, check=False)
 
