@@ -102,15 +102,7 @@ PRESETS: dict[EnvelopeWorkflow, Preset] = {
 }
 
 _BY_MODE: dict[OutputMode, OutputPolicy] = {
-    "native": OutputPolicy(
-        mode="native",
-        decode="strict",
-        candidates="whole",
-        coerce=False,
-        drop_extra=False,
-        answers_read=1,
-        on_exhausted="fail",
-    ),
+    "native": PRESETS[EnvelopeWorkflow.EXECUTION].output.model_copy(update={"require_sentinel": False}),
     "lossless": OutputPolicy(
         mode="lossless", decode="lossless", candidates="only_valid", answers_read=1, on_exhausted="fail"
     ),
@@ -131,8 +123,6 @@ def output_policy(workflow: EnvelopeWorkflow | None = None, mode: OutputMode | N
         return preset.output
     if "mode" in preset.fixed_output:
         raise ValueError(f"{workflow} is always read in mode {preset.output.mode!r}, not in {mode!r}")
-    of_mode = _BY_MODE[mode]
-    changes: dict[str, object] = {"mode": mode, "decode": of_mode.decode}
-    if mode == "native":
-        changes |= {"candidates": "whole", "coerce": False, "drop_extra": False}
+    strictness = ("candidates", "coerce", "drop_extra") if mode == "native" else ()
+    changes = {name: getattr(_BY_MODE[mode], name) for name in ("mode", "decode", *strictness)}
     return preset.output.model_copy(update=changes)

@@ -158,18 +158,7 @@ def read_candidates(text: str, policy: OutputPolicy) -> tuple[Level, Sequence[Ca
             check_closed(text)
             raise
         return _read_loosely(text, policy)
-    spelled = decoded.text or (exact_bytes(decoded.value).decode() if decoded.fixes else text.strip())
-    whole = Candidate(
-        decoded.value,
-        spelled,
-        decoded.fixes,
-        0,
-        len(text),
-        is_whole=True,
-        is_repaired=bool(decoded.fixes),
-        rounded=decoded.rounded,
-    )
-    return "strict", (whole,)
+    return "strict", (extract.strict_candidate(text, decoded, 0, len(text), is_whole=True),)
 
 
 def _read_loosely(text: str, policy: OutputPolicy) -> tuple[Level, Sequence[Candidate]]:

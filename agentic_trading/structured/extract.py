@@ -29,6 +29,7 @@ _MORE_BEHIND = re.compile(
 _ELLIPSIS_BEHIND = re.compile(r"\s*+,?+\s*+(?:\.\.\.|…)")
 _DATA_IN_BRACES = re.compile(r"""[:"]""")
 _DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
+_NO_BEGINNINGS: Final = frozenset({"", "`", "{", "["})  # brackets are looked for with what stands around them
 _LINE_CHARS: Final = 200
 
 
@@ -87,29 +88,15 @@ def _fenced(text: str) -> Candidate | None:
         decoded = decode(text[start:end])
     except UnreadableError:
         return None
-    spelled = decoded.text or text[start:end].strip()
     around = Fix(kind="fence", where="0", before=opening[0].strip())
-    return Candidate(
-        decoded.value,
-        spelled,
-        (*decoded.fixes, around),
-        start,
-        end,
-        is_whole=True,
-        is_repaired=bool(decoded.fixes),
-        rounded=decoded.rounded,
-    )
+    document = strict_candidate(text, decoded, start, end, is_whole=True)
+    return document._replace(fixes=(*document.fixes, around))
 
 
 def _whole(text: str) -> Candidate | None:
     """Return the text as one value with slips, or None if it is not one and nothing else."""
     start = skip_blank(text, 0)
-    if text[start : start + 1] in {
-        "",
-        "`",
-        "{",
-        "[",
-    }:  # brackets are looked for below, with what stands around
+    if text[start : start + 1] in _NO_BEGINNINGS:
         return None
     try:
         value = mended(text, start)
@@ -187,21 +174,22 @@ def _check_beginning(text: str, position: int, start: int) -> None:
 
 def _read_at(text: str, start: int, *, lossless: bool) -> Candidate:
     if strict := decode_at(text, start):
-        return _strict(text, start, *strict)
+        return strict_candidate(text, strict[0], start, strict[1], is_whole=False)
     if lossless:
         return _candidate(mended(text, start), start)
     end = _end_of_span(text, start)
-    return _strict(text, start, decode(text[start:end]), end)
+    return strict_candidate(text, decode(text[start:end]), start, end, is_whole=False)
 
 
-def _strict(text: str, start: int, decoded: Decoded, end: int) -> Candidate:
+def strict_candidate(text: str, decoded: Decoded, start: int, end: int, *, is_whole: bool) -> Candidate:
+    """Return the strict document that was decoded between `start` and `end` of `text`."""
     return Candidate(
         decoded.value,
-        decoded.text or text[start:end],
+        decoded.text or text[start:end].strip(),
         decoded.fixes,
         start,
         end,
-        is_whole=False,
+        is_whole=is_whole,
         is_repaired=bool(decoded.fixes),
         rounded=decoded.rounded,
     )

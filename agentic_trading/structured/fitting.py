@@ -1,7 +1,7 @@
 """Hold what was read against the schema, change what the policy allows, and choose among several."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from agentic_trading.canonical import exact_bytes
@@ -11,12 +11,11 @@ from agentic_trading.structured.check import Compiled, violations
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.extract import Candidate
 from agentic_trading.structured.patch import is_protected, patched, protected_name
-from agentic_trading.structured.reading import decode
+from agentic_trading.structured.reading import decode, keys_in
 from agentic_trading.structured.semantic import SemanticCheck, violations_of
 from agentic_trading.structured.sentinel import without_sentinel
-from agentic_trading.structured.tokens import COMMENT_CHARS
+from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS
 
-_SHOWN_CHARS = 80
 _SETS = re.compile(r"[:=]")
 # A line, or what stands behind a semicolon, that gives a property a value: `veto: true`, `- "Stop loss" = 41000`.
 _MEMBER = re.compile(
@@ -144,7 +143,7 @@ def _one_of(candidates: Sequence[Candidate], wanted: Wanted) -> tuple[Candidate,
 
 
 def _several(candidates: Sequence[Candidate]) -> UnreadableError:
-    shown = [f"at {candidate.start}: {candidate.text[:_SHOWN_CHARS]}" for candidate in candidates[:2]]
+    shown = [f"at {candidate.start}: {candidate.text[:SHOWN_CHARS]}" for candidate in candidates[:2]]
     message = f"{len(candidates)} objects could be the answer; allowed is one"
     return _refused("candidates", message, actual=shown)
 
@@ -173,7 +172,7 @@ def _check_comments(fixes: Sequence[Fix], policy: OutputPolicy) -> None:
         is_cut = len(fix.before) >= COMMENT_CHARS  # what else it hides is not told
         hides_protected = _SETS.search(fix.before) is not None and is_protected(fix.before, policy)
         if is_forbidden or is_cut or hides_protected:
-            shown = fix.before[:_SHOWN_CHARS]
+            shown = fix.before[:SHOWN_CHARS]
             raise _refused("hidden_key", f"a comment at {fix.where} hides a property", actual=shown)
 
 
@@ -186,21 +185,8 @@ def _check_prose(
     for end, start in zip(ends, starts, strict=True):
         for member in (*_MEMBER.finditer(text, end, start), *_QUOTED_MEMBER.finditer(text, end, start)):
             name = protected_name(member[1], policy)
-            if name and name not in {protected_name(key, policy) for key in _keys(value)}:
+            if name and name not in {protected_name(key, policy) for key in keys_in(value)}:
                 raise _refused("members", f"{member[1]!r} stands beside the object", actual=member[0].strip())
-
-
-def _keys(value: Any) -> Iterator[str]:
-    match value:
-        case dict():
-            yield from value
-            for child in value.values():
-                yield from _keys(child)
-        case list():
-            for child in value:
-                yield from _keys(child)
-        case _:
-            return
 
 
 def _unwrapped(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str, tuple[Fix, ...]]:
@@ -212,5 +198,5 @@ def _unwrapped(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str,
     if not isinstance(decoded.value, dict):
         return inner, text, fixes
     spelled = inner.strip() if not decoded.fixes else exact_bytes(decoded.value).decode()
-    fix = Fix(kind="double_encoded", where="$", before=text[:_SHOWN_CHARS], after=spelled[:_SHOWN_CHARS])
+    fix = Fix(kind="double_encoded", where="$", before=text[:SHOWN_CHARS], after=spelled[:SHOWN_CHARS])
     return decoded.value, spelled, (*fixes, *decoded.fixes, fix)

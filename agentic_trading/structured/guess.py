@@ -8,9 +8,9 @@ from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.reading import Fix, Stage, Violation
 from agentic_trading.structured.errors import UnreadableError
 from agentic_trading.structured.extract import Candidate
+from agentic_trading.structured.tokens import SHOWN_CHARS
 
 MAX_CHARS = 65_536  # json-repair takes seconds for longer ones
-_SHOWN_CHARS = 80
 _BREAKDOWNS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _WORD = re.compile(r"[\w.+\-%$€£/]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
@@ -42,7 +42,7 @@ def guessed(text: str, why: UnreadableError) -> Candidate:
         raise UnreadableError(Stage.JSON_PARSE, [*why.violations, _violation("guess", reason)]) from e
     except (RecursionError, ValueError, ArithmeticError) as e:
         raise why from e
-    fix = Fix(kind="guess", where="0", before=text[:_SHOWN_CHARS], after=spelled[:_SHOWN_CHARS])
+    fix = Fix(kind="guess", where="0", before=text[:SHOWN_CHARS], after=spelled[:SHOWN_CHARS])
     return Candidate(value, spelled, (fix,), 0, len(text), is_whole=False, is_repaired=True)
 
 

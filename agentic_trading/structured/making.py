@@ -1,7 +1,6 @@
 """Make the instance of a pydantic model out of an accepted text, as the last check of it."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.reading import Violation
 from agentic_trading.structured.patch import is_protected
+from agentic_trading.structured.reading import keys_in
 from agentic_trading.structured.semantic import SemanticCheck, violation_at
 
 
@@ -30,7 +30,7 @@ class Making:
 
     def _lost(self, text: str, instance: BaseModel) -> list[Violation]:
         """Return the protected properties that `instance` does not hold: pydantic leaves out what it does not know."""
-        if not any(is_protected(key, self._policy) for key in _keys(orjson.loads(text))):
+        if not any(is_protected(key, self._policy) for key in keys_in(orjson.loads(text))):
             return []
         try:
             self.model.model_validate_json(text, extra="forbid")
@@ -40,20 +40,9 @@ class Making:
             ]
         else:
             return []
-        kept = set(_keys(instance.model_dump()))  # a model inside may keep what it does not know
+        kept = set(keys_in(instance.model_dump()))  # a model inside may keep what it does not know
         return [
             violation_at(place, "protected", f"is protected, and {self.model.__name__} has no such property")
             for place in unknown
             if is_protected(str(place[-1]), self._policy) and place[-1] not in kept
         ]
-
-
-def _keys(value: Any) -> Iterator[Any]:
-    """Yield the keys of all objects in `value`."""
-    if isinstance(value, dict):
-        yield from value
-        for child in value.values():
-            yield from _keys(child)
-    elif isinstance(value, list | tuple):
-        for child in value:
-            yield from _keys(child)

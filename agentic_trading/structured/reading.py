@@ -1,6 +1,7 @@
 """Decode strict JSON: one document, one meaning, every number as it was written."""
 
 import json
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, Never
 
@@ -190,6 +191,17 @@ def _check_repeated(path: str, first: Any, second: Any, fixes: list[Fix]) -> Non
         actual=f"{before.decode():.40} and {after.decode():.40}",
     )
     raise UnreadableError(Stage.AMBIGUOUS, [violation])
+
+
+def keys_in(value: Any) -> Iterator[str]:
+    """Yield the keys of all objects in `value`, a decoded document or what a pydantic model dumps."""
+    if isinstance(value, dict):
+        yield from value
+        for child in value.values():
+            yield from keys_in(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from keys_in(child)
 
 
 def member_path(path: str, key: str) -> str:
