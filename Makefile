@@ -62,6 +62,7 @@ clean:  ## take away what was made, but for runs/
 
 # What counts money and what reads answers: here not one branch stays untested.
 EXACT := governance/prices.py governance/estimate.py governance/ledger.py governance/ledgers/* governance/gate.py \
+  governance/asks.py governance/allowance.py governance/rebuild.py governance/policy.py \
   structured/reading.py structured/tokens.py structured/lossless.py structured/extract.py structured/fitting.py structured/check.py structured/patch.py \
   structured/answer.py structured/engine.py
 

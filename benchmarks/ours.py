@@ -16,9 +16,10 @@ import structlog
 
 from agentic_trading.canonical import exact_value
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.gate import Admission, Gate
-from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.admission import Admission
+from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.builder import EnvelopeBuilder

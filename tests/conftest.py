@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from agentic_trading.clock import SimClock
 from agentic_trading.ids import NewId, seeded_ids
+from tests import redis_server
 
 # How fast a machine is says nothing about the code: an example has no deadline, a test has its time limit.
 settings.register_profile("default", max_examples=50, deadline=None)
@@ -54,3 +55,17 @@ def clock() -> SimClock:
 def ids() -> NewId:
     """Return a source of ids that is the same in every run."""
     return seeded_ids("tests")
+
+
+@pytest.fixture(scope="session", params=redis_server.servers())
+def redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Give the address of a real server that all tests share; use keys of `redis_server.namespace()`."""
+    with redis_server.running(request.param) as url:
+        yield url
+
+
+@pytest.fixture(params=[name for name in redis_server.servers() if name != "given"] or ["valkey"])
+def own_redis(request: pytest.FixtureRequest) -> Iterator[redis_server.RealServer]:
+    """Give a real server of the test's own, to be killed, restarted and set back."""
+    with redis_server.own_server(request.param) as server:
+        yield server

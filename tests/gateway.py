@@ -8,8 +8,9 @@ from typing import Any
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.clock import Clock, SimClock
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import Limit
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import Limit
+from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.capability import Capabilities
@@ -92,13 +93,16 @@ def gateway(
     ledger: MemoryLedger | None = None,
     workers: int = 4,
     capabilities: Capabilities = CAPABILITIES,
+    policy: Policy | None = None,
 ) -> MemoryGateway:
     """Return a gateway in memory; `script` is what its provider answers, or the provider."""
     clock = clock or SimClock(START)
     provider: Any = script if hasattr(script, "complete") else ScriptedProvider(script)
     store = store or MemoryInteractionStore()
     broker, ledger = broker or MemoryBroker(), ledger or MemoryLedger(limits)
-    gate = Gate(ledger=ledger, prices=PRICES, capabilities=capabilities, clock=clock, mode="paper")
+    gate = Gate(
+        ledger=ledger, prices=PRICES, capabilities=capabilities, clock=clock, mode="paper", policy=policy
+    )
     recorder = Recorder(store, broker)
     parts = Parts(
         gate=gate,

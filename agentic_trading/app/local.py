@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from decimal import Decimal
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.serving import serving
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
@@ -38,7 +38,7 @@ async def local_gateway(
         mode="paper",
         broker=broker,
         store=store,
-        ledger=wire.budget_ledger(int(budget_usd * NANO)),
+        ledger=wire_budgets.budget_ledger(int(budget_usd * NANO)),
         answers=wire.Answers(provider),
         tables=await asyncio.to_thread(wire.load_tables),
         clock=SystemClock(),

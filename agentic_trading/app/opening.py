@@ -17,23 +17,30 @@ from agentic_trading.app.recordings import session_folder
 from agentic_trading.app.words import counted
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH, Bar
-from agentic_trading.ids import derived_id
+from agentic_trading.governance.ledger import Booking
+from agentic_trading.governance.rebuild import Rebuilding
+from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What an interrupted run has left: its answers, what they cost at most, and the bars that it was fed.
-
-    `calls` are those that were sent, as the ledger counts them: not one that surely never arrived.
-    """
+    """What an interrupted run has left: its answers, what they were charged, and the bars that it was fed."""
 
     answers: wire.Recording
-    spent_nusd: int
-    calls: int
+    bookings: Sequence[Booking]
     bars: Mapping[str, Sequence[Bar]]
+
+    @property
+    def spent_nusd(self) -> int:
+        """What its calls cost at most, in nano-dollars."""
+        return sum(one.charged.nusd for one in self.bookings)
+
+    @property
+    def calls(self) -> int:
+        """How many calls were sent, as the ledger counts them: not one that surely never arrived."""
+        return sum(one.charged.calls for one in self.bookings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +145,14 @@ class Log(Protocol):
 async def left_by(folder: SessionFolder, manifest: RunManifest, store: Log) -> Earlier:
     """Return what a run has left in the log and beside it; a call of unknown end counts as what it could cost."""
     interactions: list[LLMInteraction] = []
-    dispatched: dict[tuple[str, int], int] = {}
+    reading = Rebuilding(wire.DEFAULT_TENANT, manifest.mode)
     async for entry in store.scan(manifest.first_seq):
-        record = entry.record
-        if isinstance(record, LLMInteraction):
-            interactions.append(record)
-        elif record.kind == "attempt.dispatched":
-            dispatched[record.causation_id, record.body["attempt"]] = record.body["reserved_nusd"]
-    for one in interactions:
-        dispatched.pop((one.envelope.envelope_id, one.result.attempt_number), None)
-    spent = sum(one.result.cost_nusd for one in interactions) + sum(dispatched.values())
-    calls = sum(map(was_called, (one.result for one in interactions))) + len(dispatched)
-    return Earlier(wire.recording(interactions), spent, calls, await _fed(folder, manifest))
-
-
-def was_called(result: LLMResult) -> bool:
-    """Say whether an attempt counts as a call: it was answered, or may have been; a refused connection does not."""
-    is_live = result.served_from == "live" and result.dispatched_at is not None
-    return is_live and (result.reading is not None or result.in_doubt)
+        reading.read(entry.record)
+        if isinstance(entry.record, LLMInteraction):
+            interactions.append(entry.record)
+    # A call of which only the dispatch is on record is asked again: what it may have cost is booked beside it.
+    bookings = reading.bookings(lost_as=" (lost)")
+    return Earlier(wire.recording(interactions), bookings, await _fed(folder, manifest))
 
 
 async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> list[LLMInteraction]:
@@ -207,7 +204,8 @@ async def _answers(
         except BaseException:
             await provider.aclose()
             raise
-    return wire.Answers(wire.with_faults(provider, options.inject, options.seed), who.llm, who.model)
+    answers = wire.Answers(wire.with_faults(provider, options.inject, options.seed), who.llm, who.model)
+    return replace(answers, counts=options.estimate == "exact")
 
 
 def _session_id(
@@ -225,7 +223,11 @@ def _session_id(
     if recorded is not None:
         own = recorded.manifest.session_id
         return own if run_number == 1 else derived_id("session", own, run_number)
-    return derived_id("session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols)
+    # A ledger that others use knows calls by their ids: the same run again, elsewhere, makes calls of its own.
+    own_alone = () if options.ledger_url is None else (random_id(),)
+    return derived_id(
+        "session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols, *own_alone
+    )
 
 
 async def _resumable(options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]) -> RunManifest:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal, assert_never
+from urllib.parse import urlsplit
 
 from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
@@ -11,6 +12,7 @@ from agentic_trading.llm.address import fault_of, showable
 from agentic_trading.llm.limits import NANO
 
 Mode = Literal["backtest", "paper"]
+Estimate = Literal["bound", "exact"]
 ProviderName = Literal["rules", "recorded", "anthropic", "openai", "local"]
 
 HOSTED: frozenset[ProviderName] = frozenset({"anthropic", "openai"})
@@ -18,6 +20,9 @@ HOSTED: frozenset[ProviderName] = frozenset({"anthropic", "openai"})
 
 MODELS: frozenset[ProviderName] = HOSTED | {"local"}
 """Who answers with a model: it takes its time, and may cost money."""
+
+
+DEFAULT_BUDGET_USD = Decimal(5)
 
 
 class OptionError(TradingError, ValueError):
@@ -38,7 +43,9 @@ class RunOptions:
     counting the first `warm_up` ones. `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit. `models_file` and
     `prices_file` add rows to the tables of models and prices. An empty `model` is the provider's default, `base_url`
     None its own address. `record` says that a backtest may ask over a network; `max_calls` counts attempts, and
-    `settings` hold keys and folders.
+    `settings` hold keys and folders. `ledger_url` is a server whose ledger is used in place of one of the run's own;
+    what stands there goes before a budget that was not given. `policy_file` says who may do what, `principal` as whom the agents of the run ask. `estimate`
+    says how much is set aside for a call: by the bytes of its request, or by the provider's own count.
     Raises `OptionError` for values that no run can have.
     """
 
@@ -49,7 +56,7 @@ class RunOptions:
     recorded_from: Path | None = None
     bars: int | None = None
     warm_up: int = 0
-    budget_usd: Decimal = Decimal(5)
+    budget_usd: Decimal = DEFAULT_BUDGET_USD
     workers: int = 4
     inject: str = ""
     seed: str = "1"
@@ -61,6 +68,11 @@ class RunOptions:
     record: bool = False
     max_calls: int | None = None
     settings: Settings | None = None
+    ledger_url: str | None = None
+    budget_is_given: bool = True
+    policy_file: Path | None = None
+    principal: str = ""
+    estimate: Estimate = "bound"
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at a file."""
@@ -81,8 +93,7 @@ class RunOptions:
             raise OptionError("--inject", repr(self.inject), allowed)
         self._check_calls()
         self._check_model()
-        if self.base_url is not None:
-            check_url("--base-url", self.base_url)
+        self._check_addresses()
 
     def _check_calls(self) -> None:
         if self.max_calls is not None and self.provider == "recorded":
@@ -101,6 +112,12 @@ class RunOptions:
             raise OptionError(
                 "--base-url", "given", "the address of a server with --provider anthropic or openai"
             )
+
+    def _check_addresses(self) -> None:
+        if self.base_url is not None:
+            check_url("--base-url", self.base_url)
+        if self.ledger_url is not None:
+            check_ledger_url(self.ledger_url)
 
     @property
     def most_bars(self) -> int | None:
@@ -127,7 +144,21 @@ def check_url(option: str, url: str) -> None:
             assert_never(fault)
 
 
+def check_ledger_url(url: str) -> None:
+    """Raise `OptionError` for what is no address of a ledger's server; the address itself is not shown."""
+    try:
+        parts = urlsplit(url)
+        place = parts.path if parts.scheme == "unix" else parts.hostname
+        is_one = parts.scheme in LEDGER_SCHEMES and bool(place) and parts.port != 0 and not parts.query
+    except ValueError:  # a port that is none
+        is_one = False
+    if not is_one:
+        allowed = "redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, without options behind a ?"
+        raise OptionError("--ledger", "an address of nothing that can be a ledger's server", allowed)
+
+
 MOST_WORKERS = 256
+LEDGER_SCHEMES = frozenset({"redis", "rediss", "unix"})
 WARM_UP_BARS = 12 * 26 - 1
 """Five-minute bars until an analyst can be asked for the first time, but for the last one: a trend needs the average of
 21 hours, five times in a row."""

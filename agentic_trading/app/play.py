@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.options import Mode
 from agentic_trading.app.serving import serving
 from agentic_trading.client.gateway import Gateway
@@ -36,6 +36,7 @@ class Stage:
     ledger: Ledger
     clock: MovableClock
     workers: int
+    oversight: wire_budgets.Oversight | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +92,7 @@ async def play(stage: Stage, played: Played, watch: Watch) -> None:
         tables=stage.tables,
         clock=stage.clock,
         workers=stage.workers,
+        oversight=stage.oversight,
     )
     try:
         async with serving(pool, broker) as client:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import STDIN, Source, open_feed, sources, what_of
 from agentic_trading.app.folder import RunManifest, SessionFolder
 from agentic_trading.app.opening import left_by, refuse_other_inputs
@@ -154,7 +154,7 @@ async def _rehearse(
         answers=wire.Answers(rehearsal, who.llm, who.model),
         tables=rehearsal.tables,
         store=wire.memory_log(),
-        ledger=wire.budget_ledger(_UNLIMITED_NUSD),
+        ledger=wire_budgets.budget_ledger(_UNLIMITED_NUSD),
         clock=wire.clock_for("backtest"),
         workers=options.workers,
     )

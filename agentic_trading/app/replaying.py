@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import read_bars
 from agentic_trading.app.folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.opening import recorded_attempts, refuse_unlisted
@@ -187,7 +187,7 @@ async def _stage(
         answers=wire.replayed(recorded, manifest.provider, manifest.model),
         tables=tables,
         store=wire.memory_log(),
-        ledger=wire.budget_ledger(0),
+        ledger=wire_budgets.budget_ledger(0),
         clock=wire.clock_for("backtest"),
         workers=workers,
     )

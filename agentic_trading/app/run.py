@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from zoneinfo import ZoneInfo
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import ResumedFeed, sources
 from agentic_trading.app.folder import BarFiles, RunManifest, SessionFolder
 from agentic_trading.app.intake import CheckedFeed, ReadAhead, open_feeds
 from agentic_trading.app.opening import Opened, new_run, resumed_run
-from agentic_trading.app.options import MODELS, RunOptions
+from agentic_trading.app.options import MODELS, OptionError, RunOptions
 from agentic_trading.app.outage import Outage, UnusableProviderError
 from agentic_trading.app.play import Played, Stage, Watch, play
 from agentic_trading.app.report import Progress, RunReport
@@ -23,6 +24,10 @@ from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.moments import Moment
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limit import Limit
+from agentic_trading.governance.rebuild import Rebuilding, rolled_back
+from agentic_trading.governance.spelling import limit_text
+from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore
 
 OnProgress = Callable[[Progress], None]
@@ -62,15 +67,19 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     tables = await asyncio.to_thread(wire.load_tables, options.models_file, options.prices_file)
     feeds = await open_feeds(named)
     folder = SessionFolder(options.out)
+    oversight = await asyncio.to_thread(_oversight, options)
     store = wire.log_for(options.mode, folder.log, can_be_repeated=options.provider not in MODELS)
-    async with aclosing(store):
+    async with aclosing(oversight), aclosing(store):
+        await _refuse_unusable_server(options, oversight)
         if options.resume:
             opened = await resumed_run(options, folder, feeds, store, tables)
         else:
             opened = await new_run(options, folder, named, store, tables)
         rows = expected_rows([source.rows for source in named], options.most_bars)
-        running = Running(options, folder, opened, feeds, store, tables, rows)
-        async with aclosing(opened.answers.provider):
+        ledger = await asyncio.to_thread(_ledger, options)
+        running = Running(options, folder, opened, feeds, store, tables, rows, oversight, ledger)
+        async with aclosing(opened.answers.provider), aclosing(running.ledger):
+            await running.set_budget()
             manifest = await running.to_the_end(signals, on_progress)
         elapsed_s = clock.monotonic() - started
         return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
@@ -90,8 +99,42 @@ class Running:
     store: InteractionStore
     tables: wire.Tables
     rows: int | None
+    oversight: wire_budgets.Oversight
+    ledger: Ledger
     played: Played = field(default_factory=Played)
     outage: Outage = field(default_factory=Outage)
+
+    async def set_budget(self) -> None:
+        """Have the run's budget stand on the board, where operators see it and can change it, and book what is spent.
+
+        What stands there already is kept where no budget was given to a run that goes on, and on a shared server. There
+        a run may ask for less than stands: raises `OptionError` for more, and `LedgerRolledBackError` if the ledger is
+        behind what the log has seen of it.
+        """
+        options, tenant = self.options, wire.DEFAULT_TENANT
+        limit = wire_budgets.tenant_limit(options.budget_nusd, options.max_calls)
+        stands = (await self.oversight.board.read(tenant)).limit(limit.scope, limit.id, limit.window)
+        if options.ledger_url is not None:
+            await self._expect_no_less()
+            if options.budget_is_given:
+                _refuse_to_raise(limit, stands)
+                await wire_budgets.set_budget(self.oversight.board, tenant, limit)
+            return
+        if stands is None or options.budget_is_given or self.opened.earlier is None:
+            await wire_budgets.set_budget(self.oversight.board, tenant, limit)
+        if self.opened.earlier is not None:
+            await self.ledger.restore(tenant, self.opened.earlier.bookings)
+
+    async def _expect_no_less(self) -> None:
+        """Tell the ledger how far it had come when the log last heard of it."""
+        reading = Rebuilding(wire.DEFAULT_TENANT, self.opened.manifest.mode)
+        async for entry in self.store.scan():
+            reading.read(entry.record)
+        if reading.position is not None:
+            await self.ledger.expect(wire.DEFAULT_TENANT, reading.position)
+            found = await self.ledger.position(wire.DEFAULT_TENANT)
+            if (gone := rolled_back(wire.DEFAULT_TENANT, reading.position, found)) is not None:
+                raise gone
 
     async def to_the_end(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
         """Play the session and write what it decides; return the manifest of the run that has ended."""
@@ -130,17 +173,12 @@ class Running:
             answers=self.opened.answers,
             tables=self.tables,
             store=self.store,
-            ledger=self._ledger(),
+            ledger=self.ledger,
+            oversight=self.oversight,
             clock=wire.clock_for(manifest.mode, paced=options.provider in MODELS),
             # One model in this process answers one call at a time: who waits for it must not use up the call's time.
             workers=1 if options.provider == "local" else options.workers,
         )
-
-    def _ledger(self) -> Ledger:
-        options, earlier = self.options, self.opened.earlier
-        spent_nusd, calls = (earlier.spent_nusd, earlier.calls) if earlier else (0, 0)
-        calls_left = None if options.max_calls is None else max(0, options.max_calls - calls)
-        return wire.budget_ledger(max(0, options.budget_nusd - spent_nusd), max_calls=calls_left)
 
     def _feed(self, feed: ReadAhead) -> BarFeed:
         fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else ()
@@ -164,6 +202,70 @@ class Running:
             calls=tally.calls,
             fills=tally.fills,
         )
+
+
+def _oversight(options: RunOptions) -> wire_budgets.Oversight:
+    """Return what stands beside the run's calls.
+
+    In simulated time nothing may depend on how long a call really took: rates and breakers are for who is asked over a
+    network. Raises `OptionError` for a principal whom the policy does not know, and for one without a policy.
+    """
+    made = wire_budgets.oversight(
+        options.out,
+        options.ledger_url,
+        policy_file=options.policy_file,
+        principal=options.principal,
+        zone=_zone(options),
+    )
+    known = made.policy.principals if made.policy is not None else None
+    if known is not None and options.principal not in known:
+        was = repr(options.principal) if options.principal else "left out"
+        raise OptionError("--principal", was, f"one whom {options.policy_file} names: {', '.join(known)}")
+    if options.principal and known is None:
+        allowed = "a name of a policy that has principals, in --policy or AGENTIC_POLICY_FILE"
+        raise OptionError("--principal", repr(options.principal), allowed)
+    is_asked_live = options.mode == "paper" or options.provider in MODELS
+    return made if is_asked_live else replace(made, limiter=None)
+
+
+async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.Oversight) -> None:
+    """Ask a shared server, before anything is written, whether it can be used, and has a budget where none was given."""
+    if options.ledger_url is None:
+        return
+    tenant, place = wire.DEFAULT_TENANT, wire_budgets.host_of(options.ledger_url)
+    limits = (await oversight.board.read(tenant)).limits
+    if not options.budget_is_given and not wire_budgets.has_limits(limits):
+        raise OptionError(
+            "--budget-usd",
+            f"left out, and {place} has no limit on tenant {tenant}",
+            "an amount, or a limit that stands there: agentic-trading budget set tenant '*' --usd X",
+        )
+    ledger = await asyncio.to_thread(wire_budgets.shared_ledger, options.ledger_url)
+    async with aclosing(ledger):
+        await ledger.position(tenant)
+
+
+def _ledger(options: RunOptions) -> Ledger:
+    limit = wire_budgets.tenant_limit(options.budget_nusd, options.max_calls)
+    if options.ledger_url is None:
+        return wire_budgets.own_ledger(limit, zone=_zone(options))
+    return wire_budgets.lasting_ledger(options.ledger_url, limit=limit, zone=_zone(options))
+
+
+def _zone(options: RunOptions) -> ZoneInfo:
+    """Return where days and months begin."""
+    return ZoneInfo("UTC" if options.settings is None else options.settings.zone)
+
+
+def _refuse_to_raise(limit: Limit, stands: Limit | None) -> None:
+    """Raise `OptionError` for a budget above the one that an operator has set for all who share the server."""
+    if stands is None or stands.nusd is None or limit.nusd is None or limit.nusd <= stands.nusd:
+        return
+    raise OptionError(
+        "--budget-usd",
+        f"{limit.nusd / NANO:g}, and {limit_text(stands)} stands on the server",
+        "as much or less; `agentic-trading budget set` raises it for all who share it",
+    )
 
 
 def expected_rows(rows: Sequence[int | None], most: int | None) -> int | None:

@@ -1,7 +1,10 @@
 """The only reader of the environment: what is set there, checked once at start."""
 
+import getpass
+import os
 from pathlib import Path
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings
@@ -38,6 +41,8 @@ class Settings(
     `store` is the log, or the folder of a session, that `trace` and `spend` read; without it they take the newest
     session below `runs`, where sessions go that are given no folder. `models_file` and `prices_file` hold rows in
     place of or beside the shipped ones. `models_dir` is where weights lie, `secrets_dir` where keys do, in files.
+    `ledger_url` is a Redis server whose ledger workers share, `policy_file` says who may do what, `zone`
+    where days and months begin.
     """
 
     store: Path | None = None
@@ -46,6 +51,9 @@ class Settings(
     prices_file: Path | None = None
     models_dir: Path = Path("~/.cache/agentic-trading/models")
     secrets_dir: Path | None = None
+    ledger_url: str | None = Field(default=None, repr=False)
+    policy_file: Path | None = None
+    zone: str = "UTC"
     log_level: LogLevel = "warning"
     log_format: LogFormat = "human"
     anthropic_api_key: SecretStr | None = Field(default=None, validation_alias=ANTHROPIC_KEY)
@@ -53,7 +61,7 @@ class Settings(
     openai_api_key: SecretStr | None = Field(default=None, validation_alias=OPENAI_KEY)
     openai_base_url: str | None = Field(default=None, validation_alias=OPENAI_URL, repr=False)
 
-    @field_validator("models_file", "prices_file", "models_dir", "secrets_dir")
+    @field_validator("models_file", "prices_file", "models_dir", "secrets_dir", "policy_file")
     @classmethod
     def _home_spelled_out(cls, path: Path | None) -> Path | None:
         """Take `~` for the home folder: not every program that sets a variable does."""
@@ -61,6 +69,22 @@ class Settings(
             return path and path.expanduser()
         except RuntimeError as e:
             raise ValueError("a path without ~, as the home folder is not known") from e
+
+    @field_validator("ledger_url")
+    @classmethod
+    def _redis_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("an address that begins with redis://, rediss:// or unix://")
+        return url
+
+    @field_validator("zone")
+    @classmethod
+    def _known_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ValueError, OSError, LookupError) as e:
+            raise ValueError("the name of a time zone, such as UTC or America/New_York") from e
+        return name
 
     @field_validator("anthropic_base_url", "openai_base_url")
     @classmethod
@@ -78,9 +102,18 @@ def load_settings() -> Settings:
         raise SettingsError([_problem(error) for error in e.errors(include_url=False)]) from None
 
 
+def user_name() -> str:
+    """Return the name of the account that runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        return f"uid {os.getuid()}"
+
+
 def _problem(error: Any) -> str:
     name = "_".join(str(part) for part in error["loc"]).upper()
     allowed = error.get("ctx", {}).get("expected") or error["msg"].removeprefix("Value error, ")
-    if name in _WELL_KNOWN:
-        return f"{name} holds what it must not; allowed: {allowed}"
+    if name in _WELL_KNOWN or name == "LEDGER_URL":
+        shown = name if name in _WELL_KNOWN else f"{PREFIX}{name}"
+        return f"{shown} holds what it must not; allowed: {allowed}"
     return f"{PREFIX}{name} is {error['input']!r}; allowed: {allowed}"

@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from agentic_trading.app.options import Mode
+from agentic_trading.app.wire_budgets import Oversight
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
@@ -40,11 +41,13 @@ from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 from agentic_trading.desk.moments import Moment
 from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
+from agentic_trading.governance.alerts import Alerts
+from agentic_trading.governance.forecast import BurnMeter
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import ANY, Ledger, Limit, ScopeKind
-from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.traffic import Traffic
+from agentic_trading.governance.windows import Windows
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
@@ -64,6 +67,8 @@ from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.record import Recorder
 from agentic_trading.worker.runner import CallRunner, Parts
+from agentic_trading.worker.senders import Senders
+from agentic_trading.worker.upkeep import Upkeep, Watched
 
 DEFAULT_TENANT = "default"
 STARTING_CASH = Decimal(100_000)
@@ -103,12 +108,16 @@ class Venue:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Who answers: `provider` is asked, unless `recorded` knows the answer; `llm` and `model` stand in envelopes."""
+    """Who answers: `provider` is asked, unless `recorded` knows the answer; `llm` and `model` stand in envelopes.
+
+    `counts` says that its own count of a request bounds the input, where it has one, in place of the bytes.
+    """
 
     provider: Provider
     llm: LLMProvider = LLMProvider.ANTHROPIC
     model: str = ""
     recorded: RecordedAnswers | None = None
+    counts: bool = False
 
 
 def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> Answers:
@@ -239,22 +248,15 @@ def worker_pool(
     workers: int,
     checks: Checks = CHECKS,
     tenant: str = DEFAULT_TENANT,
+    oversight: Oversight | None = None,
 ) -> WorkerPool:
     """Return the workers of a gateway; execution is strict on paper: on disk before each call.
 
     They serve one `tenant` and refuse every other one: a limit on tenants is then a limit on all that they spend.
+    Without `oversight` nobody outside looks on.
     """
     recorder = Recorder(store, broker)
-    gate = Gate(
-        ledger=ledger,
-        prices=tables.prices,
-        capabilities=tables.capabilities,
-        clock=clock,
-        mode=mode,
-        wall=SystemClock(),
-        tenants=frozenset({tenant}),
-    )
-    strict = frozenset({EnvelopeWorkflow.EXECUTION}) if mode == "paper" else frozenset[EnvelopeWorkflow]()
+    gate = _gate(mode, ledger, tables, clock, tenant, oversight)
     parts = Parts(
         gate=gate,
         provider=answers.provider,
@@ -263,7 +265,8 @@ def worker_pool(
         clock=clock,
         checks=checks,
         recorded=answers.recorded,
-        strict_workflows=strict,
+        strict_workflows=frozenset({EnvelopeWorkflow.EXECUTION} if mode == "paper" else ()),
+        counted_workflows=frozenset(EnvelopeWorkflow if answers.counts else ()),
     )
     return WorkerPool(
         broker=broker,
@@ -272,12 +275,40 @@ def worker_pool(
         claims=MemoryClaimStore(),
         clock=clock,
         workers=workers,
+        upkeep=_upkeep(ledger, gate, recorder, clock, tenant, oversight) if oversight is not None else None,
+        senders=_senders(oversight) if oversight is not None else None,
     )
 
 
-def budget_ledger(budget_nusd: int, *, max_calls: int | None = None) -> MemoryLedger:
-    """Return a ledger that lets a tenant spend `budget_nusd` and make `max_calls` in all; a pool serves one tenant."""
-    return MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd, calls=max_calls)])
+def _senders(oversight: Oversight) -> Senders:
+    return Senders(oversight.verifier, oversight.principal, oversight.policy)
+
+
+def _gate(
+    mode: Mode, ledger: Ledger, tables: Tables, clock: Clock, tenant: str, oversight: Oversight | None
+) -> Gate:
+    wall = SystemClock()
+    return Gate(
+        ledger=ledger,
+        prices=tables.prices,
+        capabilities=tables.capabilities,
+        clock=clock,
+        mode=mode,
+        wall=wall,
+        tenants=frozenset({tenant}),
+        policy=oversight.policy if oversight is not None else None,
+        traffic=Traffic(oversight.limiter if oversight is not None else None, wall),
+    )
+
+
+def _upkeep(
+    ledger: Ledger, gate: Gate, recorder: Recorder, clock: Clock, tenant: str, oversight: Oversight
+) -> Upkeep:
+    board, statuses = oversight.board, oversight.statuses
+    watched = Watched(ledger, gate, board, statuses, (tenant,), outlives=oversight.outlives)
+    meter = BurnMeter(Windows(oversight.zone))
+    alerts = Alerts(oversight.warn_at)
+    return Upkeep(watched, meter, recorder, clock, SystemClock(), oversight.worker, alerts)
 
 
 def venue(symbols: Iterable[str], bars: Iterable[Bar] = ()) -> Venue:

@@ -14,9 +14,12 @@ class SpendReport:
     total: Spend
 
 
-async def spend_report(records: Records, *by: SpendKey) -> SpendReport:
-    """Return what was used, by the given keys and in the order of their values; without keys only the total."""
-    rows = tuple(await records.spend(*by))
+async def spend_report(records: Records, *by: SpendKey, tenant: str | None = None) -> SpendReport:
+    """Return what was used, by the given keys and in the order of their values; without keys only the total.
+
+    With a `tenant`, what it used alone.
+    """
+    rows = tuple(await records.spend(*by, tenant=tenant))
     total = Spend(
         key=(),
         attempts=sum(row.attempts for row in rows),

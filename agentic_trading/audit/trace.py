@@ -28,6 +28,11 @@ class EventNode:
         return self.event.causation_id
 
     @property
+    def tenant(self) -> str:
+        """Whose event it is."""
+        return self.event.tenant_id
+
+    @property
     def kind(self) -> str:
         """The event's kind."""
         return self.event.kind
@@ -40,7 +45,7 @@ class EventNode:
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
-    """One call of a trace: an envelope and all attempts at it, at least one, by their numbers."""
+    """One call of a trace: an envelope of one tenant and all attempts at it, at least one, by their numbers."""
 
     attempts: tuple[LLMInteraction, ...]
 
@@ -58,6 +63,11 @@ class CallNode:
     def cause(self) -> str:
         """The id of the direct cause as recorded; empty for a beginning."""
         return self.envelope.causation_id
+
+    @property
+    def tenant(self) -> str:
+        """Whose call it is."""
+        return self.envelope.tenant_id
 
     @property
     def kind(self) -> str:
@@ -112,6 +122,11 @@ class TraceTree:
         self._roots = [place for place, parent in enumerate(self._parents) if parent is None]
 
     @property
+    def tenants(self) -> tuple[str, ...]:
+        """Whose records the trace holds, by name; several only where a whole log was asked."""
+        return tuple(sorted({node.tenant for node in self.nodes}))
+
+    @property
     def cost_nusd(self) -> int:
         """What all calls of the trace cost, in nano-dollars."""
         return sum(node.cost_nusd for node in self.nodes if isinstance(node, CallNode))
@@ -157,22 +172,24 @@ class TraceTree:
 
 
 def _nodes_of(records: Iterable[Record]) -> tuple[tuple[TraceNode, ...], dict[str, int]]:
-    """Return a node per event and per envelope, and where the node of each id stands."""
+    """Return a node per event and per tenant's envelope, and where the node of each id stands, the first of its id."""
     steps: list[Event | list[LLMInteraction]] = []
-    calls: dict[str, list[LLMInteraction]] = {}
+    calls: dict[tuple[str, str], tuple[int, list[LLMInteraction]]] = {}
     places: dict[str, int] = {}
     for record in records:
         if isinstance(record, Event):
             places.setdefault(record.id, len(steps))
             steps.append(record)
             continue
-        envelope_id = record.envelope.envelope_id
-        if envelope_id not in calls:
-            calls[envelope_id] = []
-            places.setdefault(envelope_id, len(steps))
-            steps.append(calls[envelope_id])
-        calls[envelope_id].append(record)
-        places.setdefault(record.interaction_id, places[envelope_id])
+        asked = record.envelope
+        key = (asked.tenant_id, asked.envelope_id)
+        if key not in calls:
+            calls[key] = (len(steps), [])
+            places.setdefault(asked.envelope_id, len(steps))
+            steps.append(calls[key][1])
+        place, attempts = calls[key]
+        attempts.append(record)
+        places.setdefault(record.interaction_id, place)
     return tuple(_node(step) for step in steps), places
 
 

@@ -28,13 +28,14 @@ class Why:
         return self.path[0].cause
 
 
-async def why(records: Records, record_id: str) -> Why:
-    """Return the causes of an event, an envelope or an interaction.
+async def why(records: Records, record_id: str, *, tenant: str | None = None) -> Why:
+    """Return the causes of an event, an envelope or an interaction; with a `tenant`, as far as they are its own.
 
-    Raises `UnknownRecordError` if there is none with this id.
+    Raises `UnknownRecordError` if there is none with this id; an id of another tenant is as unknown as any other, and
+    as a cause it is one that is not there.
     """
-    trace_id = (await _find(records, record_id)).trace_id
-    tree = TraceTree(await records.trace(trace_id))
+    trace_id = (await _find(records, record_id, tenant)).trace_id
+    tree = TraceTree(await records.trace(trace_id, tenant=tenant))
     node, parent = tree.node(record_id), tree.parent(record_id)
     beside = () if parent is None else tree.children(parent.id)
     return Why(
@@ -46,11 +47,11 @@ async def why(records: Records, record_id: str) -> Why:
     )
 
 
-async def _find(records: Records, record_id: str) -> Record:
-    record = await records.find(record_id)
+async def _find(records: Records, record_id: str, tenant: str | None) -> Record:
+    record = await records.find(record_id, tenant=tenant)
     if record is not None:
         return record
-    attempts = await records.by_envelope(record_id)
+    attempts = await records.by_envelope(record_id, tenant=tenant)
     if not attempts:
         raise UnknownRecordError(record_id)
     return attempts[0]

@@ -4,7 +4,9 @@ TradingError
 └── BusError
     ├── BusClosedError            the broker or the subscription was closed
     ├── MessageTooLargeError      the broker does not take messages of this size
-    └── UnreadableMessageError    a message is not what its topic carries; its sender must send another
+    ├── UnreadableMessageError    a message is not what its topic carries; its sender must send another
+    ├── SignatureError            it is not proved who sent a message
+    └── SigningKeyError           a key to sign with is none
 """
 
 from typing import Literal
@@ -14,6 +16,8 @@ from agentic_trading.errors import TradingError
 UnreadableReason = Literal[
     "decode", "checksum", "schema_version", "must_understand", "unknown_restriction", "too_large"
 ]
+
+SignatureFault = Literal["missing", "unknown_principal", "wrong"]
 
 
 class BusError(TradingError):
@@ -56,3 +60,29 @@ class UnreadableMessageError(BusError, ValueError):
         self.envelope_id = envelope_id
         self.trace_id = trace_id
         super().__init__(f"{reason}: {detail}")
+
+
+class SignatureError(BusError, ValueError):
+    """It is not proved that `principal` sent a message: its signature is `missing`, or `wrong`, or of someone unknown."""
+
+    def __init__(self, fault: SignatureFault, principal: str) -> None:
+        self.fault = fault
+        self.principal = principal
+        said = {
+            "missing": "it has no signature",
+            "unknown_principal": f"nobody here is called {principal[:128]!r}",
+            "wrong": f"it is not as {principal[:128]!r} signed it",
+        }[fault]
+        super().__init__(
+            f"it is not proved who sent the message: {said}; allowed are messages that are signed as a whole"
+        )
+
+
+class SigningKeyError(BusError, ValueError):
+    """The key at `where` cannot be used, for `problem`; it is not shown."""
+
+    def __init__(self, where: str, problem: str, allowed: str) -> None:
+        self.where = where
+        self.problem = problem
+        self.allowed = allowed
+        super().__init__(f"{where} {problem}; allowed: {allowed}")

@@ -1,5 +1,6 @@
 """Who asks: the client side of the gateway, for any application."""
 
+from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
 from agentic_trading.client.gateway import Gateway, GatewayClient
 from agentic_trading.client.outcome import Attempt, StructuredOutcome, TotalUsage, outcome_of
 from agentic_trading.client.response import (
@@ -12,7 +13,11 @@ from agentic_trading.client.response import (
 
 __all__ = [
     "ANSWER_SCHEMA",
+    "FALLS_BACK_ON",
+    "MENDABLE",
+    "Alternative",
     "Attempt",
+    "FallbackGateway",
     "Gateway",
     "GatewayClient",
     "StructuredOutcome",

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,8 +21,11 @@ from agentic_trading.bus.codec import (
 )
 from agentic_trading.bus.deadletter import DeadLetter
 from agentic_trading.bus.errors import UnreadableMessageError
+from agentic_trading.bus.headers import header
 from agentic_trading.bus.message import Message
+from agentic_trading.bus.signing import PRINCIPAL_HEADER, Signer
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
+from agentic_trading.canonical import sha256_hex
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
@@ -55,10 +58,19 @@ class GatewayClient:
     Use it as an async context manager. Several `ask` may be under way at once. A request that an agent asks again
     for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay can tell
     the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds the wait for a worker; then the answer is a `NoDecision`.
+    `signer` proves to workers who asks, where they want that proved.
     """
 
-    def __init__(self, broker: Broker, *, name: str = "client", reply_timeout_s: float = 900.0) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        name: str = "client",
+        reply_timeout_s: float = 900.0,
+        signer: Signer | None = None,
+    ) -> None:
         self._broker = broker
+        self._signer = signer
         self._group = f"replies-{name}"
         self._reply_timeout_s = reply_timeout_s
         self._waiting: dict[str, list[_Waiter]] = {}
@@ -84,7 +96,7 @@ class GatewayClient:
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Publish an envelope without waiting; returns it as published (its occurrence may have been set)."""
         envelope = self._with_occurrence(envelope)
-        await self._publish(envelope)
+        await self._broker.publish(ENVELOPES[envelope.workflow], self._signed(envelope_message(envelope)))
         return envelope
 
     async def ask(self, envelope: LLMEnvelope) -> Answer:
@@ -110,17 +122,18 @@ class GatewayClient:
 
     async def record(self, event: Event) -> None:
         """Publish an event; a worker keeps it in the log."""
-        await self._broker.publish(EVENTS, event_message(event))
+        await self._broker.publish(EVENTS, self._signed(event_message(event)))
 
     async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> Answer:
         """Publish an envelope and wait for its last attempt; those before it are put into `attempts`, if it is given."""
         envelope = self._with_occurrence(envelope)
         reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(envelope.envelope_hash, reply, attempts)
+        message = self._signed(envelope_message(envelope))
+        waiter = _Waiter(envelope, message, reply, attempts)
         waiters = self._waiting.setdefault(envelope.envelope_id, [])
         waiters.append(waiter)
         try:
-            await self._publish(envelope)
+            await self._broker.publish(ENVELOPES[envelope.workflow], message)
             async with asyncio.timeout(self._reply_timeout_s):
                 return await reply
         except TimeoutError:
@@ -130,8 +143,8 @@ class GatewayClient:
             if not waiters:
                 self._waiting.pop(envelope.envelope_id, None)
 
-    async def _publish(self, envelope: LLMEnvelope) -> None:
-        await self._broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
+    def _signed(self, message: Message) -> Message:
+        return message if self._signer is None else self._signer.sign(message)
 
     def _with_occurrence(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Count a request; an envelope that was published before is the same call, and is published as it was."""
@@ -167,13 +180,13 @@ class GatewayClient:
     def _hear(self, topic: str, message: Message) -> None:
         envelope_id = answered_envelope(message)
         waiters = self._waiting.get(envelope_id)
+        if topic == DEAD_LETTERS.name and not envelope_id:
+            self._hear_of_nobody(message)
         if not waiters:
             return
         try:
             if topic == DEAD_LETTERS.name:
-                letter = read_dead_letter(message)
-                why = f"dead letter: {letter.reason}: {letter.detail}"
-                _resolve(_meant(waiters, letter), _no_answer(envelope_id, why))
+                _bury(waiters, read_dead_letter(message))
             elif is_final(message):
                 answer = read_interaction(message)
                 _resolve(_asked_with(answer, waiters), answer)
@@ -185,18 +198,29 @@ class GatewayClient:
                 return
             _resolve(waiters, _no_answer(envelope_id, f"the answer cannot be read: {e.detail}"))
 
+    def _hear_of_nobody(self, message: Message) -> None:
+        """Look whether a letter without ids is about a message of one's own: one that proves nothing, or the wrong thing."""
+        if not self._waiting:
+            return
+        try:
+            letter = read_dead_letter(message)
+        except UnreadableMessageError:
+            return
+        _bury(self._waiting.get(header(Message("", b"", letter.headers), "ce_id"), ()), letter)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
-    """Who waits for the answer to one envelope; with `attempts`, also for those that come before it."""
+    """Who waits for the answer to one envelope, `sent` as a message; with `attempts`, also for those that come before it."""
 
-    envelope_hash: str
+    envelope: LLMEnvelope
+    sent: Message
     reply: "asyncio.Future[Answer]"
     attempts: list[LLMInteraction] | None
 
 
 def _asked_with(attempt: LLMInteraction, waiters: Iterable[_Waiter]) -> list[_Waiter]:
-    return [waiter for waiter in waiters if waiter.envelope_hash == attempt.envelope.envelope_hash]
+    return [waiter for waiter in waiters if waiter.envelope.envelope_hash == attempt.envelope.envelope_hash]
 
 
 def _gather(waiters: Iterable[_Waiter], attempt: LLMInteraction) -> None:
@@ -205,11 +229,27 @@ def _gather(waiters: Iterable[_Waiter], attempt: LLMInteraction) -> None:
             waiter.attempts.append(attempt)
 
 
-def _meant(waiters: Sequence[_Waiter], letter: DeadLetter) -> Sequence[_Waiter]:
-    """Return whom a dead letter answers: where two envelopes have one id, only who sent the one in the letter."""
-    if letter.reason != "id_conflict":
-        return waiters
-    return [waiter for waiter in waiters if waiter.envelope_hash.encode() in letter.raw]
+def _bury(waiters: Iterable[_Waiter], letter: DeadLetter) -> None:
+    """Tell those whose message is in a dead letter that there is no answer."""
+    why = f"dead letter: {letter.reason}: {letter.detail}"
+    for waiter in waiters:
+        if _is_from(waiter, letter):
+            _resolve([waiter], _no_answer(waiter.envelope.envelope_id, why))
+
+
+def _is_from(waiter: _Waiter, letter: DeadLetter) -> bool:
+    """Whether a letter is about what a waiter has sent: anybody may send another message under the same id.
+
+    Where the proof was wrong, it has to be that very message, head and all; else one of the same principal, and the
+    same envelope where two have one id.
+    """
+    sent = waiter.sent
+    if letter.reason in {"signature", "not_allowed"}:
+        is_same_head = (letter.key, letter.headers) == (sent.key, dict(sent.headers))
+        return is_same_head and letter.raw_sha256 == sha256_hex(sent.value)
+    if letter.headers.get(PRINCIPAL_HEADER) != sent.headers.get(PRINCIPAL_HEADER):
+        return False
+    return letter.reason != "id_conflict" or waiter.envelope.envelope_hash.encode() in letter.raw
 
 
 def _resolve(waiters: Iterable[_Waiter], answer: Answer) -> None:

@@ -30,12 +30,25 @@ def determinism_problem(
     return _retired_problem(capability, today)
 
 
-def level_of(envelope: LLMEnvelope, capability: Capability, *, sampling_applied: bool) -> DeterminismLevel:
+def freezes(envelope: LLMEnvelope) -> bool:
+    """Whether the first accepted answer to `envelope` is frozen until its deadline, and served again.
+
+    It must ask for `recorded` and say at which moment of the market it stands: without `as_of` the same words may mean
+    another question an hour later.
+    """
+    return envelope.determinism is DeterminismLevel.RECORDED and envelope.as_of is not None
+
+
+def level_of(
+    envelope: LLMEnvelope, capability: Capability, *, sampling_applied: bool, accepted: bool
+) -> DeterminismLevel:
     """Return the level that a live answer really has, which may be lower than the one its envelope asks for.
 
-    `greedy` if temperature 0 was really sent, else `pinned`. Never `recorded`: this release freezes no live answer,
-    so another live call for the same request may answer otherwise.
+    `recorded` if the answer is frozen: `accepted`, from the model that was asked, and `freezes(envelope)`. Else `greedy`
+    if temperature 0 was really sent, else `pinned`.
     """
+    if accepted and freezes(envelope):
+        return DeterminismLevel.RECORDED
     if sampling_applied and capability.sampling and envelope.temperature == 0.0:
         return DeterminismLevel.GREEDY
     return DeterminismLevel.PINNED

@@ -3,17 +3,27 @@
 TradingError
 └── LLMError
     ├── UnknownPriceError                a usage that the price book cannot price
+    ├── LimiterUnavailableError          rates cannot be asked for: whether the step was taken is not known
+    ├── PolicyError                      the policy file says something that it cannot
+    ├── ControlError                     what operators ordered cannot be read or changed
+    │   ├── OrderError                   an order that changes nothing, or cannot be given
+    │   ├── ControlsUnreadableError      something else stands where the orders should
+    │   └── ControlsUnavailableError     the board cannot be reached: whether the step was taken is not known
     └── LedgerError                      the ledger was used against its rules
         ├── LimitError                   a limit that limits nothing, or cannot be
         ├── AskError                     an ask that cannot be counted
         │   ├── ReservationConflictError the same attempt was asked for with other facts
         │   └── ClosedWindowError        its moment is too far back: those counters are gone
         ├── UnknownReservationError      no such reservation, or not any more
-        └── ReservationStateError        not a step from the state it is in
+        ├── ReservationStateError        not a step from the state it is in
+        ├── LedgerUnavailableError       it cannot be reached: whether the step was taken is not known
+        │   └── LedgerRolledBackError    it has forgotten steps: nothing may run until it is rebuilt from the log
+        └── LedgerSettingsError          its server is set up so that it may forget what it acknowledged
 """
 
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 from agentic_trading.llm.errors import LLMError
 
@@ -27,6 +37,64 @@ class UnknownPriceError(LLMError, LookupError):
         self.value = value
         self.known = tuple(known)
         super().__init__(f"no price for {field} {value!r} of {model}; known are {', '.join(known)}")
+
+
+class PolicyError(LLMError, ValueError):
+    """The policy at `path` cannot be used: at `where` (table and key; empty: the file itself) stands `found`."""
+
+    def __init__(self, path: Path, where: str, found: str, allowed: str) -> None:
+        self.path = path
+        self.where = where
+        self.found = found
+        self.allowed = allowed
+        place = f"{path}, {where}" if where else str(path)
+        super().__init__(f"{place}: found {found}; allowed: {allowed}")
+
+
+class ControlError(LLMError):
+    """What operators ordered cannot be read or changed."""
+
+
+class OrderError(ControlError, ValueError):
+    """An order about `subject` cannot be carried out, for `reason`; `allowed` says what can."""
+
+    def __init__(self, subject: str, reason: str, allowed: str) -> None:
+        self.subject = subject
+        self.reason = reason
+        self.allowed = allowed
+        super().__init__(f"{subject}: {reason}; allowed: {allowed}")
+
+
+class ControlsUnreadableError(ControlError):
+    """What stands at `where` is not what this version writes there, for `reason`; it was left as it is."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where = where
+        self.reason = reason
+        super().__init__(
+            f"{where} does not hold orders of operators: {reason}; nothing was changed: restore it, or move it away"
+        )
+
+
+class ControlsUnavailableError(ControlError):
+    """The orders at `where` cannot be reached, for `reason`."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where = where
+        self.reason = reason
+        super().__init__(
+            f"the orders of operators at {where} cannot be reached: {reason}; look what is ordered, and try again"
+        )
+
+
+class LimiterUnavailableError(LLMError):
+    """The limiter cannot be asked, for `reason`."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the rate limiter cannot be asked: {reason}; nothing is known of the step, it may be taken again"
+        )
 
 
 class LedgerError(LLMError):
@@ -92,3 +160,38 @@ class ReservationStateError(LedgerError):
         super().__init__(
             f"cannot {step} {reservation_id!r}: it is {state}; allowed from {', '.join(allowed)}"
         )
+
+
+class LedgerUnavailableError(LedgerError):
+    """The ledger cannot be reached, for `reason`."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the ledger cannot be reached: {reason}; nothing is known of the step, try it again"
+        )
+
+
+class LedgerRolledBackError(LedgerUnavailableError):
+    """The ledger of `tenant` has forgotten steps that it had acknowledged: `found` comes before `known`."""
+
+    def __init__(self, tenant: str, known: str, found: str) -> None:
+        self.tenant = tenant
+        self.known = known
+        self.found = found
+        LedgerError.__init__(
+            self,
+            f"the ledger of {tenant!r} has gone back: it had come to {known}, now it is at {found}; nothing may run "
+            "until `agentic-trading budget rebuild` has booked the log again",
+        )
+        self.reason = "it has gone back"
+
+
+class LedgerSettingsError(LedgerError):
+    """The ledger's server is not safe for money: `setting` is `found`; `allowed` says what it must be."""
+
+    def __init__(self, setting: str, found: str, allowed: str) -> None:
+        self.setting = setting
+        self.found = found
+        self.allowed = allowed
+        super().__init__(f"the ledger's server has {setting} = {found!r}; allowed is {allowed}")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from unicodedata import is_normalized, normalize
 
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.capability import Capability
@@ -49,21 +50,34 @@ def bound(
         else input_tokens + capability.overhead_tokens
     )
     worst = book.worst(capability.provider, capability.model, at=at, input_tokens=inward)
-    over, under = worst.multiplier
-    plain = inward * worst.input + request.max_tokens * worst.output
-    return Amount(nusd=-(-plain * over // under), tokens=inward + request.max_tokens)
+    return Amount(worst.cost_nusd(inward, request.max_tokens), inward + request.max_tokens)
 
 
 def input_bound(request: ModelRequest, capability: Capability) -> int:
     """Return how many input tokens the request can have at most.
 
-    A schema that the provider enforces counts twice: it is sent, and told to the model in words of its own.
+    A schema that the provider enforces counts twice: it is sent, as a response format or in the one tool that takes
+    the answer, and told to the model in words of its own. Framing and that tool's name are in the model's overhead;
+    other tools are never sent.
     """
-    size = _utf8_length(request.system) + _utf8_length(request.user)
+    size = _most_bytes(request.system) + _most_bytes(request.user)
     if request.response_schema is not None:
         size += 2 * len(json_of(request.response_schema))
     return -(-size // capability.min_bytes_per_token) + capability.overhead_tokens
 
 
+def _most_bytes(text: str) -> int:
+    """Return the UTF-8 bytes of `text`, as it stands or in NFKC, whichever has more.
+
+    Tokenizers may normalize before they count, as the one does that Anthropic has published; U+FDFA then has 33 bytes
+    instead of 3.
+    """
+    if text.isascii():
+        return len(text)
+    return max(
+        _utf8_length(text), 0 if is_normalized("NFKC", text) else _utf8_length(normalize("NFKC", text))
+    )
+
+
 def _utf8_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -1,35 +1,21 @@
 """The port to the ledger: money, tokens and calls set aside before a call, and booked after it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Protocol
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
-from agentic_trading.governance.errors import AskError, LimitError
+from agentic_trading.governance.errors import AskError
 from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind, Unit
 from agentic_trading.governance.windows import Window
-
-Unit = Literal["nano-USD", "tokens", "calls"]
-
-UNITS: tuple[Unit, Unit, Unit] = ("nano-USD", "tokens", "calls")
-"""The order in which amounts and ceilings list theirs."""
-
-ANY = "*"
-"""As the id of a limit: every one of that kind, each by itself."""
 
 _PAYLOAD_TAG = b"agentic/ask/v1\0"
 
-
-class ScopeKind(StrEnum):
-    """What spending is counted for. All of it is counted within the tenant: two tenants share no counter."""
-
-    CALL = "call"
-    TRACE = "trace"
-    AGENT = "agent"
-    WORKFLOW = "workflow"
-    TENANT = "tenant"
+LEASE_S = 120.0
+"""For how long a dispatched call is taken to be under way, where nothing else is said."""
 
 
 class CallState(StrEnum):
@@ -47,76 +33,21 @@ class CallState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
-    """The most of each unit, or what is left of it; None where there is no ceiling."""
-
-    nusd: int | None = None
-    tokens: int | None = None
-    calls: int | None = None
-
-    @property
-    def units(self) -> tuple[int | None, int | None, int | None]:
-        """In the order of `UNITS`."""
-        return self.nusd, self.tokens, self.calls
-
-    def tighter(self, other: "Ceiling") -> "Ceiling":
-        """Return the lower of both ceilings, unit by unit."""
-        return Ceiling(*map(_lower, self.units, other.units))
-
-    def or_else(self, other: "Ceiling") -> "Ceiling":
-        """Return this ceiling, with what it leaves open taken from `other`."""
-        return Ceiling(*(
-            mine if mine is not None else theirs for mine, theirs in zip(self.units, other.units, strict=True)
-        ))  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A ceiling on what a scope may use within each window: nano-dollars, tokens, calls; at least one of them.
-
-    `id` names the scope; `*` is every one of the kind by itself. A named limit goes before the `*` one of the same
-    kind and window, unit by unit. Raises `LimitError`.
-    """
-
-    scope: ScopeKind
-    id: str
-    window: Window
-    nusd: int | None = None
-    tokens: int | None = None
-    calls: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a limit that names nothing, limits nothing or is below zero."""
-        subject = f"{self.scope} {self.id!r} per {self.window}"
-        given = {"nusd": self.nusd, "tokens": self.tokens, "calls": self.calls}
-        if not self.id:
-            raise LimitError(subject, "has no id; allowed are the id of a scope and '*'")
-        if all(value is None for value in given.values()):
-            raise LimitError(subject, "has no ceiling; allowed are nusd, tokens and calls, one at least")
-        for unit, value in given.items():
-            if value is not None and value < 0:
-                raise LimitError(subject, f"{unit} is {value}; allowed is 0 (nothing may run) and more")
-
-    @property
-    def ceiling(self) -> Ceiling:
-        """What this limit allows."""
-        return Ceiling(self.nusd, self.tokens, self.calls)
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """One attempt that wants to run.
 
-    `key` and `attempt` make it the same ask however often it comes. `at` chooses the windows and nothing else (the
-    market's moment in a backtest, else the present). `limits` are ceilings that the caller puts upon itself, on its
+    `key` and `attempt` make it the same ask of its tenant, however often it comes. `at` chooses the windows and nothing
+    else: the market's moment in a backtest; None is the present, by the ledger's own clock. `limits` are ceilings that the caller puts upon itself, on its
     own scopes. `priority` orders those who wait; higher goes first.
+
+    An ask of nothing (an amount of zeros, and no limits of its own) always fits, whatever is spent, held or waited for.
     """
 
     key: str
     attempt: int
     scope_ids: Mapping[ScopeKind, str]
     amount: Amount
-    at: datetime
+    at: datetime | None = None
     limits: tuple[Limit, ...] = ()
     priority: int = 0
 
@@ -130,9 +61,19 @@ class Ask:
                 raise AskError(self.key, f"limits {limit.scope} {limit.id!r}; allowed are its own scopes")
 
     @property
+    def tenant(self) -> str:
+        """Whose money it is."""
+        return self.scope_ids.get(ScopeKind.TENANT, "")
+
+    @property
     def reservation_id(self) -> str:
         """The id of the reservation that this ask gets."""
-        return f"{self.key}:{self.attempt}"
+        return reservation_id(self.tenant, self.key, self.attempt)
+
+    @property
+    def is_for_nothing(self) -> bool:
+        """Whether it always fits: a charge to come is booked through it where there is no room."""
+        return not (self.limits or any(self.amount.units))
 
     @property
     def payload_hash(self) -> str:
@@ -203,6 +144,50 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """A call whose lease ran out: `released` and refunded, or `in_doubt` and charged in full."""
+
+    reservation_id: str
+    state: CallState
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """A call of the past, to be booked again from the log: `settled` or `in_doubt`, and what it was charged.
+
+    `ask.at` chooses the windows and must be given.
+    """
+
+    ask: Ask
+    state: CallState
+    charged: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a tenant's ledger has come: `sequence` grows with every step within one `generation`.
+
+    A generation begins when the ledger is made and each time it is rebuilt, with the next number and a `mark` of its own.
+    Before the first step it may be generation 0, of no mark.
+    """
+
+    generation: int
+    mark: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Somebody in the line, as of the last look; `since` is when they came."""
+
+    reservation_id: str
+    held: Held
+    priority: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Balance:
     """One counter: what was spent in a window (with what is in doubt), what is held by calls in flight, what is left."""
 
@@ -249,14 +234,19 @@ class Ledger(Protocol):
 
     All scopes, windows and units of an ask are looked at and booked in one step. A charge goes to the windows of its
     reservation, whenever it comes. Asking, settling and releasing twice is harmless.
+
+    Every method raises `LedgerUnavailableError` when the ledger cannot be reached: it is then not known whether the
+    step was taken, and taking it again is harmless. `LedgerRolledBackError`, one of these, says that it has lost or
+    forgotten steps; nothing is reserved any more until `restore`.
     """
 
     async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
         """Set the amount aside, or say why not; never wait.
 
-        The same ask again gives the same reservation; one that was released is made anew. Whoever asks while others
-        of no lower priority wait for the same counter is `Held` behind them. Raises `ReservationConflictError` for
-        the same key and attempt with other facts, `ClosedWindowError` for a moment too long ago.
+        The same ask again gives the same reservation; one that was released is made anew, with other facts if they are
+        others now. Whoever asks while others of no lower priority wait for the same counter is `Held` behind them, but
+        for an ask of nothing: that is always a `Reservation`. Raises `ReservationConflictError` for the same key and
+        attempt with other facts while that is not released, `ClosedWindowError` for a moment too long ago.
         """
         ...
 
@@ -267,9 +257,10 @@ class Ledger(Protocol):
         """
         ...
 
-    async def dispatch(self, reservation_id: str) -> None:
+    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; from here on the call may have been billed.
 
+        After `lease_s` seconds without a settlement it counts as in doubt.
         Goes once: a second one raises `ReservationStateError`, so that two workers cannot both send.
         """
         ...
@@ -293,23 +284,66 @@ class Ledger(Protocol):
         """Charge a dispatched call in full, as its answer is not known. A later `settle` corrects it."""
         ...
 
-    async def snapshot(self) -> Sequence[Balance]:
-        """Return every counter as it is now."""
+    async def sweep(self) -> Sequence[Expired]:
+        """End the calls whose lease has run out, of every tenant that this ledger was asked for and has calls of.
+
+        Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`.
+        """
+        ...
+
+    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        """Count against these limits from the next ask on, in place of those before; an older version changes nothing.
+
+        A limit below what is spent lets nothing more run; what is in flight goes on. Who waits is looked at again.
+        """
+        ...
+
+    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+        """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
+
+        Calls that are reserved or dispatched now and that no booking names stay so, and what they hold stays held. A
+        ledger that was found to have gone back has none: what it takes for calls in flight may be over.
+        """
+        ...
+
+    async def position(self, tenant: str) -> Position:
+        """Return how far the tenant's ledger has come."""
+        ...
+
+    async def expect(self, tenant: str, position: Position) -> None:
+        """Take note of how far the ledger had come once; it must never be found before that again."""
+        ...
+
+    async def snapshot(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
+        """Return every counter of a tenant as it is now; each is exact by itself, others may go on between two of them.
+
+        With `limited`, only those that can run out and are not over: of agents, workflows and the tenant, with a
+        ceiling, in the newest windows that something of the tenant was reserved in. That takes no longer where there
+        are very many calls and traces.
+        """
+        ...
+
+    async def line(self, tenant: str) -> Sequence[Waiting]:
+        """Return who of a tenant waits for headroom, in the order in which they will be served."""
         ...
 
     def statistics(self) -> LedgerStatistics:
-        """Return the counts since the start."""
+        """Return the counts of this process since the start."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what was opened; harmless twice."""
         ...
 
 
-def reservation_id(key: str, attempt: int) -> str:
-    """Return the id of an attempt's reservation: its idempotency key and its number."""
-    return f"{key}:{attempt}"
+def reservation_id(tenant: str, key: str, attempt: int) -> str:
+    """Return the id of an attempt's reservation: what one tenant calls its own, another may too."""
+    return f"{tenant.replace('%', '%25').replace(':', '%3A')}:{key}:{attempt}"
 
 
-def _lower(one: int | None, other: int | None) -> int | None:
-    given = [value for value in (one, other) if value is not None]
-    return min(given, default=None)
+def tenant_of(reservation_id: str) -> str:
+    """Return whose a reservation is."""
+    return reservation_id.partition(":")[0].replace("%3A", ":").replace("%25", "%")
 
 
 def _rest(ceiling: int | None, spent: int, held: int) -> int | None:

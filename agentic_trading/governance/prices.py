@@ -1,11 +1,13 @@
 """The price book: what a usage costs, in whole nano-dollars."""
 
 from bisect import bisect_right, insort
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from functools import cached_property
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -22,6 +24,9 @@ PACKAGED_PRICES = Path(str(files("agentic_trading.llm") / "prices.json"))
 
 Ratio = tuple[PositiveInt, PositiveInt]
 """A multiplier as numerator and denominator: 11/10 is exact, 1.1 is not."""
+
+SHORT_DIGITS = 12
+"""How many digits of a book's hash people are shown."""
 
 _PLAIN: Ratio = (1, 1)
 _PLAIN_WORDS = frozenset({"default", "standard"})
@@ -56,6 +61,11 @@ class WorstPrice:
     output: int
     multiplier: Ratio
 
+    def cost_nusd(self, input_tokens: int, output_tokens: int) -> int:
+        """Return the most that so many tokens can cost, in nano-dollars, rounded up once."""
+        over, under = self.multiplier
+        return -(-(input_tokens * self.input + output_tokens * self.output) * over // under)
+
 
 class ModelPrice(Rates, frozen=True, extra="forbid"):
     """The price of one model since `valid_from` (UTC day). Each multiplier table lists every word that has a price."""
@@ -89,7 +99,8 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
         reachable: list[tuple[Rates, ...]] = [
             (self, *self.tiers[:reached]) for reached in range(len(self.tiers) + 1)
         ]
-        multiplier = _product(_dearest(self.inference_geo), _dearest(self.service_tier))
+        unasked = {word: ratio for word, ratio in self.speed.items() if word in _PLAIN_WORDS}
+        multiplier = _product(*map(_dearest, (self.inference_geo, self.service_tier, unasked)))
         return tuple(
             WorstPrice(
                 input=max(rates.dearest_input for rates in tiers),
@@ -115,7 +126,10 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
 
 
 class PriceBook:
-    """Prices of one file, or of several; a model that a later one names is priced by that one alone."""
+    """Prices of one file, or of several; a model that a later one names is priced by that one alone.
+
+    It gives its prices in the order of the files, those of one model from its first day to its last.
+    """
 
     def __init__(self, *tables: Table[ModelPrice]) -> None:
         self.name = "+".join(map(_name, tables))
@@ -136,8 +150,16 @@ class PriceBook:
 
     @property
     def id(self) -> str:
-        """The name and the start of the hash: what a result keeps, so that its cost can be computed again."""
-        return f"{self.name}@{self.sha256[:12]}"
+        """The name and the whole hash: what a result keeps, so that its cost can be computed again."""
+        return f"{self.name}@{self.sha256}"
+
+    def is_named(self, book_id: str) -> bool:
+        """Whether `book_id` means this book: by its whole hash, or by the first twelve digits as in older logs."""
+        name, _, digits = book_id.rpartition("@")
+        return name == self.name and len(digits) >= SHORT_DIGITS and self.sha256.startswith(digits)
+
+    def __iter__(self) -> Iterator[ModelPrice]:
+        return chain.from_iterable(self._prices.values())
 
     def price(self, provider: LLMProvider, model: str, *, at: datetime) -> ModelPrice:
         """Return the price of `model` on the UTC day of `at`; its first price holds for every day before as well.
@@ -181,12 +203,18 @@ class PriceBook:
         return -(-plain * over // under)
 
     def worst(self, provider: LLMProvider, model: str, *, at: datetime, input_tokens: int) -> WorstPrice:
-        """Return the dearest price of a request with at most `input_tokens`, at standard speed.
+        """Return the dearest price of a request with at most `input_tokens`, at the plain speed.
 
         Where it is run and in which service tier is the provider's choice, so the dearest of both counts; no request
-        asks for another speed.
+        asks for another speed. One that is reported all the same is charged, above what was set aside if need be.
         """
         return self.price(provider, model, at=at).worst(input_tokens)
+
+
+def short_id(book_id: str) -> str:
+    """Return the id of a book as people read it: of its hash the first twelve digits."""
+    name, at, digits = book_id.rpartition("@")
+    return f"{name}{at}{digits[:SHORT_DIGITS]}" if at else book_id
 
 
 def _product(*ratios: Ratio) -> Ratio:

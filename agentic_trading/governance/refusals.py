@@ -4,8 +4,11 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from agentic_trading.governance.determinism import SIMULATED, Mode
+from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.ledger import Refusal
+from agentic_trading.governance.spelling import amount_text
 from agentic_trading.governance.windows import Window
+from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.failure import FailureKind, FailureReason
 
 CLOCK_SKEW = timedelta(seconds=60)
@@ -45,8 +48,17 @@ def exhausted(refusal: Refusal) -> FailureReason:
     window = "" if refusal.window is Window.NONE else f" this {refusal.window}"
     return FailureReason(
         category=FailureKind.BUDGET_EXHAUSTED,
-        description=f"{refusal.scope} {refusal.id} has {refusal.left} {refusal.unit} left{window}, the call may need "
-        f"{refusal.asked}; raise the limit or ask for less",
+        description=f"{refusal.scope} {refusal.id} has {amount_text(refusal.left, refusal.unit)} left{window}, "
+        f"the call may need {amount_text(refusal.asked, refusal.unit)}; raise the limit or ask for less",
         technical_details=f"scope={refusal.scope} id={refusal.id} window={refusal.window} unit={refusal.unit} "
         f"asked={refusal.asked} left={refusal.left}",
+    )
+
+
+def unavailable(e: LedgerUnavailableError, workflow: EnvelopeWorkflow) -> FailureReason:
+    """Return that a call may not run, as nobody knows what is left to spend."""
+    return FailureReason(
+        category=FailureKind.LEDGER_UNAVAILABLE,
+        description=f"{workflow} may not run without the ledger: {e}",
+        recoverable=True,
     )

@@ -203,7 +203,7 @@ class EnvelopeBuilder:
         if not str(self._fields.get("instructions", "")).strip():
             raise EnvelopeValidationError(["instructions are missing; say what the model shall do"])
         try:
-            envelope = LLMEnvelope(**self._collected())
+            envelope = LLMEnvelope.model_validate(self._collected())
         except ValidationError as e:
             raise EnvelopeValidationError([_problem(error) for error in e.errors()]) from e
         except CanonicalError as e:

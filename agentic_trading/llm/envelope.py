@@ -1,19 +1,18 @@
 """The mandatory contract of every LLM call: what goes in."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, Literal, Self
 
-import orjson
 from pydantic import BaseModel, Field
 from typing_extensions import override
 
-from agentic_trading.canonical import Fragment, canonical_bytes, sha256_hex, utc_text
+from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes, sha256_hex, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
+from agentic_trading.llm.once import once
 from agentic_trading.llm.plain import JsonData, JsonObject, json_of
 from agentic_trading.llm.rebuilt import Rebuilt
 from agentic_trading.llm.spelling import Count, Moment
@@ -133,46 +132,40 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
     @override
     def model_post_init(self, _context: Any, /) -> None:
         """Fill what follows from the other fields: idempotency key and both hashes."""
-        if not self.envelope_hash:
+        fields = self.__dict__
+        if not fields["idempotency_key"]:
+            fields["idempotency_key"] = fields["envelope_id"]
+        if not fields["envelope_hash"]:
             self.model_fields_set.discard("envelope_hash")
-        if not self.idempotency_key:
-            self.__dict__["idempotency_key"] = self.envelope_id
-        if not self.request_hash:
-            self.__dict__["request_hash"] = self.compute_request_hash()
-        if not self.envelope_hash:
-            self.__dict__["envelope_hash"] = self.compute_envelope_hash()
+        if not fields["request_hash"]:
+            fields["request_hash"] = self.compute_request_hash()
+        if not fields["envelope_hash"]:
+            fields["envelope_hash"] = self.compute_envelope_hash()
 
     @property
     def _is_read(self) -> bool:
         """Whether the checksum is another writer's, over the fields that it gave."""
         return "envelope_hash" in self.model_fields_set
 
-    @cached_property
+    @once
     def context_json(self) -> bytes:
         """The context in canonical JSON, spelled once for hash, prompt and wire."""
         return json_of(self.context)
 
-    @cached_property
+    @once
     def evidence_json(self) -> list[bytes]:
         """The content of each evidence item in canonical JSON."""
         return [json_of(item.content) for item in self.retrieved_evidence]
 
-    @cached_property
-    def evidence_ends(self) -> list[tuple[bytes, bytes]]:
-        """Of each evidence item in canonical JSON: up to its content, and from its source on.
-
-        What stands between them differs: nothing in the request's hash, the id and a time on the wire, the place in
-        the prompt.
-        """
+    @once
+    def evidence_told(self) -> Sequence[Mapping[str, Any]]:
+        """What the request says of each evidence item: when it was available, its content as it was spelled, its source."""
         return [
-            (
-                b'{"available_at":%b,"content":%b' % (_quoted(item.available_at), content),
-                b"," + _sorted({"source": item.source})[1:],
-            )
+            {"available_at": _moment(item.available_at), "content": Fragment(content), "source": item.source}
             for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
         ]
 
-    @cached_property
+    @once
     def output_schema_json(self) -> bytes:
         """The expected output schema in canonical JSON."""
         return json_of(self.expected_output_schema)
@@ -183,12 +176,12 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
         Not in it: ids, times other than `as_of` and `available_at`, tenant, agent, subject, step, occurrence,
         retry policy, cost ceilings.
         """
-        policy = self.output_policy.given_wire if self._is_read else self.output_policy.wire
+        policy, budget = self.output_policy, self.budget
         request = {
             "prompt_frame": PROMPT_FRAME,
             "instructions": self.instructions,
             "context": Fragment(self.context_json),
-            "evidence": [Fragment(head + tail) for head, tail in self.evidence_ends],
+            "evidence": self.evidence_told,
             "tools": self.tools_allowed,
             "schema": Fragment(self.output_schema_json),
             "response_format": self.response_format,
@@ -196,19 +189,19 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
             "model": self.model,
             "temperature": _number(self.temperature),
             "effort": self.effort,
-            "thinking_budget": self.budget.thinking_budget,
-            "max_output_tokens": self.budget.max_output_tokens,
-            "output_policy": Fragment(policy),
+            "thinking_budget": budget.thinking_budget,
+            "max_output_tokens": budget.max_output_tokens,
+            "output_policy": Fragment(policy.given_wire if self._is_read else policy.wire),
             "prompt_version": self.prompt_version,
-            "as_of": _moment(self.as_of),
+            "as_of": self.as_of,
         }
-        return "rk1:" + sha256_hex(_REQUEST_TAG, _sorted(request))
+        return "rk1:" + sha256_hex(_REQUEST_TAG, assembled_bytes(request))
 
     def compute_envelope_hash(self) -> str:
         """Return the first 16 hex digits of SHA-256 over every field but this one: a checksum, not a signature."""
         return sha256_hex(_ENVELOPE_TAG, self._sealed_json)[:16]
 
-    @cached_property
+    @once
     def _sealed_json(self) -> bytes:
         is_read = self._is_read
         values = self.__dict__
@@ -216,8 +209,8 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
         fields["context"] = Fragment(self.context_json)
         fields["expected_output_schema"] = Fragment(self.output_schema_json)
         fields["retrieved_evidence"] = [
-            Fragment(_given_json(item) if is_read else _evidence_json(item, head, tail))
-            for item, (head, tail) in zip(self.retrieved_evidence, self.evidence_ends, strict=True)
+            _evidence(item, told, is_read=is_read)
+            for item, told in zip(self.retrieved_evidence, self.evidence_told, strict=True)
         ]
         for name in _PARTS:
             fields[name] = Fragment(fields[name].given_wire if is_read else fields[name].wire)
@@ -226,9 +219,9 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
             fields = {name: value for name, value in fields.items() if name in self.model_fields_set}
         if self.model_extra:
             return canonical_bytes({**fields, **self.model_extra})
-        return _sorted(fields)
+        return assembled_bytes(fields)
 
-    @cached_property
+    @once
     def wire(self) -> bytes:
         """The envelope on the wire and in the log: canonical JSON, its checksum as the last member."""
         return b'%b,"envelope_hash":"%b"}' % (self._sealed_json[:-1], self.envelope_hash.encode())
@@ -264,46 +257,17 @@ _WIRE_FIELDS = frozenset(LLMEnvelope.model_fields) - {"envelope_hash"}
 _PARTS = ("budget", "safety_constraints", "output_policy", "retry_policy")
 
 
-def _sorted(fields: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(
-            fields, default=_wire_scalar, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
-        )
-    except TypeError:
-        return canonical_bytes(fields)  # which says where it cannot be spelled
-
-
-def _wire_scalar(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return utc_text(value)
-    raise TypeError(type(value).__name__)
+def _number(value: float) -> float | int:
+    return int(value) if value.is_integer() else value
 
 
 def _moment(value: datetime | None) -> str | None:
     return None if value is None else utc_text(value)
 
 
-def _number(value: float) -> float | int:
-    return int(value) if value.is_integer() else value
-
-
-def _quoted(moment: datetime | None) -> bytes:
-    return b"null" if moment is None else b'"%b"' % utc_text(moment).encode()
-
-
-def _evidence_json(item: EvidenceItem, head: bytes, tail: bytes) -> bytes:
-    if item.model_extra:
-        return _evidence_of(item, EvidenceItem.model_fields)
-    between = _sorted({"evidence_id": item.evidence_id, "retrieved_at": item.retrieved_at})
-    return b"%b,%b%b" % (head, between[1:-1], tail)
-
-
-def _given_json(item: EvidenceItem) -> bytes:
-    """Spell the fields that another writer gave, without the defaults of those that it did not know."""
-    return _evidence_of(item, item.model_fields_set)
-
-
-def _evidence_of(item: EvidenceItem, names: Iterable[str]) -> bytes:
-    fields = {name: getattr(item, name) for name in names}
-    fields["content"] = Fragment(json_of(item.content))
-    return canonical_bytes(fields | (item.model_extra or {}))
+def _evidence(item: EvidenceItem, told: Mapping[str, Any], *, is_read: bool) -> Any:
+    """Return what stands for an item; of another writer's, without the defaults of fields that it did not know."""
+    fields = {**told, "evidence_id": item.evidence_id, "retrieved_at": item.retrieved_at}
+    if is_read:
+        fields = {name: value for name, value in fields.items() if name in item.model_fields_set}
+    return Fragment(canonical_bytes({**fields, **item.model_extra})) if item.model_extra else fields

@@ -1,7 +1,6 @@
 """One attempt on record: the envelope and its result."""
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import orjson
@@ -11,6 +10,7 @@ from agentic_trading.canonical import exact_value, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.once import once
 from agentic_trading.llm.rebuilt import Rebuilt
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.spelling import Moment
@@ -42,7 +42,7 @@ class LLMInteraction(Rebuilt, frozen=True, extra="allow"):
         """The decision chain that this belongs to."""
         return self.envelope.trace_id
 
-    @cached_property
+    @once
     def wire(self) -> bytes:
         """The interaction as it stands on the wire and in the log; envelope bytes are put in unchanged."""
         extra = b""

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
-from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm.failure import RETRYABLE, FailureKind
+from agentic_trading.llm.once import once
 from agentic_trading.llm.rebuilt import Rebuilt
 from agentic_trading.llm.spelling import LARGEST_COUNT, Count, PositiveCount
 
@@ -40,7 +40,7 @@ def nusd_from_usd(usd: float | Decimal) -> int:
 class PolicyPart(Rebuilt, frozen=True):
     """A part of an envelope, spelled once in its life: presets are shared by all envelopes."""
 
-    @cached_property
+    @once
     def wire(self) -> bytes:
         """All fields in canonical JSON."""
         return canonical_bytes(self.model_dump(mode="json"))

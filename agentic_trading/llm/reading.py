@@ -4,7 +4,9 @@ from enum import StrEnum
 from typing import Literal
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
+from agentic_trading.llm.once import once
 from agentic_trading.llm.spelling import Legible, Text
 
 
@@ -48,7 +50,7 @@ class Fix(BaseModel, frozen=True, extra="allow"):
     after: Text = ""
 
 
-class AttemptTrace(BaseModel, frozen=True, extra="allow"):
+class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(once,)):
     """How one answer was read. `verdict` is the stage at which reading ended; `DONE` means accepted."""
 
     parser: str
@@ -62,3 +64,8 @@ class AttemptTrace(BaseModel, frozen=True, extra="allow"):
     semantic_check: str = ""
     logprob_mean: float | None = None
     logprob_min: float | None = None
+
+    @once
+    def wire(self) -> bytes:
+        """The trace as it stands in a result's; that of a clean answer is shared by many."""
+        return to_json(self)

@@ -6,8 +6,10 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel
 from typing_extensions import override
 
+from agentic_trading.llm.once import once
 
-class Rebuilt(BaseModel, frozen=True):
+
+class Rebuilt(BaseModel, frozen=True, ignored_types=(once,)):
     """A frozen model that is copied by building it again: validated, and with nothing cached carried over."""
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {}

@@ -1,19 +1,22 @@
 """The outcome of one attempt: what came out, what it cost, how it was read."""
 
 from collections.abc import Mapping
+from datetime import UTC, date
 from decimal import Decimal
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic_core import to_json
 
-from agentic_trading.canonical import exact_bytes, sha256_hex
+from agentic_trading.canonical import Fragment, exact_bytes, sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
 from agentic_trading.llm.errors import LLMBudgetExhaustedError, LLMCallError, LLMResponseValidationError
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.limits import NANO, nusd_from_usd
+from agentic_trading.llm.once import once
 from agentic_trading.llm.reading import AttemptTrace
 from agentic_trading.llm.rebuilt import Rebuilt
 from agentic_trading.llm.spelling import AnswerText, Count, Moment, PositiveCount, Text
@@ -90,8 +93,9 @@ class LLMResult(Rebuilt, frozen=True, extra="allow"):
     """What one attempt gave. Numbers in `parsed_output` are int and Decimal, digit for digit as the model wrote them.
 
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone).
-    `reserved_nusd` was set aside beforehand. `in_doubt` marks a call that may have been billed unseen and is
-    charged in full. `actionable` is False for anything that must not become a decision, a guessed answer among them.
+    `price_book` names the book and `priced_on` the UTC day whose prices counted; `reserved_nusd` and
+    `reserved_tokens` were set aside beforehand. `in_doubt` marks a call that may have been billed unseen and is charged in full. `actionable` is False
+    for anything that must not become a decision, a guessed answer among them.
 
     No log can spell a lone surrogate (half of a character that UTF-16 cuts in two). In `raw_output` it is kept as
     U+0000: raw control characters are never valid JSON, so a replay that reads the text again refuses it again. In
@@ -125,7 +129,9 @@ class LLMResult(Rebuilt, frozen=True, extra="allow"):
     cost_nusd: Count = 0
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     reserved_nusd: Count = 0
+    reserved_tokens: Count = 0
     price_book: Text = ""
+    priced_on: date | None = None
     provider: LLMProvider = LLMProvider.ANTHROPIC
     model: Text = ""
     model_requested: Text = ""
@@ -187,11 +193,24 @@ class LLMResult(Rebuilt, frozen=True, extra="allow"):
             case _:
                 raise LLMCallError(self.failure)
 
-    @cached_property
+    @once
     def wire(self) -> bytes:
         """The result as it stands in the log: `parsed_output` with every number as it was written."""
-        head = _HEAD.dump_json(self, exclude={"parsed_output"})
-        return b'%b,"parsed_output":%b}' % (head[:-1], exact_bytes(self.parsed_output))
+        return b'%b,"parsed_output":%b}' % (self._head()[:-1], exact_bytes(self.parsed_output))
+
+    def _head(self) -> bytes:
+        """Spell all but `parsed_output` as pydantic does; its own serializer is needed for what orjson spells otherwise."""
+        moments = self.timestamp, self.dispatched_at, self.finished_at
+        if self.model_extra or any(moment is not None and moment.tzinfo is not UTC for moment in moments):
+            return _HEAD.dump_json(self, exclude={"parsed_output"})
+        fields = {**self.__dict__}  # in the order of the model, which is that of the log
+        del fields["parsed_output"]
+        fields["reading"] = None if self.reading is None else Fragment(self.reading.wire)
+        return orjson.dumps(fields, default=_spelled_by_pydantic, option=orjson.OPT_UTC_Z)
 
 
 _HEAD = TypeAdapter(LLMResult)
+
+
+def _spelled_by_pydantic(value: Any) -> Fragment:
+    return Fragment(to_json(value))

@@ -15,14 +15,17 @@ from agentic_trading.llm.envelope import (
 from agentic_trading.llm.errors import EnvelopeValidationError, LookAheadError
 from agentic_trading.llm.presets import PRESETS
 
+_KEPT = "_rules_are_kept"  # beside what a model computes once: a copy is built, and checked, anew
 _EVIDENCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def check_envelope(envelope: LLMEnvelope) -> None:
-    """Refuse an envelope that must not be sent.
+    """Refuse an envelope that must not be sent; one that has passed is not looked at again, as it is frozen.
 
     Raises `EnvelopeValidationError` with all problems, `LookAheadError` if it holds something younger than `as_of`.
     """
+    if _KEPT in envelope.__dict__:
+        return
     problems = [
         *_text_problems(envelope),
         *_answer_problems(envelope),
@@ -32,6 +35,7 @@ def check_envelope(envelope: LLMEnvelope) -> None:
     if problems:
         raise EnvelopeValidationError(problems)
     check_look_ahead(envelope)
+    envelope.__dict__[_KEPT] = True
 
 
 def check_look_ahead(envelope: LLMEnvelope) -> None:

@@ -1,6 +1,6 @@
 """Dated tables in JSON files: rows that are checked one by one when they are read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from agentic_trading.canonical import sha256_hex
+from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.llm.errors import LLMError
 
 Row = TypeVar("Row", bound=BaseModel)
@@ -39,7 +39,8 @@ class Table(Generic[Row]):
 def read_table(path: Path, row_type: type[Row]) -> Table[Row]:
     """Read the table at `path`: a JSON object whose `rows` are objects.
 
-    Raises `TableError` for a file that cannot be read, JSON that is none, and the first row that does not fit.
+    If it names a `sha256`, that must be the hash of its rows. Raises `TableError` for a file that cannot be read, JSON
+    that is none, the first row that does not fit, and rows that are not those of the hash.
     """
     try:
         raw = path.read_bytes()
@@ -50,10 +51,22 @@ def read_table(path: Path, row_type: type[Row]) -> Table[Row]:
         raise TableError(path, 0, "", f"is not JSON ({e}); allowed is an object with rows") from e
     if not isinstance(table, dict) or not isinstance(table.get("rows"), list):
         raise TableError(path, 0, "rows", "is not there or no list; allowed is a list of objects")
-    rows = tuple(
-        _row(path, number, fields, row_type) for number, fields in enumerate(table.pop("rows"), start=1)
-    )
+    spelled = table.pop("rows")
+    rows = tuple(_row(path, number, fields, row_type) for number, fields in enumerate(spelled, start=1))
+    if "sha256" in table:
+        _check_hash(path, table["sha256"], sha256_of_rows(spelled))
     return Table(path, rows, table, sha256_hex(raw))
+
+
+def sha256_of_rows(rows: Sequence[object]) -> str:
+    """Return the hash that a table of these rows may name: SHA-256 over their canonical JSON."""
+    return sha256_hex(canonical_bytes(rows))
+
+
+def _check_hash(path: Path, named: object, computed: str) -> None:
+    if named != computed:
+        reason = f"is {named!r}, but the hash of the rows is {computed!r}; allowed is that one, or none"
+        raise TableError(path, 0, "sha256", reason)
 
 
 def _row(path: Path, number: int, fields: object, row_type: type[Row]) -> Row:

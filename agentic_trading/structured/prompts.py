@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from agentic_trading.canonical import Fragment, assembled_bytes
 from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, Transport
@@ -116,11 +117,9 @@ def data_block(envelope: LLMEnvelope) -> str:
 
     It is one line, so that nothing in it can close the fence. Evidence is named by its place: E1, E2, …
     """
-    evidence = b",".join(
-        b'%b,"id":"E%d"%b' % (head, place, tail)
-        for place, (head, tail) in enumerate(envelope.evidence_ends, start=1)
-    )
-    return _fenced((b'{"context":%b,"evidence":[%b]}' % (envelope.context_json, evidence)).decode())
+    evidence = [{**told, "id": f"E{place}"} for place, told in enumerate(envelope.evidence_told, start=1)]
+    data = {"context": Fragment(envelope.context_json), "evidence": evidence}
+    return _fenced(assembled_bytes(data).decode())
 
 
 def _fenced(block: str) -> str:

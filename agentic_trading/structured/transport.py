@@ -1,6 +1,7 @@
 """How the form of an answer is asked for: the best way that model and schema allow."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import LLMEnvelope, ResponseFormat
@@ -18,19 +19,38 @@ class Choice:
     passed_over: tuple[str, ...] = ()
 
 
+_TEXT = Choice("text")
+
+
 def choice_for(envelope: LLMEnvelope, capability: Capability) -> Choice:
     """Return the first that model and schema allow of: native schema, strict tool, JSON mode, told in words."""
     if envelope.response_format is ResponseFormat.TEXT:
-        return Choice("text")
-    problem = strict_problem(
+        return _TEXT
+    return _choice(
         envelope.output_schema_json,
+        native_schema=capability.native_schema,
+        strict_tool=capability.strict_tool,
+        json_mode=capability.json_mode,
         most_optional=capability.most_optional,
         most_unions=capability.most_unions,
     )
+
+
+@lru_cache(maxsize=256)
+def _choice(
+    schema_json: bytes,
+    *,
+    native_schema: bool,
+    strict_tool: bool,
+    json_mode: bool,
+    most_optional: int | None,
+    most_unions: int | None,
+) -> Choice:
+    problem = strict_problem(schema_json, most_optional=most_optional, most_unions=most_unions)
     ways: list[tuple[Transport, str | None]] = [
-        ("native_schema", problem if capability.native_schema else _NOT_OFFERED),
-        ("strict_tool", problem if capability.strict_tool else _NOT_OFFERED),
-        ("json_mode", None if capability.json_mode else _NOT_OFFERED),
+        ("native_schema", problem if native_schema else _NOT_OFFERED),
+        ("strict_tool", problem if strict_tool else _NOT_OFFERED),
+        ("json_mode", None if json_mode else _NOT_OFFERED),
     ]
     passed_over: list[str] = []
     for transport, reason in ways:

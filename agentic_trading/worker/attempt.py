@@ -1,10 +1,11 @@
 """What one attempt gave, put together as an `LLMResult`; plain functions, no waiting."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime
 
+from agentic_trading.governance.admission import Admission, Charge
 from agentic_trading.governance.determinism import level_of, level_served_again
-from agentic_trading.governance.gate import Admission, Charge
+from agentic_trading.governance.scopes import agent_of
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
@@ -42,6 +43,10 @@ def dispatched(request: ModelRequest, admission: Admission, *, now: datetime) ->
             "provider": envelope.provider,
             "model": envelope.model,
             "reserved_nusd": admission.amount.nusd,
+            "reserved_tokens": admission.amount.tokens,
+            "idempotency_key": envelope.idempotency_key,
+            "agent": agent_of(envelope),
+            "workflow": str(envelope.workflow),
         },
     )
 
@@ -72,7 +77,9 @@ def answered(
         **vars(response.usage) | (response.usage.model_extra or {}),
         cost_nusd=charge.cost_nusd,
         reserved_nusd=admission.amount.nusd,
+        reserved_tokens=admission.amount.tokens,
         price_book=admission.price_book,
+        priced_on=priced_on(admission),
         provider=request.envelope.provider,
         model=response.model,
         model_requested=request.envelope.model,
@@ -88,6 +95,7 @@ def answered(
             request.envelope,
             admission.capability,
             sampling_applied=sampling,
+            accepted=accepted and not _is_of_another(request, response, admission.capability),
         ),
         sampling_applied=sampling,
         dispatched_at=timing.dispatched_at,
@@ -117,7 +125,9 @@ def failed(
         latency_ms=timing.latency_ms if timing else 0.0,
         cost_nusd=charge.cost_nusd if charge else 0,
         reserved_nusd=admission.amount.nusd if admission else 0,
+        reserved_tokens=admission.amount.tokens if admission else 0,
         price_book=admission.price_book if admission else "",
+        priced_on=priced_on(admission) if admission else None,
         provider=envelope.provider,
         model_requested=envelope.model,
         attempt_number=attempt,
@@ -154,6 +164,7 @@ def served_again(
         "cost_nusd": 0,
         "cost_usd": 0.0,
         "reserved_nusd": 0,
+        "reserved_tokens": 0,
         "served_from": "recorded",
         "next_step": next_step,
         "determinism_level": level_served_again(envelope),
@@ -186,14 +197,34 @@ def served_again(
     return LLMResult.model_validate(fields)
 
 
+def priced_on(admission: Admission) -> date:
+    """Return the day whose prices count, as a provider's days begin: in UTC."""
+    return admission.priced_at.astimezone(UTC).date()
+
+
+def response_of(recorded: LLMResult) -> ModelResponse:
+    """Return the answer of a recorded result as it came, to be read again."""
+    return ModelResponse(
+        text=recorded.raw_output,
+        stop_reason=recorded.stop_reason,
+        usage=recorded.usage,
+        model=recorded.model,
+        provider_request_id=recorded.provider_request_id,
+        provider_response_id=recorded.provider_response_id,
+    )
+
+
 def is_of_wrong_model(request: ModelRequest, response: ModelResponse, capability: Capability) -> bool:
     """Whether another model served than was asked for, where that must not be: orders, and what must repeat itself."""
     envelope = request.envelope
-    if response.model == envelope.model or response.model in capability.served_as:
-        return False
-    return (
+    must_not_be = (
         envelope.workflow is EnvelopeWorkflow.EXECUTION or envelope.safety_constraints.require_deterministic
     )
+    return must_not_be and _is_of_another(request, response, capability)
+
+
+def _is_of_another(request: ModelRequest, response: ModelResponse, capability: Capability) -> bool:
+    return response.model != request.envelope.model and response.model not in capability.served_as
 
 
 def not_used(result: LLMResult) -> LLMResult:

@@ -8,10 +8,13 @@ from agentic_trading.bus.deadletter import DeadLetter
 from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.headers import header
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import DEAD_LETTERS
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS
 from agentic_trading.clock import Clock
 
 log = structlog.get_logger()
+
+_NOT_TRUSTED = ("signature", "not_allowed")
+"""Reasons for which nothing that a message says of itself is taken over: it may name somebody else's call."""
 
 
 class Burial:
@@ -24,13 +27,19 @@ class Burial:
     async def bury(
         self, delivery: Delivery, reason: str, detail: str, *, envelope_id: str = "", trace_id: str = ""
     ) -> None:
-        """Publish why `delivery` was given up; ids that are not given are taken from its headers."""
+        """Publish why `delivery` was given up; ids that are not given are taken from its headers.
+
+        A message that nobody has proved, or that its sender may not send, answers no call: its letter has no ids. An
+        event answers none either.
+        """
+        is_trusted = reason not in _NOT_TRUSTED
+        is_call = is_trusted and delivery.topic != EVENTS.name
         letter = DeadLetter.of(
             delivery,
             reason=reason,
             detail=detail,
-            envelope_id=envelope_id or header(delivery.message, "ce_id"),
-            trace_id=trace_id or header(delivery.message, "ce_correlationid"),
+            envelope_id=(envelope_id or header(delivery.message, "ce_id")) if is_call else "",
+            trace_id=(trace_id or header(delivery.message, "ce_correlationid")) if is_trusted else "",
             time=self._clock.now(),
         )
         log.warning(

@@ -1,7 +1,8 @@
 """Workers that take envelopes from the bus, each delivery within a boundary of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, assert_never
@@ -10,7 +11,7 @@ import structlog
 
 from agentic_trading.bus.broker import Broker, Subscription
 from agentic_trading.bus.codec import read_envelope, read_event
-from agentic_trading.bus.errors import UnreadableMessageError
+from agentic_trading.bus.errors import SignatureError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import ENVELOPES, EVENTS
 from agentic_trading.clock import Clock
@@ -21,7 +22,10 @@ from agentic_trading.worker.claim import Claim, ClaimStore, Finished
 from agentic_trading.worker.errors import AttemptTakenError, UndeliverableError
 from agentic_trading.worker.record import Recorder
 from agentic_trading.worker.runner import CallRunner
+from agentic_trading.worker.senders import Senders
+from agentic_trading.worker.slots import Slot, Slots
 from agentic_trading.worker.telling import told
+from agentic_trading.worker.upkeep import Upkeep
 
 log = structlog.get_logger()
 
@@ -32,6 +36,9 @@ LANES = (
     EnvelopeWorkflow.GENERAL,
 )
 """The order in which lanes are served: an execution envelope never waits behind an analysis."""
+
+PARKED_A_WORKER = 8
+"""How many calls may wait for headroom, for each that is under way."""
 
 EVENTS_GROUP = "workers-events"
 
@@ -49,7 +56,7 @@ class PoolStatistics:
 
 
 class WorkerPool:
-    """Run envelopes with `workers` of them at once, until stopped.
+    """Run envelopes with `workers` of them at once, until stopped; who is parked for headroom is not counted.
 
     One delivery is one boundary: whatever it raises, its neighbours go on. A delivery that raises comes again, and
     after `max_deliveries` becomes a dead letter. An envelope that was run already is not run again: the last attempt
@@ -68,6 +75,8 @@ class WorkerPool:
         workers: int = 8,
         max_deliveries: int = 3,
         name: str = "worker",
+        upkeep: Upkeep | None = None,
+        senders: Senders | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}; allowed is 1 and more")
@@ -76,8 +85,11 @@ class WorkerPool:
         self._recorder = recorder
         self._claims = claims
         self._workers = workers
+        self._slots = Slots(workers)
         self._max_deliveries = max_deliveries
         self._name = name
+        self._upkeep = upkeep
+        self._senders = senders or Senders()
         self._burial = Burial(broker, clock)
         self._idle: set[asyncio.Timeout] = set()
         self._stopping = False
@@ -96,24 +108,50 @@ class WorkerPool:
         self._stopping = True
         self._runner.stop()
         for waiting in self._idle:
-            waiting.reschedule(0)
+            if not waiting.expired():
+                waiting.reschedule(0)
 
     async def run(self) -> None:
         """Serve all lanes and keep all events until `stop`; raises `StoreError` if the log gave up."""
         envelopes = await self._broker.subscribe([ENVELOPES[lane] for lane in LANES], "workers")
         events = await self._broker.subscribe([EVENTS], EVENTS_GROUP)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._keep_events(events), name=f"{self._name}-events")
-                for number in range(self._workers):
-                    group.create_task(
-                        self._work(envelopes, f"{self._name}-{number}"), name=f"{self._name}-{number}"
-                    )
+            async with self._kept_up():
+                await self._serve_all(envelopes, events)
         finally:
             await envelopes.aclose()
             await events.aclose()
         if self._fatal is not None:
             raise self._fatal
+
+    async def _serve_all(self, envelopes: Subscription, events: Subscription) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_events(events), name=f"{self._name}-events")
+            for number in range(self._workers * (1 + PARKED_A_WORKER)):
+                owner = f"{self._name}-{number}"
+                group.create_task(self._work(envelopes, owner), name=owner)
+
+    @asynccontextmanager
+    async def _kept_up(self) -> AsyncGenerator[None]:
+        """Have upkeep run beside the block: what operators have ordered is known before the first delivery."""
+        if self._upkeep is None:
+            yield
+            return
+        await self._tended(self._upkeep.look())
+        async with asyncio.TaskGroup() as group:
+            upkeep = group.create_task(self._tended(self._upkeep.run()), name=f"{self._name}-upkeep")
+            try:
+                yield
+            finally:
+                upkeep.cancel()
+        if self._fatal is None:
+            await self._tended(self._upkeep.end())
+
+    async def _tended(self, work: Awaitable[object]) -> None:
+        try:
+            await work
+        except StoreError as e:
+            self._give_up(e)
 
     async def _take(self, subscription: Subscription) -> Delivery | None:
         """Return the next delivery, or None once the pool is stopping."""
@@ -132,8 +170,12 @@ class WorkerPool:
             self._idle.discard(waiting)
 
     async def _work(self, envelopes: Subscription, owner: str) -> None:
-        while (delivery := await self._take(envelopes)) is not None:
-            await self._within_boundary(delivery, envelopes, partial(self._serve, owner=owner))
+        while not self._stopping:
+            async with self._slots.taken() as slot:
+                delivery = await self._slots.unless_called_away(self._take(envelopes))
+                if delivery is not None:
+                    serve = partial(self._serve, owner=owner, slot=slot)
+                    await self._within_boundary(delivery, envelopes, serve)
 
     async def _keep_events(self, events: Subscription) -> None:
         while (delivery := await self._take(events)) is not None:
@@ -161,9 +203,11 @@ class WorkerPool:
         else:
             await subscription.give_back(delivery)
 
-    async def _serve(self, delivery: Delivery, *, owner: str) -> bool:
+    async def _serve(self, delivery: Delivery, *, owner: str, slot: Slot) -> bool:
         """Run an envelope, or tell again what came of it; returns False if it is to come again."""
+        principal = self._senders.of(delivery)
         envelope = read_envelope(delivery)
+        self._senders.check_tenant(principal, envelope.tenant_id)
         key = f"{envelope.tenant_id}\x1f{envelope.envelope_id}"
         claim = await self._claimed(key, owner, envelope)
         match claim:
@@ -172,7 +216,7 @@ class WorkerPool:
             case Finished():
                 await self._tell_again(envelope)
             case Claim():
-                await self._run(envelope, claim)
+                await self._run(envelope, claim, principal, slot)
                 self._counts["finished"] += 1
             case _:
                 assert_never(claim)
@@ -194,9 +238,9 @@ class WorkerPool:
             if self._stopping:
                 return None
 
-    async def _run(self, envelope: LLMEnvelope, claim: Claim) -> None:
+    async def _run(self, envelope: LLMEnvelope, claim: Claim, principal: str, slot: Slot) -> None:
         try:
-            await self._runner.run(envelope)
+            await self._runner.run(envelope, principal=principal, parked=slot.given_back)
         except AttemptTakenError:
             await self._claims.finish(claim)
             await self._tell_again(envelope)
@@ -215,7 +259,10 @@ class WorkerPool:
             raise _undeliverable("taken_elsewhere", detail, envelope)
 
     async def _keep_event(self, delivery: Delivery) -> bool:
-        await self._recorder.keep_event(read_event(delivery.message))
+        principal = self._senders.of(delivery)
+        event = read_event(delivery.message)
+        self._senders.check_event(principal, event)
+        await self._recorder.keep_event(event)
         self._counts["events"] += 1
         return True
 
@@ -224,6 +271,8 @@ class WorkerPool:
         match e:
             case UnreadableMessageError() | UndeliverableError():
                 return await self._buried(delivery, e.reason, e.detail, e.envelope_id, e.trace_id)
+            case SignatureError():
+                return await self._buried(delivery, "signature", str(e))
             case RecordError():
                 return await self._buried(delivery, "unrecordable", str(e))
             case _:

@@ -1,16 +1,20 @@
 """The attempts of one envelope: ask, admit, answer, settle, read, record, decide."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, assert_never
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.errors import ReservationStateError
-from agentic_trading.governance.gate import Admission, Charge, Gate, Parked, Refused, Taken
+from agentic_trading.governance.admission import Admission, Charge, Parked, Refused, Taken
+from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledger import CallState
+from agentic_trading.governance.refusals import unavailable
 from agentic_trading.governance.retry import Failed
-from agentic_trading.llm.capability import Capabilities, Capability
+from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import ProviderError, UnknownModelError
 from agentic_trading.llm.failure import FailureKind, FailureReason
@@ -18,9 +22,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import schema_problem
-from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.parser import OutputParser, select
-from agentic_trading.structured.prompts import request_over
+from agentic_trading.structured.parser import select
 from agentic_trading.worker.attempt import (
     Timing,
     answered,
@@ -29,11 +31,14 @@ from agentic_trading.worker.attempt import (
     failed,
     is_of_wrong_model,
     not_used,
-    served_again,
 )
-from agentic_trading.worker.checks import Checks, check_of
+from agentic_trading.worker.call import Call, Parking
+from agentic_trading.worker.checks import Checks
+from agentic_trading.worker.counting import InputCount
 from agentic_trading.worker.errors import AttemptTakenError
 from agentic_trading.worker.finishing import to_the_end
+from agentic_trading.worker.frozen import FrozenAnswers, FrozenCall
+from agentic_trading.worker.pauses import Pauses
 from agentic_trading.worker.record import Recorder
 from agentic_trading.worker.refused import RefusedSchemas
 from agentic_trading.worker.telling import told
@@ -47,17 +52,16 @@ from agentic_trading.worker.turn import (
     next_turn,
 )
 
-READ_AT_ONCE_CHARS = 8 * 1024
-"""Answers up to this length are read on the loop, which takes about a millisecond if they are broken; longer ones in a thread."""
-
-SHOWN_AT_ONCE_CHARS = 64 * 1024
-"""The same of a question: objects of an answer may have to be looked for in it."""
-
 MOST_TOKENS = 10**9
 """No call uses more: a report of more is none, and what it would cost passes what a log can count."""
 
 _NO_TIME_LEFT: Final = FailureReason(
     category=FailureKind.EXPIRED, description="the deadline was reached before the request could be sent"
+)
+_LEASE_OVER: Final = FailureReason(
+    category=FailureKind.LEDGER_UNAVAILABLE,
+    description="what was set aside was given back before the request could be sent: its lease was over",
+    recoverable=True,
 )
 _STOPPED: Final = FailureReason(
     category=FailureKind.SHUTDOWN,
@@ -78,7 +82,9 @@ class RecordedAnswers(Protocol):
 class Parts:
     """What a runner needs, named once: the gate, who answers, where it is kept, what is checked.
 
-    `strict_workflows` have a dispatched record on disk before each call.
+    `strict_workflows` have a dispatched record on disk before each call. Of `counted_workflows` the provider is asked for
+    its own count of the input before money is set aside; of others, and where it gives none, bytes bound the tokens.
+    `frozen` holds the answers of level `recorded`; without it the runner begins with none.
     """
 
     gate: Gate
@@ -89,21 +95,8 @@ class Parts:
     checks: Checks
     recorded: RecordedAnswers | None = None
     strict_workflows: frozenset[EnvelopeWorkflow] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One envelope under way: the model that answers it, and the one parser that asks and reads."""
-
-    envelope: LLMEnvelope
-    capability: Capability
-    parser: OutputParser
-
-    def first_request(self, refused_schemas: RefusedSchemas) -> ModelRequest:
-        """Return the request to begin with: a schema that was refused before is told in words at once."""
-        if refused_schemas.holds(self.envelope):
-            return request_over("prompted", self.envelope, self.capability, attempt=1, answer=1)
-        return self.parser.request(self.envelope, self.capability, attempt=1, answer=1)
+    counted_workflows: frozenset[EnvelopeWorkflow] = frozenset()
+    frozen: FrozenAnswers | None = None
 
 
 class CallRunner:
@@ -112,39 +105,50 @@ class CallRunner:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._clock = parts.clock
-        self._stopping = False
-        self._pauses: set[asyncio.Timeout] = set()
+        self._pauses = Pauses(parts.clock)
         self._refused_schemas = RefusedSchemas()
+        self._frozen = parts.frozen or FrozenAnswers(parts.clock)
 
     def stop(self) -> None:
         """Wait for no retry any more: a call that would have to wait ends with `shutdown`. Harmless twice."""
-        self._stopping = True
-        for pause in self._pauses:
-            pause.reschedule(0)
+        self._pauses.stop()
 
-    async def run(self, envelope: LLMEnvelope) -> LLMInteraction:
-        """Return the last attempt at `envelope`; a failed call is a result, not an exception.
+    async def run(
+        self, envelope: LLMEnvelope, *, principal: str = "", parked: Parking = nullcontext
+    ) -> LLMInteraction:
+        """Return the last attempt at `envelope`, sent by `principal`; a failed call is a result, not an exception.
+
+        `parked` is entered for as long as the call waits for headroom, so that others may go on meanwhile.
 
         Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, keep and tell.
         Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not told to anybody.
         """
-        call = self._prepare(envelope)
+        async with self._frozen.turn(envelope) as frozen:
+            call = self._prepare(envelope, principal, parked, frozen)
+            return await self._run(envelope, call, frozen)
+
+    async def _run(
+        self, envelope: LLMEnvelope, call: Call | FailureReason, frozen: FrozenCall | None
+    ) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
         turn = Turn(call.first_request(self._refused_schemas))
         while True:
-            if not await self._waited(turn.wait_s):
+            if not await self._pauses.passed(turn.wait_s):
                 stopped = self._unsent(envelope, turn.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
-            attempted = await self._attempt(call, turn.request)
+            attempted = await self._attempt(call, turn.request, is_retry=turn.step == "retry")
             self._refused_schemas.learn(turn.request, attempted)
             following = next_turn(turn, attempted, call.capability, now=self._clock.now())
-            interaction = await self._keep(envelope, attempted, following.step if following else "final")
+            step = following.step if following else "final"
+            interaction = await self._keep(envelope, attempted, step, frozen)
             if following is None:
                 return interaction
             turn = following
 
-    def _prepare(self, envelope: LLMEnvelope) -> Call | FailureReason:
+    def _prepare(
+        self, envelope: LLMEnvelope, principal: str, parked: Parking, frozen: FrozenCall | None
+    ) -> Call | FailureReason:
         """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
         problem = schema_problem(
             envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
@@ -155,29 +159,19 @@ class CallRunner:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
-        return Call(envelope, capability, select(capability, envelope))
+        is_counted = envelope.workflow in self._parts.counted_workflows
+        count = InputCount(self._parts.provider) if is_counted else None
+        parser = select(capability, envelope)
+        return Call(envelope, capability, parser, self._parts.checks, count, frozen, principal, parked)
 
-    async def _waited(self, seconds: float) -> bool:
-        """Wait; returns False if there is no time for that, because the runner is stopping."""
-        if seconds <= 0 or self._stopping:
-            return seconds <= 0
-        pause = asyncio.timeout(None)
-        try:
-            async with pause:
-                self._pauses.add(pause)
-                await self._clock.sleep(seconds)
-        except TimeoutError:
-            return False
-        finally:
-            self._pauses.discard(pause)
-        return True
-
-    async def _keep(self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep) -> LLMInteraction:
+    async def _keep(
+        self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, frozen: FrozenCall | None = None
+    ) -> LLMInteraction:
         result = attempted.to_result(step)
         if step == "final" and not result.success and may_degrade(envelope, attempted):
             result = degraded(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
-        keep = partial(self._parts.recorder.keep, interaction, final=step == "final")
+        keep = partial(self._kept, interaction, frozen, final=step == "final")
         try:
             await keep()
         except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
@@ -185,12 +179,16 @@ class CallRunner:
             raise
         return interaction
 
-    async def _attempt(self, call: Call, request: ModelRequest) -> Attempted:
-        if self._parts.recorded is not None:
-            recorded = await self._parts.recorded.find(request.envelope, request.attempt)
-            if recorded is not None:
-                return await self._replay(call, request, recorded)
-        admitted = await self._admit(request)
+    async def _kept(self, interaction: LLMInteraction, frozen: FrozenCall | None, *, final: bool) -> None:
+        await self._parts.recorder.keep(interaction, final=final)
+        if frozen is not None:
+            frozen.hear(interaction.result)
+
+    async def _attempt(self, call: Call, request: ModelRequest, *, is_retry: bool) -> Attempted:
+        recorded = await self._recorded(call, request)
+        if recorded is not None:
+            return await call.replay(request, recorded)
+        admitted = await self._admit(call, request, is_retry=is_retry)
         match admitted:
             case Refused():
                 return self._unsent(request.envelope, request.attempt, admitted.reason)
@@ -201,28 +199,51 @@ class CallRunner:
             case _:
                 assert_never(admitted)
 
-    async def _admit(self, request: ModelRequest) -> Admission | Refused | Taken:
+    async def _recorded(self, call: Call, request: ModelRequest) -> LLMResult | None:
+        is_foreign = self._parts.gate.stranger(request.envelope, call.principal) is not None
+        if self._parts.recorded is not None and not is_foreign:
+            recorded = await self._parts.recorded.find(request.envelope, request.attempt)
+            if recorded is not None:
+                return recorded
+        if call.frozen is None or self._parts.gate.problem(request.envelope, call.principal) is not None:
+            return None
+        return call.frozen.find(request.attempt)
+
+    async def _admit(
+        self, call: Call, request: ModelRequest, *, is_retry: bool
+    ) -> Admission | Refused | Taken:
         """Pass the gate; wait for headroom that calls in flight hold, until they give it back or the deadline passes."""
+        tokens = None
+        if call.count is not None and self._parts.gate.problem(request.envelope, call.principal) is None:
+            tokens = await call.count.of(request, _patience_s(request.envelope, self._clock.now()))
         while True:
-            admitted = await self._parts.gate.admit(request)
+            admitted = await self._parts.gate.admit(
+                request, principal=call.principal, is_retry=is_retry, input_tokens=tokens
+            )
             if not isinstance(admitted, Parked):
                 return admitted
-            await self._parts.gate.headroom(admitted)
+            async with call.parked():
+                has_waited = await self._pauses.over(self._parts.gate.headroom(admitted))
+            if not has_waited:
+                return Refused(_STOPPED)
 
     async def _send(self, call: Call, request: ModelRequest, admission: Admission) -> Attempted:
         patience_s = await self._dispatched(request, admission)
-        if patience_s <= 0:
-            return self._unsent(request.envelope, request.attempt, _NO_TIME_LEFT)
+        if isinstance(patience_s, FailureReason):
+            return self._unsent(request.envelope, request.attempt, patience_s)
         timing = partial(self._timing, self._clock.now(), self._clock.monotonic())
         response: ModelResponse | None = None
+        limit = asyncio.timeout(patience_s)
         try:
-            async with asyncio.timeout(patience_s):
-                response = _metered(await self._parts.provider.complete(request))
+            async with limit:
+                _refuse_halted(self._parts.gate.halts.problem(request.envelope))
+                with self._parts.gate.halts.reached(request.envelope, limit):
+                    response = _metered(await self._parts.provider.complete(request))
             charge = await self._settle(admission, response)
         except ProviderError as e:
             failure = e
         except TimeoutError:
-            failure = ProviderError(FailureKind.TIMEOUT, f"no answer within {patience_s:g} s", sent=True)
+            failure = _given_up(self._parts.gate.halts.problem(request.envelope), patience_s)
         except asyncio.CancelledError:
             await to_the_end(self._cancelled(call, request, admission, response, timing()))
             raise
@@ -232,21 +253,27 @@ class CallRunner:
             return await self._answered(call, request, response, admission, charge, timing())
         return await to_the_end(self._unanswered(request, admission, failure, timing()))
 
-    async def _dispatched(self, request: ModelRequest, admission: Admission) -> float:
-        """Note that the request is about to be sent; returns how many seconds an answer may take.
+    async def _dispatched(self, request: ModelRequest, admission: Admission) -> float | FailureReason:
+        """Note that the request is about to be sent; returns how many seconds an answer may take, or why it is not sent.
 
-        With no time left nothing is sent, and nothing held. Raises `AttemptTakenError` if another run was faster.
+        What is not sent holds nothing. Raises `AttemptTakenError` if another run was faster.
         """
         gate = self._parts.gate
         try:
             await self._note_dispatch(request, admission)
-            patience_s = self._patience_s(request)
+            patience_s = _patience_s(request.envelope, self._clock.now())
             if patience_s <= 0:
                 await gate.release(admission)
-            else:
-                await gate.dispatch(admission)
+                return _NO_TIME_LEFT
+            await gate.dispatch(admission, patience_s=patience_s)
         except ReservationStateError as e:
+            await gate.step_aside(admission)
+            if e.state == CallState.RELEASED:
+                return _LEASE_OVER
             raise AttemptTakenError(request.envelope.envelope_id, request.attempt, e.state) from e
+        except LedgerUnavailableError as e:
+            await to_the_end(gate.release(admission))
+            return unavailable(e, request.envelope.workflow)
         except BaseException:
             await to_the_end(gate.release(admission))
             raise
@@ -264,7 +291,7 @@ class CallRunner:
         charge: Charge,
         timing: Timing,
     ) -> Attempted:
-        outcome = await self._read(call, request, response)
+        outcome = await call.read(request, response)
         to_result = partial(answered, request, response, outcome, admission, charge, timing)
         if is_of_wrong_model(request, response, call.capability):
             return Closed(lambda step: not_used(to_result(step)))
@@ -274,7 +301,9 @@ class CallRunner:
         self, request: ModelRequest, admission: Admission, e: ProviderError, timing: Timing
     ) -> Unanswered:
         gate = self._parts.gate
-        charge = await (gate.in_doubt(admission) if e.sent else gate.settle_unsent(admission))
+        failed_call = Failed(kind=e.kind, sent=e.sent, retry_after_s=e.retry_after_s)
+        settle = gate.in_doubt if e.sent else gate.settle_unsent
+        charge = await settle(admission, failed_call)
         reason = FailureReason(category=e.kind, description=e.message, recoverable=not e.sent)
         to_result = partial(
             failed,
@@ -288,7 +317,7 @@ class CallRunner:
             in_doubt=e.sent,
             provider_request_id=e.provider_request_id,
         )
-        return Unanswered(to_result, Failed(kind=e.kind, sent=e.sent, retry_after_s=e.retry_after_s))
+        return Unanswered(to_result, failed_call)
 
     def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> Closed:
         return Closed(partial(failed, envelope, attempt, reason, now=self._clock.now()))
@@ -309,7 +338,7 @@ class CallRunner:
         else:
             charge = await self._settle(admission, response)
             attempted = await self._answered(call, request, response, admission, charge, timing)
-        await self._keep(request.envelope, attempted, "final")
+        await self._keep(request.envelope, attempted, "final", call.frozen)
 
     async def _note_dispatch(self, request: ModelRequest, admission: Admission) -> None:
         envelope = request.envelope
@@ -318,43 +347,29 @@ class CallRunner:
         event = dispatched(request, admission, now=self._clock.now())
         await self._parts.recorder.keep_event(event)
 
-    async def _read(self, call: Call, request: ModelRequest, response: ModelResponse) -> Accepted | Rejected:
-        """Read an answer; one that takes long is read beside the loop, and a cancellation waits for that."""
-        read = partial(call.parser.read, response, request, check=check_of(call.envelope, self._parts.checks))
-        if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
-            return read()
-        return await to_the_end(asyncio.to_thread(read))
-
-    async def _replay(self, call: Call, request: ModelRequest, recorded: LLMResult) -> Attempted:
-        """Serve a recorded attempt: an answer is read again, a failure is the same failure, and so is what follows."""
-        is_not_used = recorded.failure is not None and recorded.failure.category is FailureKind.WRONG_MODEL
-        if recorded.reading is not None and not is_not_used:
-            response = ModelResponse(
-                text=recorded.raw_output,
-                stop_reason=recorded.stop_reason,
-                usage=recorded.usage,
-                model=recorded.model,
-                provider_request_id=recorded.provider_request_id,
-                provider_response_id=recorded.provider_response_id,
-            )
-            as_asked_then = replace(request, transport=recorded.reading.transport)
-            outcome = await self._read(call, as_asked_then, response)
-            read_again = partial(served_again, recorded, call.envelope, outcome)
-            return Read(read_again, outcome, recorded.next_step)
-        to_result = partial(served_again, recorded, call.envelope, None)
-        if recorded.dispatched_at is None or recorded.failure is None or is_not_used:
-            return Closed(to_result)
-        failed_again = Failed(kind=recorded.failure.category, sent=recorded.in_doubt, retry_after_s=None)
-        return Unanswered(to_result, failed_again, recorded.next_step)
-
-    def _patience_s(self, request: ModelRequest) -> float:
-        patience = request.envelope.retry_policy.attempt_timeout_s
-        if request.envelope.deadline is None:
-            return patience
-        return min(patience, max(0.0, (request.envelope.deadline - self._clock.now()).total_seconds()))
-
     def _timing(self, dispatched_at: datetime, started: float) -> Timing:
         return Timing(dispatched_at, self._clock.now(), (self._clock.monotonic() - started) * 1000)
+
+
+def _refuse_halted(halted: FailureReason | None) -> None:
+    """Raise `ProviderError`, unsent, for what was halted since it was admitted."""
+    if halted is not None:
+        raise ProviderError(FailureKind.HALTED, halted.description, sent=False)
+
+
+def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:
+    """Return how many seconds an answer may take."""
+    patience = envelope.retry_policy.attempt_timeout_s
+    if envelope.deadline is None:
+        return patience
+    return min(patience, max(0.0, (envelope.deadline - now).total_seconds()))
+
+
+def _given_up(halted: FailureReason | None, patience_s: float) -> ProviderError:
+    """Return why a call was given up: it was halted, or nobody waits for it any longer."""
+    if halted is not None:
+        return ProviderError(FailureKind.HALTED, halted.description, sent=True)
+    return ProviderError(FailureKind.TIMEOUT, f"no answer within {patience_s:g} s", sent=True)
 
 
 def _metered(response: ModelResponse) -> ModelResponse:

@@ -16,10 +16,13 @@ ROOT = Path(__file__).parents[2]
 PEERS = Path(__file__).parent
 INSTALL_S = 180
 """How long the installation of a peer may take."""
-_LEAN = {
+LEAN = {
     "LANGSMITH_TRACING": "false",
     "LANGCHAIN_TRACING_V2": "false",
     "BAML_LOG": "off",
+    "DO_NOT_TRACK": "true",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
     "RUST_BACKTRACE": "0",
     "PYTHONHASHSEED": "0",
 }
@@ -44,7 +47,7 @@ class Program:
         self._process = subprocess.Popen(  # noqa: S603 - a program of this repository
             self._command,
             cwd=ROOT,
-            env={**os.environ, **_LEAN},
+            env={**os.environ, **LEAN},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._told,

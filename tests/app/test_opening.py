@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.folder import BarFiles, SessionFolder
 from agentic_trading.app.opening import left_by, recorded_attempts
 from agentic_trading.app.play import Played, Watch, play
@@ -136,7 +136,7 @@ async def part(store: InteractionStore, budget_nusd: int, bars: int, recorded: w
         store=store,
         most_bars=None,
         answers=wire.Answers(provider, *PRICED, recorded),
-        ledger=wire.budget_ledger(budget_nusd),
+        ledger=wire_budgets.budget_ledger(budget_nusd),
     )
     await play(set_up, played, stopping_at(bars, played))
 

@@ -107,3 +107,19 @@ def test_an_address_that_is_none_is_named_and_not_shown(monkeypatch: pytest.Monk
     assert caught.value.problems == (
         "ANTHROPIC_BASE_URL holds what it must not; allowed: an address that begins with http:// or https://",
     )
+
+
+def test_days_begin_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().zone == "UTC"
+
+    monkeypatch.setenv("AGENTIC_ZONE", "America/New_York")
+
+    assert load_settings().zone == "America/New_York"
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "../etc/passwd", "Europe"])
+def test_a_time_zone_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    monkeypatch.setenv("AGENTIC_ZONE", zone)
+
+    with pytest.raises(SettingsError, match=r"AGENTIC_ZONE is .*; allowed: the name of a time zone"):
+        load_settings()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.clock import MarketClock, SimClock
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
@@ -99,8 +99,8 @@ async def test_faults_in_a_session_hit_calls_by_its_seed() -> None:
 
 
 async def test_what_costs_nothing_needs_no_budget_and_what_does_gets_none_of_nothing() -> None:
-    free = await evening(ledger=wire.budget_ledger(0))
-    priced = await evening(Priced(), model=PRICED, ledger=wire.budget_ledger(0))
+    free = await evening(ledger=wire_budgets.budget_ledger(0))
+    priced = await evening(Priced(), model=PRICED, ledger=wire_budgets.budget_ledger(0))
 
     assert free.played.tally.no_decisions == {}
     assert free.played.tally.decisions["analysis"].total() > 0

@@ -40,6 +40,19 @@ async def test_the_total_is_the_same_by_any_keys(records: Records) -> None:
     assert by_none.total == by_agent.total
 
 
+async def test_a_tenant_sees_what_it_spent_itself() -> None:
+    store = MemoryInteractionStore()
+    for tenant, cost in [("mine", 10), ("theirs", 100), ("mine", 1)]:
+        await store.store(interaction(tenant_id=tenant, agent_id="a", cost_nusd=cost))
+
+    by_agent = await spend_report(store.records, "agent", tenant="mine")
+    by_none = await spend_report(store.records, tenant="mine")
+
+    assert [(row.key, row.attempts, row.cost_nusd) for row in by_agent.rows] == [(("a",), 2, 11)]
+    assert by_none.total == by_agent.total
+    assert (await spend_report(store.records)).total.cost_nusd == 111
+
+
 async def test_an_empty_log_has_spent_nothing() -> None:
     report = await spend_report(MemoryInteractionStore().records, "agent")
 

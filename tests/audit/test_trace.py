@@ -133,6 +133,21 @@ def test_the_same_id_twice_hides_nothing() -> None:
     assert [(row.depth, row.node.kind) for row in tree.rows()] == [(0, "first"), (1, "step"), (0, "second")]
 
 
+def test_calls_of_two_tenants_with_one_envelope_id_are_two_calls() -> None:
+    mine, theirs = (envelope(envelope_id="same", tenant_id=name, trace_id="t") for name in ("mine", "theirs"))
+    first, second = interaction(envelope=mine), interaction(envelope=theirs, attempt_number=2)
+
+    tree = TraceTree([first, second, step("child", "same"), step("other", second.interaction_id)])
+
+    assert [(row.depth, row.node.id, row.node.tenant) for row in tree.rows()] == [
+        (0, "same", "mine"),
+        (1, "child", "default"),
+        (0, "same", "theirs"),
+        (1, "other", "default"),
+    ]
+    assert tree.tenants == ("default", "mine", "theirs")
+
+
 def test_an_unknown_id_is_named() -> None:
     with pytest.raises(UnknownRecordError, match="'nothing'") as unknown:
         TraceTree([step("bar")]).path_to("nothing")

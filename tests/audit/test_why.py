@@ -72,6 +72,28 @@ async def test_a_path_that_breaks_off_names_the_missing_cause(records: Records) 
     assert (await why(records, "stray")).missing_cause == "gone"
 
 
+async def test_what_belongs_to_another_tenant_is_neither_told_nor_hinted_at() -> None:
+    store = MemoryInteractionStore()
+    for name, tenant, cause in [
+        ("bar", "theirs", ""),
+        ("order", "mine", "bar"),
+        ("fill", "mine", "order"),
+        ("spy", "theirs", "order"),
+        ("echo", "theirs", "fill"),
+    ]:
+        await store.record(event(id=name, tenant_id=tenant, causation_id=cause, trace_id="t"))
+
+    answer = await why(store.records, "fill", tenant="mine")
+
+    assert [node.id for node in answer.path] == ["order", "fill"]
+    assert (answer.siblings, answer.effects, answer.missing_cause) == ((), (), "bar")
+    for theirs in ("bar", "spy", "echo"):
+        with pytest.raises(UnknownRecordError) as unknown:
+            await why(store.records, theirs, tenant="mine")
+        assert str(unknown.value) == str(UnknownRecordError(theirs))
+    assert len((await why(store.records, "fill")).path) == 3
+
+
 async def test_an_unknown_id_is_named_with_what_is_allowed(records: Records) -> None:
     with pytest.raises(UnknownRecordError, match="ids of events, envelopes and interactions") as unknown:
         await why(records, "nothing")

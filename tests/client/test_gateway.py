@@ -11,8 +11,9 @@ import pytest
 import structlog
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.codec import interaction_message
-from agentic_trading.bus.message import Message
+from agentic_trading.bus.codec import dead_letter_message, interaction_message
+from agentic_trading.bus.deadletter import DeadLetter
+from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import DEAD_LETTERS, INTERACTIONS, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import FailureKind, LLMInteraction, NoDecision, Stage
@@ -153,6 +154,24 @@ async def test_an_answer_that_cannot_be_read_is_no_decision_and_disturbs_no_othe
     assert answer.reason.category is FailureKind.UNDELIVERABLE
     assert "cannot be read" in answer.reason.description
     assert isinstance(second.result(), LLMInteraction)
+
+
+@pytest.mark.parametrize("raw", [b"no letter at all", None], ids=["unreadable", "of nobody"])
+async def test_a_letter_that_names_no_call_answers_none(raw: bytes | None) -> None:
+    envelope = asking().build()
+    buried = Delivery("llm.envelopes.analysis", 7, Message("k", b"junk", {"ce_id": envelope.envelope_id}), 1)
+    letter = DeadLetter.of(buried, reason="signature", detail="missing", time=START)
+    message = dead_letter_message(letter)
+    broker = MemoryBroker()
+
+    async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
+        await broker.publish(DEAD_LETTERS, message)  # while nobody waits
+        asked = group.create_task(client.ask(envelope))
+        await asyncio.sleep(0)
+        await broker.publish(DEAD_LETTERS, Message("k", raw or message.value, message.headers))
+        await broker.publish(INTERACTIONS, interaction_message(interaction(envelope=envelope), final=True))
+
+    assert isinstance(asked.result(), LLMInteraction)
 
 
 async def test_a_structured_outcome_holds_the_object_and_every_attempt() -> None:

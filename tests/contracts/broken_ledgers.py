@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import count
-from typing import Any
+from typing import ClassVar
 
 from agentic_trading.governance.errors import (
     ClosedWindowError,
@@ -16,46 +16,33 @@ from agentic_trading.governance.errors import (
 )
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
-    ANY,
+    LEASE_S,
     Ask,
     Balance,
     CallState,
     Held,
     LedgerStatistics,
-    Limit,
     Refusal,
     Reservation,
-    ScopeKind,
     Settlement,
 )
+from agentic_trading.governance.ledgers.book import Book
+from agentic_trading.governance.ledgers.line import Waiter
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.contracts import ledger_limits as limits
 from tests.contracts import ledger_line as line
 from tests.contracts import ledger_steps as steps
 from tests.contracts.ledger_opening import Promise
+from tests.contracts.whole_ledger import Whole
 from tests.governance.asking import AT
 
 
-class Whole(MemoryLedger):
-    """A ledger that keeps its promises; each broken one below changes one thing."""
-
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__(limits, zone=zone)
-
-    def changed(self, ask: Ask) -> Ask:
-        return ask
-
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
-        return await super().reserve(self.changed(ask))
-
-    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
-        return await super().reserve_in_turn(self.changed(ask))
-
-
 class HidesWhatIsHeld(Whole):
-    async def snapshot(self) -> list[Balance]:
-        return [replace(one, held=Amount(0, 0, 0)) for one in await super().snapshot()]
+    async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+        found = await super().snapshot(tenant, limited=limited)
+        return [replace(one, held=Amount(0, 0, 0)) for one in found]
 
 
 class CutsTheLastOneDownToFit(Whole):
@@ -99,8 +86,8 @@ class SharesOneCounter(Whole):
 
 
 class IgnoresNames(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__([limit for limit in limits if limit.id == ANY], zone)
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__([limit for limit in limits if limit.id == ANY], zone, reserved_lease_s)
 
 
 class MixesTenants(Whole):
@@ -117,23 +104,25 @@ class NeverRollsOver(Whole):
 
 
 class EndsWhatDoesNotEnd(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         ending = {Window.NONE: Window.MONTH}
         super().__init__(
-            [replace(limit, window=ending.get(limit.window, limit.window)) for limit in limits], zone
+            [replace(limit, window=ending.get(limit.window, limit.window)) for limit in limits],
+            zone,
+            reserved_lease_s,
         )
 
 
 class IgnoresTheZone(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__(limits, UTC)
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, UTC, reserved_lease_s)
 
 
 class ChargesThePresentWindow(Whole):
     """As a ledger does that books a charge where the clock stands when it comes: here, a day later."""
 
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__(limits, zone)
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
         self.asks: dict[str, Ask] = {}
 
     async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
@@ -142,14 +131,14 @@ class ChargesThePresentWindow(Whole):
 
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         ask = self.asks[reservation_id]
-        today = replace(ask, key=f"{ask.key} today", at=ask.at + timedelta(days=1), amount=actual)
+        today = replace(ask, key=f"{ask.key} today", at=(ask.at or AT) + timedelta(days=1), amount=actual)
         await super().reserve(today)
         return await super().settle(reservation_id, Amount(0, 0, 0))
 
 
 class ForgetsKeys(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__(limits, zone)
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
         self.numbers = count()
 
     def changed(self, ask: Ask) -> Ask:
@@ -187,8 +176,8 @@ class KeepsWhatIsReleased(Whole):
 
 
 class RemembersWhatWasReleased(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__(limits, zone)
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
         self.gone: set[str] = set()
 
     async def release(self, reservation_id: str) -> None:
@@ -210,9 +199,9 @@ class RefundsWhatWasSent(Whole):
 
 
 class LetsTwoDispatch(Whole):
-    async def dispatch(self, reservation_id: str) -> None:
+    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         with suppress(ReservationStateError):
-            await super().dispatch(reservation_id)
+            await super().dispatch(reservation_id, lease_s=lease_s)
 
 
 class KnowsOnlyWhatIsInFlight(Whole):
@@ -229,9 +218,9 @@ class ChargesWhatWasNotSent(Whole):
 
 
 class ShrugsAtTheUnknown(Whole):
-    async def dispatch(self, reservation_id: str) -> None:
+    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         with suppress(UnknownReservationError):
-            await super().dispatch(reservation_id)
+            await super().dispatch(reservation_id, lease_s=lease_s)
 
 
 class RefundsWhatIsInDoubt(Whole):
@@ -240,8 +229,8 @@ class RefundsWhatIsInDoubt(Whole):
 
 
 class IgnoresLateAnswers(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__(limits, zone)
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
         self.doubts: dict[str, Settlement] = {}
 
     async def in_doubt(self, reservation_id: str) -> Settlement:
@@ -258,18 +247,24 @@ class IgnoresOwnLimits(Whole):
 
 
 class CountsOnlyWhatIsLimited(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         MemoryLedger.__init__(self, limits, zone=zone, counted=())
 
 
 class TakesNothingForNoLimit(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__([limit for limit in limits if limit.nusd != 0], zone)
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__([limit for limit in limits if limit.nusd != 0], zone, reserved_lease_s)
+
+
+class DeafBook(Book):
+    __slots__ = ()
+
+    def serve(self, now: datetime) -> None:
+        """Do nothing."""
 
 
 class NeverWakes(Whole):
-    def _advance(self) -> None:
-        """Do nothing."""
+    book_class: ClassVar[type[Book]] = DeafBook
 
 
 class AlwaysWaits(Whole):
@@ -280,15 +275,16 @@ class AlwaysWaits(Whole):
 
 class HopesOn(Whole):
     async def in_doubt(self, reservation_id: str) -> Settlement:
-        line, self._line = self._line, []
+        line = self._book("acme").line
+        waiters, line.waiters = line.waiters, []
         settlement = await super().in_doubt(reservation_id)
-        self._line = line
+        line.waiters = waiters
         return settlement
 
 
 class ServesTheLastFirst(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
-        super().__init__(limits, zone)
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
         self.numbers = count()
 
     async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
@@ -297,9 +293,10 @@ class ServesTheLastFirst(Whole):
 
 class LetsOthersOvertake(Whole):
     async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
-        line, self._line = self._line, []
+        line = self._book("acme").line
+        waiters, line.waiters = line.waiters, []
         answer = await super().reserve(ask)
-        self._line = line
+        line.waiters = waiters
         return answer
 
 
@@ -308,21 +305,27 @@ class KnowsNoPriority(Whole):
         return replace(ask, priority=0)
 
 
-class LeavesGhostsInTheLine(Whole):
-    def _leave(self, waiter: Any) -> None:
+class HauntedBook(Book):
+    __slots__ = ()
+
+    def leave(self, waiter: Waiter, now: datetime) -> None:
         """Do nothing."""
+
+
+class LeavesGhostsInTheLine(Whole):
+    book_class: ClassVar[type[Book]] = HauntedBook
 
 
 class ChecksThenBooks(Whole):
     """As a ledger does that reads its counter, and writes it later."""
 
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo) -> None:
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         MemoryLedger.__init__(self, (), zone=zone, counted=((ScopeKind.TENANT, Window.NONE),))
         self.ceiling = limits[0].nusd or 0
 
     async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
         for _ in range(1000):
-            used = sum(one.spent.nusd + one.held.nusd for one in await self.snapshot())
+            used = sum(one.spent.nusd + one.held.nusd for one in await self.snapshot("acme"))
             if used + ask.amount.nusd <= self.ceiling:
                 break
             await asyncio.sleep(0)
@@ -339,9 +342,10 @@ class LetsTheRefusedMoveTime(Whole):
     newest = AT
 
     async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
-        if ask.at < self.newest - timedelta(days=1):
-            raise ClosedWindowError(ask.key, ask.at, self.newest)
-        self.newest = max(self.newest, ask.at)
+        at = ask.at or AT
+        if at < self.newest - timedelta(days=1):
+            raise ClosedWindowError(ask.key, at, self.newest)
+        self.newest = max(self.newest, at)
         return await super().reserve(ask)
 
 

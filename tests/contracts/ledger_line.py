@@ -1,9 +1,11 @@
 """What every ledger promises to those who wait, and to many at once; one function a promise."""
 
 import asyncio
+from dataclasses import replace
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import ANY, Limit, Refusal, Reservation, ScopeKind
+from agentic_trading.governance.ledger import Refusal, Reservation
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.ids import fraction
 from tests.contracts.ledger_opening import Opens, Promise, in_line
@@ -20,7 +22,7 @@ async def who_waits_gets_what_is_given_back(opens: Opens) -> None:
         await in_line(ledger, 1)
         await ledger.settle(first, Amount(10, 0))
 
-    assert waiting.result() == Reservation("waits:1", Amount(90, 0))
+    assert waiting.result() == Reservation("acme:waits:1", Amount(90, 0))
     assert (await of_tenant(ledger)).held == Amount(90, 0, 1)
 
 
@@ -30,7 +32,7 @@ async def who_need_not_wait_does_not(opens: Opens) -> None:
 
     first = await ledger.reserve_in_turn(wanted)
 
-    assert first == Reservation("fits:1", Amount(90, 0))
+    assert first == Reservation("acme:fits:1", Amount(90, 0))
     assert await ledger.reserve_in_turn(wanted) == first
     assert isinstance(await ledger.reserve_in_turn(ask(101)), Refusal)
 
@@ -85,6 +87,33 @@ async def who_comes_later_does_not_overtake(opens: Opens) -> None:
     assert isinstance(await ledger.reserve(ask(10)), Reservation)
 
 
+async def who_asks_for_nothing_always_gets_it(opens: Opens) -> None:
+    ledger = await opens(tenant(100), Limit(ScopeKind.AGENT, "stopped", Window.NONE, calls=0))
+    nothing = Amount(0, 0, 0)
+    over = await reserved(ledger, ask(60))
+    await ledger.dispatch(over)
+    await ledger.settle(over, Amount(99, 0))
+    await reserved(ledger, ask(1))
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reserve_in_turn(ask(1)))
+        await in_line(ledger, 1)
+        behind_others = await ledger.reserve(replace(ask(priority=-1), amount=nothing))
+        waiting.cancel()
+    stopped = await ledger.reserve_in_turn(replace(ask(agent="stopped"), amount=nothing))
+    late = replace(ask(), amount=nothing)
+    await ledger.dispatch(await reserved(ledger, late))
+    await ledger.settle(late.reservation_id, Amount(500, 0))
+    passed = replace(ask(), amount=nothing)
+
+    assert isinstance(behind_others, Reservation)
+    assert isinstance(stopped, Reservation)
+    assert await ledger.reserve(passed) == Reservation(passed.reservation_id, nothing)
+    assert (await of_tenant(ledger)).spent == Amount(599, 0, 2)
+    own = (tenant(0),)
+    assert isinstance(await ledger.reserve(replace(ask(limits=own), amount=nothing)), Refusal)
+
+
 async def a_higher_priority_goes_before(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     first = await reserved(ledger, ask(80))
@@ -121,7 +150,7 @@ async def who_is_cancelled_leaves_the_line_and_holds_nothing(opens: Opens) -> No
     assert isinstance(behind.result(), Reservation)
     await ledger.release(first)
     assert (await of_tenant(ledger)).held == Amount(20, 0, 1)
-    assert ledger.statistics().waiting == 0
+    assert await ledger.line("acme") == []
 
 
 async def who_is_cancelled_when_served_gives_it_back(opens: Opens) -> None:
@@ -174,6 +203,7 @@ LINE: tuple[Promise, ...] = (
     who_waits_in_vain_is_refused,
     who_came_first_goes_first,
     who_comes_later_does_not_overtake,
+    who_asks_for_nothing_always_gets_it,
     a_higher_priority_goes_before,
     who_is_cancelled_leaves_the_line_and_holds_nothing,
     who_is_cancelled_when_served_gives_it_back,

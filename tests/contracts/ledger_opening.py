@@ -1,26 +1,49 @@
 """How a suite opens the ledgers that it holds to a promise."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from datetime import tzinfo
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, tzinfo
 from typing import Protocol
 
-from agentic_trading.governance.ledger import Ledger, Limit
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import Limit
 
 
 class Opens(Protocol):
-    """Open an empty ledger with limits; days and months begin in `zone`."""
+    """Open an empty ledger with limits; days and months begin in `zone`, and `reserved_lease_s` may be 0.
 
-    async def __call__(self, *limits: Limit, zone: tzinfo | None = None) -> Ledger: ...
+    Whoever hands this out closes every ledger that was opened with it.
+    """
+
+    async def __call__(
+        self, *limits: Limit, zone: tzinfo | None = None, reserved_lease_s: float = 60.0
+    ) -> Ledger: ...
 
 
 Promise = Callable[[Opens], Awaitable[None]]
 
 
-async def in_line(ledger: Ledger, waiting: int) -> None:
-    """Let others run until so many wait in the line."""
-    for _ in range(10_000):
-        if ledger.statistics().waiting == waiting:
+@asynccontextmanager
+async def memory() -> AsyncGenerator[Opens]:
+    """Open ledgers in memory."""
+    async with AsyncExitStack() as closing:
+
+        async def opens(*limits: Limit, zone: tzinfo | None = None, reserved_lease_s: float = 60.0) -> Ledger:
+            ledger = MemoryLedger(limits, zone=zone or UTC, reserved_lease_s=reserved_lease_s)
+            closing.push_async_callback(ledger.aclose)
+            return ledger
+
+        yield opens
+
+
+async def in_line(ledger: Ledger, waiting: int, *, tenant: str = "acme") -> None:
+    """Let others run until so many of a tenant wait in the line."""
+    found = await ledger.line(tenant)
+    for _ in range(100_000):
+        if len(found) == waiting:
             return
         await asyncio.sleep(0)
-    raise AssertionError(ledger.statistics())
+        found = await ledger.line(tenant)
+    raise AssertionError(found)

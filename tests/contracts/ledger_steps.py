@@ -12,7 +12,8 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState, Ceiling, Reservation, ScopeKind
+from agentic_trading.governance.ledger import CallState, Reservation
+from agentic_trading.governance.limit import Ceiling, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.contracts.ledger_opening import Opens, Promise
 from tests.governance.asking import AT, ask, balance, held, of_tenant, refused, reserved, spend, tenant
@@ -106,6 +107,20 @@ async def what_was_released_can_be_reserved_anew(opens: Opens) -> None:
     assert (await of_tenant(ledger)).held == Amount(60, 0, 1)
 
 
+async def what_was_released_may_come_back_with_other_facts(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    wanted = ask(60, key="envelope-1")
+    await ledger.release(await reserved(ledger, wanted))
+    other = ask(45, key="envelope-1", agent="another")
+
+    again = await ledger.reserve(other)
+
+    assert again == Reservation(wanted.reservation_id, Amount(45, 0), CallState.RESERVED)
+    assert (await of_tenant(ledger)).held == Amount(45, 0, 1)
+    with pytest.raises(ReservationConflictError):
+        await ledger.reserve(wanted)
+
+
 async def what_was_dispatched_is_not_refunded(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     id_ = await reserved(ledger, ask(60))
@@ -172,7 +187,7 @@ async def an_unknown_reservation_is_an_error(opens: Opens) -> None:
         partial(ledger.settle, actual=Amount(1, 0)),
     ):
         with pytest.raises(UnknownReservationError):
-            await step("no:1")
+            await step("acme:no:1")
 
 
 async def a_call_in_doubt_is_charged_in_full_and_twice_is_harmless(opens: Opens) -> None:
@@ -231,6 +246,7 @@ STEPS: tuple[Promise, ...] = (
     more_than_was_reserved_is_charged_and_counted,
     a_release_gives_all_back_and_twice_is_harmless,
     what_was_released_can_be_reserved_anew,
+    what_was_released_may_come_back_with_other_facts,
     what_was_dispatched_is_not_refunded,
     only_one_may_dispatch,
     its_state_can_be_asked,

@@ -1,46 +1,59 @@
 """Every ledger keeps every promise of the port, and the suite finds those that break one."""
 
 import asyncio
-from datetime import UTC, tzinfo
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack
+from functools import cache, partial
 
 import pytest
 
 from agentic_trading.governance.errors import LedgerError
-from agentic_trading.governance.ledger import Ledger, Limit
-from agentic_trading.governance.ledgers.memory import MemoryLedger
-from tests.contracts.broken_ledgers import BROKEN, Whole
+from tests import redis_server
+from tests.contracts.broken_ledgers import BROKEN
+from tests.contracts.broken_ledgers_in_time import BROKEN_IN_TIME
+from tests.contracts.ledger_changes import CHANGES
+from tests.contracts.ledger_history import HISTORY
+from tests.contracts.ledger_leases import LEASES
 from tests.contracts.ledger_limits import LIMITS
 from tests.contracts.ledger_line import LINE
-from tests.contracts.ledger_opening import Opens, Promise
+from tests.contracts.ledger_on_redis import on_server
+from tests.contracts.ledger_opening import Opens, Promise, memory
 from tests.contracts.ledger_steps import STEPS
+from tests.contracts.whole_ledger import Whole, opening
 
 PATIENCE_S = 4.0
-PROMISES = (*LIMITS, *STEPS, *LINE)
+PROMISES = (*LIMITS, *STEPS, *LINE, *LEASES, *CHANGES, *HISTORY)
+FOUND_OUT = (*BROKEN, *BROKEN_IN_TIME)
 FOUND = (AssertionError, TimeoutError, ExceptionGroup, LedgerError, pytest.fail.Exception)
 
 
-async def memory(*limits: Limit, zone: tzinfo | None = None) -> Ledger:
-    return MemoryLedger(limits, zone=zone or UTC)
+@pytest.fixture(scope="session")
+def redis_named() -> Iterator[Callable[[str], str]]:
+    """Give the address of a real server by its name (one of `redis_server.servers()`), started when it is asked for."""
+    with ExitStack() as running:
+        yield cache(lambda name: running.enter_context(redis_server.running(name)))
 
 
-ADAPTERS: dict[str, Opens] = {"memory": memory}
+Adapter = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Opens]]
+
+# A server's adapter stands here once for each of `redis_server.servers()`: a fixture with parameters, such as
+# `redis_url`, cannot be asked for by name. Its address is `request.getfixturevalue("redis_named")(name)`.
+ADAPTERS: dict[str, Adapter] = {
+    "memory": lambda _: memory(),
+    **{name: partial(on_server, name) for name in redis_server.servers()},
+}
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-@pytest.mark.parametrize("opens", ADAPTERS.values(), ids=ADAPTERS.keys())
-async def test_an_adapter_keeps_the_promise(opens: Opens, promise: Promise) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
+async def test_an_adapter_keeps_the_promise(
+    adapter: Adapter, promise: Promise, request: pytest.FixtureRequest
+) -> None:
+    async with asyncio.timeout(PATIENCE_S), adapter(request) as opens:
         await promise(opens)
 
 
-def opening(broken: type[Whole]) -> Opens:
-    async def opens(*limits: Limit, zone: tzinfo | None = None) -> Ledger:
-        return broken(limits, zone or UTC)
-
-    return opens
-
-
-@pytest.mark.parametrize(("broken", "promise"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(("broken", "promise"), FOUND_OUT, ids=lambda value: getattr(value, "__name__", ""))
 async def test_a_broken_adapter_is_found(broken: type[Whole], promise: Promise) -> None:
     with pytest.raises(FOUND):
         async with asyncio.timeout(0.2):
@@ -53,4 +66,4 @@ async def test_the_broken_adapters_are_whole_but_for_one_thing() -> None:
 
 
 def test_there_is_a_broken_adapter_for_each_promise() -> None:
-    assert {promise for _, promise in BROKEN} == set(PROMISES)
+    assert {promise for _, promise in FOUND_OUT} == set(PROMISES)

@@ -1,57 +1,28 @@
 """What every answer about a log promises: in memory, beside the writer, and from another process."""
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentic_trading.llm import Durability, JsonFileInteractionStore, LLMInteraction, MemoryInteractionStore
+from agentic_trading.llm import JsonFileInteractionStore, MemoryInteractionStore
 from agentic_trading.llm.records import Records, Spend, TraceSummary
 from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.jsonl.records import JsonlRecords
 from tests.build import event, interaction
+from tests.contracts.records_opening import OPENINGS, Opens
 
 Source = Callable[[list[Record]], AbstractAsyncContextManager[Records]]
 
 
-async def put(store: MemoryInteractionStore | JsonFileInteractionStore, records: list[Record]) -> None:
-    for record in records:
-        await (store.store(record) if isinstance(record, LLMInteraction) else store.record(record))
-
-
-@pytest.fixture(params=["memory", "live", "live-relaxed", "reader"])
+@pytest.fixture(params=OPENINGS, ids=lambda opening: opening.__name__)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
     """Return what opens the answers about a log that holds the given records."""
-    path = tmp_path / "log.jsonl"
-
-    @asynccontextmanager
-    async def memory(records: list[Record]) -> AsyncGenerator[Records]:
-        store = MemoryInteractionStore()
-        await put(store, records)
-        yield store.records
-
-    @asynccontextmanager
-    async def live(
-        records: list[Record], durability: Durability = Durability.GROUP
-    ) -> AsyncGenerator[Records]:
-        async with aclosing(JsonFileInteractionStore(path, durability=durability)) as store:
-            await put(store, records)
-            yield store.records
-
-    @asynccontextmanager
-    async def reader(records: list[Record]) -> AsyncGenerator[Records]:
-        async with live(records), aclosing(JsonlRecords(path)) as found:
-            yield found
-
-    return {
-        "memory": memory,
-        "live": live,
-        "live-relaxed": lambda records: live(records, Durability.RELAXED),
-        "reader": reader,
-    }[request.param]
+    opening: Opens = request.param
+    return lambda records: opening(records, tmp_path)
 
 
 def at(hour: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.folder import BAR_COLUMNS, bar_row
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.play import Played, Stage, Watch, play
@@ -79,9 +79,9 @@ def calls_in(records: Sequence[Record]) -> list[LLMInteraction]:
 
 
 def events_in(records: Sequence[Record], *kinds: str) -> list[Event]:
-    """Return the events among records, of these kinds if any are named."""
+    """Return the events among records: of these kinds, or, if none are named, all but what operators ordered."""
     events = [record for record in records if isinstance(record, Event)]
-    return [event for event in events if not kinds or event.kind in kinds]
+    return [event for event in events if (event.kind in kinds if kinds else event.kind != "operator.action")]
 
 
 def write(path: Path, rows: Sequence[str]) -> None:
@@ -201,7 +201,7 @@ def stage(provider: Provider | None = None, **changes: Any) -> Stage:
         "answers": wire.Answers(provider or rules(), llm, model),
         "tables": TABLES,
         "store": MemoryInteractionStore(),
-        "ledger": wire.budget_ledger(10**12),
+        "ledger": wire_budgets.budget_ledger(10**12),
         "clock": wire.clock_for(changes.get("mode", "backtest")),
         "workers": 4,
     }

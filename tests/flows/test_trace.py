@@ -65,7 +65,7 @@ async def test_no_record_stands_without_its_cause(records: JsonlRecords) -> None
     assert [tree.cycles for tree in trees if tree.cycles] == []
     roots = [[row.node for row in tree.rows() if row.depth == 0] for tree in trees]
     assert all(len(each) == 1 for each in roots)
-    assert {root.kind for [root] in roots} <= {"trigger", "skip"}
+    assert {root.kind for [root] in roots} <= {"trigger", "skip", "operator.action"}
 
 
 async def test_a_decision_never_comes_before_what_caused_it(records: JsonlRecords) -> None:
@@ -137,10 +137,15 @@ async def test_a_line_of_the_log_is_plain_json_and_comes_back_as_an_equal_object
 async def test_both_stores_give_back_the_same_session(recorded: RunReport, records: JsonlRecords) -> None:
     again = await evening(with_faults(rules()), session_id=recorded.session_id)
 
-    on_disk = {_id(record): _told(record) for record in await kept(records)}
+    on_disk = {_id(record): _told(record) for record in await kept(records) if not _is_order(record)}
     in_memory = {_id(record): _told(record) for record in await again.records()}
 
     assert on_disk == in_memory
+
+
+def _is_order(record: Record) -> bool:
+    """Whether it is what an operator ordered: only a session with a folder has a board for that."""
+    return isinstance(record, Event) and record.kind == "operator.action"
 
 
 def _id(record: Record) -> str:
@@ -148,11 +153,11 @@ def _id(record: Record) -> str:
 
 
 def _told(record: Record) -> Any:
-    """Return a record without how long it really took."""
+    """Return a record without how long it really took, and when that really was."""
     if isinstance(record, Event):
         return record
     fields = dict(record.result)
-    return record.envelope, record.stored_at, {**fields, "latency_ms": 0}
+    return record.envelope, record.stored_at, {**fields, "latency_ms": 0, "priced_at": None}
 
 
 async def test_every_call_of_a_tree_shows_all_its_attempts(records: JsonlRecords) -> None:

@@ -5,17 +5,8 @@ from datetime import UTC, datetime
 from itertools import count
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import (
-    ANY,
-    Ask,
-    Balance,
-    Held,
-    Ledger,
-    Limit,
-    Refusal,
-    Reservation,
-    ScopeKind,
-)
+from agentic_trading.governance.ledger import Ask, Balance, Held, Ledger, Refusal, Reservation
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 
 AT = datetime(2026, 1, 2, 12, 30, tzinfo=UTC)
@@ -29,7 +20,7 @@ def ask(
     tokens: int = 0,
     key: str = "",
     attempt: int = 1,
-    at: datetime = AT,
+    at: datetime | None = AT,
     limits: tuple[Limit, ...] = (),
     priority: int = 0,
     **scopes: str,
@@ -82,9 +73,11 @@ async def spend(ledger: Ledger, wanted: Ask, nusd: int | None = None) -> str:
     return id_
 
 
-async def balance(ledger: Ledger, scope: ScopeKind, id_: str, window: Window, window_id: str = "") -> Balance:
+async def balance(
+    ledger: Ledger, scope: ScopeKind, id_: str, window: Window, window_id: str = "", *, tenant: str = "acme"
+) -> Balance:
     """Return the one counter of a scope and window."""
-    (found,) = select(await ledger.snapshot(), scope, id_, window, window_id)
+    (found,) = select(await ledger.snapshot(tenant), scope, id_, window, window_id)
     return found
 
 

@@ -3,11 +3,12 @@
 from typing import Any
 
 from agentic_trading.clock import SimClock
+from agentic_trading.governance.admission import Admission, Parked, Refused
 from agentic_trading.governance.determinism import Mode
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.gate import Admission, Gate, Parked, Refused
-from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.capability import Capabilities

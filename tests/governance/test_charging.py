@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 import pytest
 
 from agentic_trading.clock import SimClock
+from agentic_trading.governance.admission import Admission, Charge
 from agentic_trading.governance.errors import ReservationStateError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.gate import Admission, Charge, Gate
-from agentic_trading.governance.ledger import ScopeKind
+from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
@@ -64,7 +65,7 @@ async def test_who_was_too_late_to_send_settles_nothing_of_who_sent() -> None:
         await at.dispatch(loses)
     await at.release(loses)
 
-    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).held == MOST
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).held == MOST
     assert await at.settle(sends, USAGE) == Charge(USED_NUSD)
     await at.release(loses)
     assert ledger.statistics().charged_nusd == USED_NUSD
@@ -78,7 +79,9 @@ async def test_what_was_not_sent_costs_nothing() -> None:
     await at.release(admission)
     await at.release(admission)
 
-    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == Amount(0, 0, 0)
+    assert (
+        await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
+    ).spent == Amount(0, 0, 0)
     assert ledger.statistics().in_flight == 0
     await admitted(at, request())
 
@@ -92,7 +95,9 @@ async def test_a_refused_connection_costs_nothing_and_counts_no_call() -> None:
     assert await at.settle_unsent(admission) == Charge(0)
     assert await at.settle_unsent(admission) == Charge(0)
 
-    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == Amount(0, 0, 0)
+    assert (
+        await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
+    ).spent == Amount(0, 0, 0)
     await admitted(at, request())
 
 
@@ -115,7 +120,7 @@ async def test_what_was_dispatched_or_is_in_doubt_or_forgotten_is_not_given_back
     await at.release(admission)
     await at.release(replace(admission, reservation_id="long-forgotten:1"))
 
-    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).spent == MOST
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).spent == MOST
 
 
 async def test_a_call_in_doubt_that_turns_out_unsent_is_corrected_to_nothing() -> None:

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.determinism import Mode, determinism_problem, level_of, level_served_again
+from agentic_trading.governance.determinism import (
+    Mode,
+    determinism_problem,
+    freezes,
+    level_of,
+    level_served_again,
+)
 from agentic_trading.llm.capability import Capabilities, Capability
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
 from agentic_trading.llm.failure import FailureKind, FailureReason
@@ -91,19 +97,28 @@ def test_a_retired_model_is_not_called_in_a_backtest_of_better_days_either() -> 
         ("pinned", {}, False, "pinned"),
         ("pinned", {}, True, "greedy"),
         ("pinned", {"temperature": 0.5}, True, "pinned"),
+        ("pinned", {"as_of": NOW}, False, "pinned"),
         ("greedy", {}, True, "greedy"),
         ("recorded", {}, False, "pinned"),
         ("recorded", {}, True, "greedy"),
-        ("recorded", {"as_of": NOW}, False, "pinned"),
-        ("recorded", {"as_of": NOW}, True, "greedy"),
+        ("recorded", {"as_of": NOW}, False, "recorded"),
+        ("recorded", {"as_of": NOW}, True, "recorded"),
     ],
 )
-def test_a_live_answer_has_the_level_that_was_kept_and_is_never_recorded(
+def test_an_accepted_answer_has_the_level_that_was_kept(
     asked: str, changes: dict[str, Any], level: str, *, sampling: bool
 ) -> None:
     asked_for = envelope(determinism=asked, **changes)
 
-    assert level_of(asked_for, SEED, sampling_applied=sampling) == level
+    assert level_of(asked_for, SEED, sampling_applied=sampling, accepted=True) == level
+    assert freezes(asked_for) is (level == "recorded")
+
+
+@pytest.mark.parametrize(("sampling", "level"), [(False, "pinned"), (True, "greedy")])
+def test_what_was_not_accepted_is_never_recorded(level: str, *, sampling: bool) -> None:
+    asked_for = envelope(determinism="recorded", as_of=NOW)
+
+    assert level_of(asked_for, SEED, sampling_applied=sampling, accepted=False) == level
 
 
 @pytest.mark.parametrize(
@@ -119,4 +134,4 @@ def test_an_envelope_that_demands_recorded_may_be_answered_live() -> None:
 
 
 def test_a_model_without_a_temperature_is_never_greedy() -> None:
-    assert level_of(envelope(), TODAYS, sampling_applied=True) is DeterminismLevel.PINNED
+    assert level_of(envelope(), TODAYS, sampling_applied=True, accepted=True) is DeterminismLevel.PINNED

@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
+from agentic_trading.governance.admission import Admission, Charge, Refused, Taken
 from agentic_trading.governance.determinism import Mode
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.gate import Admission, Charge, Refused, Taken
-from agentic_trading.governance.ledger import ANY, CallState, Limit, ScopeKind
+from agentic_trading.governance.ledger import CallState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.spelling import usd_text
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.result import Usage
@@ -37,7 +39,7 @@ async def test_a_call_is_admitted_with_the_most_it_can_cost_and_charged_what_it_
     asked = request(idempotency_key="envelope-1")
 
     admission = await admitted(at, asked)
-    before = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)
+    before = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
     await at.dispatch(admission)
     charge = await at.settle(admission, USAGE)
 
@@ -46,7 +48,7 @@ async def test_a_call_is_admitted_with_the_most_it_can_cost_and_charged_what_it_
     )
     assert before.held == MOST
     assert charge == Charge(USED_NUSD)
-    after = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)
+    after = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
     assert (after.spent, after.held) == (Amount(USED_NUSD, 110), Amount(0, 0, 0))
 
 
@@ -59,7 +61,7 @@ async def test_every_scope_of_the_envelope_is_charged() -> None:
 
     await at.dispatch(await admitted(at, asked))
 
-    counters = await ledger.snapshot()
+    counters = await ledger.snapshot("acme")
     ids = {one.scope: one.id for one in counters if one.window is Window.NONE}
     assert ids == {
         "call": "key-1",
@@ -80,7 +82,7 @@ async def test_an_agent_without_an_id_is_counted_by_its_type(changes: dict[str, 
 
     await admitted(gate(ledger), request(**changes))
 
-    assert [one.id for one in await ledger.snapshot()] == [name]
+    assert [one.id for one in await ledger.snapshot("default")] == [name]
 
 
 async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
@@ -93,7 +95,7 @@ async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
     assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
     assert not answer.reason.recoverable
     assert answer.reason.description.startswith(
-        f"agent cmt-1 has {MOST_NUSD - 1} nano-USD left this day, the call may need {MOST_NUSD}; raise"
+        f"agent cmt-1 has {usd_text(MOST_NUSD - 1)} left this day, the call may need {usd_text(MOST_NUSD)}; raise"
     )
 
 
@@ -101,7 +103,7 @@ async def test_an_exhausted_budget_without_a_window_names_none() -> None:
     answer = await gate(MemoryLedger([tenant(0)])).admit(request())
 
     assert isinstance(answer, Refused)
-    assert "tenant default has 0 nano-USD left, the call may need" in answer.reason.description
+    assert "tenant default has 0 USD left, the call may need" in answer.reason.description
 
 
 async def test_a_budget_of_zero_lets_rules_through_which_cost_nothing() -> None:
@@ -204,7 +206,7 @@ async def test_money_over_all_attempts_is_limited_by_the_envelope() -> None:
 
 async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
     clock = SimClock(NOW)
-    at = gate(MemoryLedger(), clock=clock)
+    at = gate(MemoryLedger(), clock=clock, mode="paper")
     for _ in range(2):
         admission = await admitted(at, request(agent_id="cmt-1"))
         await at.dispatch(admission)
@@ -221,11 +223,11 @@ async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
     ("mode", "day"), [("backtest", "2025-05-05"), ("replay", "2025-05-05"), ("live", "2026-01-02")]
 )
 async def test_windows_go_by_the_market_where_time_is_simulated(mode: Mode, day: str) -> None:
-    ledger = MemoryLedger()
+    ledger = MemoryLedger(clock=SimClock(NOW))
 
     await admitted(gate(ledger, mode=mode), request(as_of=datetime(2025, 5, 5, tzinfo=UTC)))
 
-    assert [one.window_id for one in await ledger.snapshot()] == [day]
+    assert [one.window_id for one in await ledger.snapshot("default")] == [day]
 
 
 async def test_prices_and_retirement_go_by_the_time_of_day() -> None:

@@ -4,17 +4,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentic_trading.governance.errors import AskError, LedgerError, LimitError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import ANY, Balance, Ceiling, Limit, ScopeKind
+from agentic_trading.governance.ledger import Balance, reservation_id, tenant_of
+from agentic_trading.governance.limit import ANY, LARGEST, Ceiling, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.governance.asking import ask, tenant
 
 
 @pytest.mark.parametrize("fields", [{"nusd": -1}, {"tokens": -1}, {"calls": -5, "nusd": 1}])
 def test_a_ceiling_below_nothing_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(LimitError, match="allowed is 0"):
+    with pytest.raises(LimitError, match="allowed are 0"):
         Limit(ScopeKind.TENANT, ANY, Window.DAY, **fields)
 
 
@@ -23,6 +26,8 @@ def test_a_limit_that_limits_nothing_is_refused() -> None:
         Limit(ScopeKind.AGENT, "cmt", Window.DAY)
 
     assert e.value.subject == "agent 'cmt' per day"
+    with pytest.raises(LimitError, match="limit on agent 'cmt' in all: has no ceiling"):
+        Limit(ScopeKind.AGENT, "cmt", Window.NONE)
 
 
 def test_a_limit_that_names_nobody_is_refused() -> None:
@@ -53,7 +58,7 @@ def test_an_ask_has_no_scope_without_an_id() -> None:
 def test_the_payload_is_the_same_for_every_delivery_and_another_for_other_facts() -> None:
     first = ask(5, key="envelope-1")
 
-    again = replace(first, at=first.at.replace(hour=23), priority=7, key="other", attempt=2)
+    again = replace(first, at=None, priority=7, key="other", attempt=2)
 
     assert again.payload_hash == first.payload_hash
     for other in (
@@ -71,3 +76,25 @@ def test_what_is_left_is_never_below_nothing() -> None:
     )  # fmt: skip
 
     assert found.left == Ceiling(nusd=0, tokens=None, calls=1)
+
+
+@given(st.text(), st.text(), st.integers(1, 99))
+def test_a_reservation_tells_whose_it_is(tenant: str, key: str, attempt: int) -> None:
+    assert tenant_of(reservation_id(tenant, key, attempt)) == tenant
+
+
+@given(st.tuples(st.text(":%3A2b5"), st.text(":%3A2b5")), st.tuples(st.text(":%3A2b5"), st.text(":%3A2b5")))
+def test_what_one_tenant_calls_its_own_another_may_too(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert (reservation_id(*one, 1) == reservation_id(*other, 1)) == (one == other)
+
+
+def test_an_ask_without_a_moment_is_the_same_ask() -> None:
+    first = ask(5, key="envelope-1")
+
+    assert replace(first, at=None).reservation_id == first.reservation_id == "acme:envelope-1:1"
+
+
+@pytest.mark.parametrize("fields", [{"nusd": LARGEST + 1}, {"tokens": LARGEST + 1}])
+def test_a_ceiling_that_no_ledger_can_count_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(LimitError, match=f"to {LARGEST}"):
+        Limit(ScopeKind.TENANT, ANY, Window.DAY, **fields)

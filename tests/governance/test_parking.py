@@ -6,11 +6,13 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
+from agentic_trading.governance.admission import Admission, Parked, Taken
+from agentic_trading.governance.asks import reservation_of
 from agentic_trading.governance.errors import ReservationStateError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.gate import Admission, Parked, Taken
-from agentic_trading.governance.ledger import CallState, ScopeKind
+from agentic_trading.governance.ledger import CallState, Held
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.result import Usage
@@ -31,13 +33,14 @@ async def test_what_calls_in_flight_hold_is_waited_for() -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
-        await in_line(ledger, 1)
+        await in_line(ledger, 1, tenant="default")
         await at.settle(first, USAGE)
     second = await admitted(at, asked)
 
+    assert isinstance(waiting.held, Held)
     assert waiting.held.scope is ScopeKind.TENANT
     assert second.amount == MOST
-    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)).held == MOST
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).held == MOST
     assert (at.statistics().admitted, at.statistics().parked) == (2, 1)
     assert at.statistics().waited_s > 0
 
@@ -52,7 +55,7 @@ async def test_who_waited_and_then_was_refused_is_told_once() -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
-        await in_line(ledger, 1)
+        await in_line(ledger, 1, tenant="default")
         await at.in_doubt(first)
 
     assert await refused(at, asked) is FailureKind.BUDGET_EXHAUSTED
@@ -68,7 +71,7 @@ async def test_who_waited_for_an_attempt_that_another_run_then_sent_is_told_so()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
-        await in_line(ledger, 1)
+        await in_line(ledger, 1, tenant="default")
         await at.release(first)
         sends = await admitted(gate(ledger), asked)
         await at.dispatch(sends)
@@ -89,7 +92,7 @@ async def test_who_starts_to_wait_after_another_run_has_sent_is_told_so() -> Non
 
     await at.headroom(waiting)
 
-    assert await at.admit(asked) == Taken(waiting.ask.reservation_id, CallState.DISPATCHED)
+    assert await at.admit(asked) == Taken(reservation_of(asked.envelope, 1), CallState.DISPATCHED)
 
 
 async def test_a_deadline_ends_the_wait() -> None:
@@ -116,7 +119,7 @@ async def test_headroom_that_comes_after_the_deadline_is_given_back() -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
-        await in_line(ledger, 1)
+        await in_line(ledger, 1, tenant="default")
         await at.release(first)
     clock.advance_to(NOW + timedelta(seconds=31))
 
@@ -135,7 +138,7 @@ async def test_a_refusal_that_comes_after_the_deadline_is_an_expiry() -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
-        await in_line(ledger, 1)
+        await in_line(ledger, 1, tenant="default")
         await at.in_doubt(first)
     clock.advance_to(NOW + timedelta(seconds=31))
 
@@ -150,7 +153,7 @@ async def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(at.headroom(waiting))
-        await in_line(ledger, 1)
+        await in_line(ledger, 1, tenant="default")
         task.cancel()
     await at.release(first)
 
@@ -192,7 +195,7 @@ async def test_sixty_four_calls_on_a_budget_of_ten_worst_cases_all_complete() ->
         for number in range(64):
             group.create_task(call(number))
 
-    found = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE)
+    found = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
     assert len(charged) == 64
     assert (found.spent.nusd, found.held) == (sum(charged), Amount(0, 0, 0))
     assert found.spent.nusd <= 10 * MOST_NUSD

@@ -1,21 +1,27 @@
 """The price book: amounts as an invoice would have them, and nothing unknown for free."""
 
+import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from anthropic.types import Usage as Billed
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.governance.errors import UnknownPriceError
-from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
+from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook, short_id
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.providers.anthropic.response import usage_of
+from agentic_trading.llm.providers.openai.response import Answered, model_response
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.table import TableError
+from agentic_trading.llm.table import TableError, sha256_of_rows
 
 BOOK = PriceBook.load()
 TODAY = datetime(2026, 11, 21, tzinfo=UTC)
@@ -41,42 +47,28 @@ def book(folder: Path, *rows: object, name: str = "prices.json", head: str | Non
     return path
 
 
-# Each amount is worked out by hand from the list prices: tokens x USD per million, added up.
-GOLDEN = [
-    # 100 x 2 + 5000 x 0.10 + 1500 x 2.50 + 500 x 4 + 700 x 10 = 13450 USD per million tokens
-    ("claude-sonnet-5-5",
-     Usage(input_tokens=100, cache_read_tokens=5000, cache_write_5m_tokens=1500, cache_write_1h_tokens=500,
-           output_tokens=700, thinking_tokens=300), 13_450_000),
-    # the same within the United States: 13450 x 1.1
-    ("claude-sonnet-5-5",
-     Usage(input_tokens=100, cache_read_tokens=5000, cache_write_5m_tokens=1500, cache_write_1h_tokens=500,
-           output_tokens=700, inference_geo="us"), 14_795_000),
-    # 1000 x 4 + 500 x 20 = 14000; fast: x 2; in a batch: / 2
-    ("claude-opus-5-5", Usage(input_tokens=1000, output_tokens=500), 14_000_000),
-    ("claude-opus-5-5", Usage(input_tokens=1000, output_tokens=500, speed="fast"), 28_000_000),
-    ("claude-opus-5-5", Usage(input_tokens=1000, output_tokens=500, service_tier="batch"), 7_000_000),
-    # 50 tokens at 4 with 50000 written for an hour at 8
-    ("claude-opus-5-5", Usage(input_tokens=50, cache_write_1h_tokens=50_000), 400_200_000),
-    # 100000 x 0.10 + 200 x 0.50: at the threshold the low price holds, one token more and all are billed at 5 times
-    ("claude-haiku-5-5", Usage(input_tokens=100_000, output_tokens=200), 10_100_000),
-    ("claude-haiku-5-5", Usage(input_tokens=100_001, output_tokens=200), 50_500_500),
-    # cached tokens count for the threshold: 60000 x 0.50 + 60000 x 0.05
-    ("claude-haiku-5-5", Usage(input_tokens=60_000, cache_read_tokens=60_000), 33_000_000),
-    # the cheapest token there is: 1 x 0.01 / 2
-    ("claude-haiku-5-5", Usage(cache_read_tokens=1, service_tier="batch"), 5),
-    # 1 x 0.01 / 2 x 1.1 = 5.5 nano-dollars: rounded up
-    ("claude-haiku-5-5", Usage(cache_read_tokens=1, service_tier="batch", inference_geo="us"), 6),
-    # 1000 x 10 + 4000 x 0.25 + 100 x 50
-    ("claude-fable-5-1", Usage(input_tokens=1000, cache_read_tokens=4000, output_tokens=100), 16_000_000),
-    ("claude-sonnet-4-5-20250929",
-     Usage(input_tokens=1000, output_tokens=100, inference_geo="not_available", service_tier="standard",
-           speed="standard"), 4_500_000),
-]  # fmt: skip
+GOLDEN_FOLDER = Path(__file__).parents[1] / "golden" / "prices"
+GOLDEN = json.loads((GOLDEN_FOLDER / "usages.json").read_text(encoding="utf-8"))
+WITH_HOUSE = PriceBook.load(None, GOLDEN_FOLDER / "house.json")
 
 
-@pytest.mark.parametrize(("model", "usage", "nusd"), GOLDEN)
-def test_a_usage_costs_what_the_invoice_says(model: str, usage: Usage, nusd: int) -> None:
-    assert BOOK.cost_nusd(ANTHROPIC, model, usage, at=TODAY) == nusd
+def reported(usage: dict[str, Any], provider: str) -> Usage:
+    """Return what a provider's own words say was used."""
+    if provider == LLMProvider.ANTHROPIC:
+        return usage_of(Billed.model_validate(usage))
+    body = {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}], "usage": usage}
+    return model_response(Answered(json.dumps(body).encode(), "")).usage
+
+
+# Each amount is worked out by hand from the list prices, as its `working` says.
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["name"])
+def test_a_usage_costs_what_the_invoice_says(golden: dict[str, Any]) -> None:
+    at = datetime.fromisoformat(f"{golden['on']}T12:00:00+00:00")
+    usage = reported(golden["reported"], golden["provider"])
+
+    cost = WITH_HOUSE.cost_nusd(LLMProvider(golden["provider"]), golden["model"], usage, at=at)
+
+    assert Decimal(cost) / 10**9 == Decimal(golden["usd"])
 
 
 def test_rules_are_free_on_purpose_and_scripts_are_not() -> None:
@@ -167,8 +159,66 @@ def test_the_id_names_the_book_and_its_bytes(tmp_path: Path) -> None:
 
     assert PriceBook.load(copy).id == BOOK.id
     assert PriceBook.load(changed).id != BOOK.id
-    assert f"{BOOK.name}@{BOOK.sha256[:12]}" == BOOK.id
-    assert len(BOOK.sha256) == 64
+    assert f"{BOOK.name}@{sha256(PACKAGED_PRICES.read_bytes()).hexdigest()}" == BOOK.id
+
+
+def test_people_are_shown_twelve_digits_of_the_hash() -> None:
+    assert short_id(BOOK.id) == f"{BOOK.name}@{BOOK.sha256[:12]}"
+    assert short_id("list@1") == "list@1"
+    assert short_id("2026-01-01") == "2026-01-01"
+
+
+@pytest.mark.parametrize(
+    ("book_id", "is_it"),
+    [
+        (BOOK.id, True),
+        (short_id(BOOK.id), True),
+        (BOOK.id[:-1] + "x", False),
+        (f"{BOOK.name}@{BOOK.sha256[:11]}", False),
+        (f"other@{BOOK.sha256}", False),
+        (BOOK.name, False),
+        ("", False),
+    ],
+)
+def test_a_book_is_known_by_the_id_that_is_on_record_then_and_now(book_id: str, *, is_it: bool) -> None:
+    assert BOOK.is_named(book_id) is is_it
+
+
+def test_a_book_gives_its_prices_by_model_and_day() -> None:
+    days = [price.valid_from for price in BOOK if price.model == "claude-sonnet-5-5"]
+
+    assert days == [date(2026, 9, 28), date(2026, 11, 21)]
+    assert len(list(BOOK)) == len(orjson.loads(PACKAGED_PRICES.read_bytes())["rows"])
+
+
+def test_a_book_may_name_the_hash_of_its_rows(tmp_path: Path) -> None:
+    path = book(tmp_path, ROW)
+    fields = orjson.loads(path.read_bytes())
+    path.write_bytes(orjson.dumps({**fields, "sha256": sha256_of_rows([ROW])}, option=orjson.OPT_INDENT_2))
+
+    assert [price.model for price in PriceBook.load(path)] == ["mine-1"]
+
+
+@pytest.mark.parametrize("named", ["0" * 64, "", None, 1])
+def test_rows_that_are_not_those_of_the_hash_are_refused(tmp_path: Path, named: object) -> None:
+    path = book(tmp_path, ROW)
+    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), "sha256": named}))
+
+    with pytest.raises(TableError) as e:
+        PriceBook.load(path)
+
+    assert (e.value.path, e.value.row, e.value.field) == (path, 0, "sha256")
+    assert repr(named) in str(e.value)
+    assert sha256_of_rows([ROW]) in str(e.value)
+
+
+def test_a_digit_changed_in_the_packaged_book_is_noticed(tmp_path: Path) -> None:
+    changed = PACKAGED_PRICES.read_text(encoding="utf-8").replace('"output": 20000', '"output": 2000', 1)
+    path = tmp_path / "prices.json"
+    path.write_text(changed, encoding="utf-8")
+
+    with pytest.raises(TableError, match="sha256: is"):
+        PriceBook.load(path)
 
 
 def test_a_book_of_ones_own_takes_the_place_of_the_packaged_one(tmp_path: Path) -> None:
@@ -198,6 +248,8 @@ def test_an_extra_book_adds_models_and_reprices_those_it_names(tmp_path: Path) -
     [
         ({"input": -1}, "input"),
         ({"input": 1.5}, "input"),
+        ({"output": "free"}, "output"),
+        ({"tiers": [{"over_input_tokens": 0}]}, "tiers.0.input"),
         ({"cost": 1}, "cost"),
         ({"speed": {"fast": [2, 0]}}, "speed.fast.1"),
         ({"speed": {"fast": [0, 1]}}, "speed.fast.0"),
@@ -230,6 +282,15 @@ def test_tiers_must_rise(tmp_path: Path) -> None:
 
     with pytest.raises(TableError, match="row 1, tiers: do not rise"):
         PriceBook.load(book(tmp_path, {**ROW, "tiers": tiers}))
+
+
+def test_the_plain_speed_counts_in_the_worst_price_and_one_that_nobody_asks_for_does_not(
+    tmp_path: Path,
+) -> None:
+    speeds = {"standard": [3, 2], "fast": [9, 1]}
+    own = PriceBook.load(book(tmp_path, {**ROW, "speed": speeds, "inference_geo": {"us": [2, 1]}}))
+
+    assert own.worst(LLMProvider.SCRIPTED, "mine-1", at=TODAY, input_tokens=1).multiplier == (6, 2)
 
 
 def test_a_model_has_one_price_a_day(tmp_path: Path) -> None:

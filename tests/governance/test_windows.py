@@ -12,6 +12,7 @@ from agentic_trading.governance.windows import Window, Windows
 ZONES = ["America/New_York", "Europe/London", "Asia/Tokyo", "Asia/Kolkata", "Australia/Lord_Howe", "America/Havana",
          "Africa/Cairo", "America/Asuncion", "UTC"]  # fmt: skip
 MICRO = timedelta(microseconds=1)
+MILLI = timedelta(milliseconds=1)
 
 
 def utc(text: str) -> datetime:
@@ -20,6 +21,12 @@ def utc(text: str) -> datetime:
 
 def id_at(zone: str, window: Window, moment: datetime) -> str:
     return Windows(ZoneInfo(zone)).at(moment)[window].id
+
+
+def around(zone: str, window: Window, moment: datetime) -> list[str]:
+    """Return the ids of a microsecond and a millisecond before a moment, of it and of a millisecond after."""
+    moments = (moment - MILLI, moment - MICRO, moment, moment + MILLI)
+    return [id_at(zone, window, one) for one in moments]
 
 
 # (zone, UTC moment at which a new window begins, id before, id after)
@@ -35,31 +42,106 @@ def id_at(zone: str, window: Window, moment: datetime) -> str:
         ("Europe/London", "2026-10-24T23:00:00", "2026-10-24", "2026-10-25"),
         ("Europe/London", "2026-10-26T00:00:00", "2026-10-25", "2026-10-26"),
         ("Asia/Tokyo", "2026-03-08T15:00:00", "2026-03-08", "2026-03-09"),  # never changes
-        ("Asia/Kolkata", "2026-03-08T18:30:00", "2026-03-08", "2026-03-09"),  # half an hour off
+        ("Asia/Tokyo", "2026-11-01T15:00:00", "2026-11-01", "2026-11-02"),
+        (
+            "Asia/Kolkata",
+            "2026-03-08T18:30:00",
+            "2026-03-08",
+            "2026-03-09",
+        ),  # half an hour off, never changes
+        ("Asia/Kolkata", "2026-11-01T18:30:00", "2026-11-01", "2026-11-02"),
+        (
+            "Australia/Lord_Howe",
+            "2026-04-04T13:00:00",
+            "2026-04-04",
+            "2026-04-05",
+        ),  # a day of 24 1/2 hours begins
+        ("Australia/Lord_Howe", "2026-04-05T13:30:00", "2026-04-05", "2026-04-06"),  # and ends
+        (
+            "Australia/Lord_Howe",
+            "2026-10-03T13:30:00",
+            "2026-10-03",
+            "2026-10-04",
+        ),  # a day of 23 1/2 hours begins
+        ("Australia/Lord_Howe", "2026-10-04T13:00:00", "2026-10-04", "2026-10-05"),  # and ends
         ("Africa/Cairo", "2026-04-23T22:00:00", "2026-04-23", "2026-04-24"),  # a day without a midnight
     ],
 )
 def test_a_day_begins_at_local_midnight(zone: str, begins: str, before: str, after: str) -> None:
-    moment = utc(begins)
-
-    assert id_at(zone, Window.DAY, moment - MICRO) == before
-    assert id_at(zone, Window.DAY, moment) == after
+    assert around(zone, Window.DAY, utc(begins)) == [before, before, after, after]
 
 
 @pytest.mark.parametrize(
     ("zone", "begins", "before", "after"),
     [
-        ("America/New_York", "2026-11-01T04:00:00", "2026-10", "2026-11"),
+        ("America/New_York", "2026-03-01T05:00:00", "2026-02", "2026-03"),
+        ("America/New_York", "2026-04-01T04:00:00", "2026-03", "2026-04"),  # clocks changed in between
+        (
+            "America/New_York",
+            "2026-11-01T04:00:00",
+            "2026-10",
+            "2026-11",
+        ),  # and change again on this very day
         ("America/New_York", "2026-12-01T05:00:00", "2026-11", "2026-12"),
+        ("Europe/London", "2026-03-01T00:00:00", "2026-02", "2026-03"),
         ("Europe/London", "2026-03-31T23:00:00", "2026-03", "2026-04"),
+        ("Europe/London", "2026-09-30T23:00:00", "2026-09", "2026-10"),
+        ("Europe/London", "2026-11-01T00:00:00", "2026-10", "2026-11"),
+        ("Asia/Tokyo", "2026-03-31T15:00:00", "2026-03", "2026-04"),
+        ("Asia/Tokyo", "2026-10-31T15:00:00", "2026-10", "2026-11"),
+        ("Asia/Kolkata", "2026-03-31T18:30:00", "2026-03", "2026-04"),
         ("Asia/Kolkata", "2026-12-31T18:30:00", "2026-12", "2027-01"),
+        ("Australia/Lord_Howe", "2026-03-31T13:00:00", "2026-03", "2026-04"),
+        ("Australia/Lord_Howe", "2026-04-30T13:30:00", "2026-04", "2026-05"),
+        ("Australia/Lord_Howe", "2026-09-30T13:30:00", "2026-09", "2026-10"),
+        ("Australia/Lord_Howe", "2026-10-31T13:00:00", "2026-10", "2026-11"),
     ],
 )
 def test_a_month_begins_at_local_midnight(zone: str, begins: str, before: str, after: str) -> None:
-    moment = utc(begins)
+    assert around(zone, Window.MONTH, utc(begins)) == [before, before, after, after]
 
-    assert id_at(zone, Window.MONTH, moment - MICRO) == before
-    assert id_at(zone, Window.MONTH, moment) == after
+
+@pytest.mark.parametrize(
+    ("zone", "within", "hours"),
+    [
+        ("America/New_York", "2026-03-08T16:00:00", 23),
+        ("America/New_York", "2026-11-01T16:00:00", 25),
+        ("Europe/London", "2026-03-29T12:00:00", 23),
+        ("Europe/London", "2026-10-25T12:00:00", 25),
+        ("Asia/Tokyo", "2026-03-08T12:00:00", 24),
+        ("Asia/Kolkata", "2026-11-01T12:00:00", 24),
+        ("Australia/Lord_Howe", "2026-04-04T20:00:00", 24.5),
+        ("Australia/Lord_Howe", "2026-10-03T20:00:00", 23.5),
+    ],
+)
+def test_a_day_is_as_long_as_its_clocks_say(zone: str, within: str, hours: float) -> None:
+    end = Windows(ZoneInfo(zone)).at(utc(within))[Window.DAY].over_by
+    assert end is not None
+    begin = end - timedelta(hours=hours)
+
+    before, first, last, after = (
+        id_at(zone, Window.DAY, moment) for moment in (begin - MILLI, begin, end - MILLI, end)
+    )
+
+    assert first == last == id_at(zone, Window.DAY, utc(within))
+    assert len({before, first, after}) == 3
+
+
+@pytest.mark.parametrize(
+    ("zone", "twice", "minutes", "hours"),
+    [
+        ("Europe/London", "2026-10-25T00:59:59.999", "2026-10-25T01:59+0100", ["2026-10-25T01+0100", "2026-10-25T01+0000"]),
+        ("Australia/Lord_Howe", "2026-04-04T14:59:59.999", "2026-04-05T01:59+1100", ["2026-04-05T01+1100", "2026-04-05T01+1030"]),
+    ],
+)  # fmt: skip
+def test_minutes_and_hours_that_come_twice_have_two_ids(
+    zone: str, twice: str, minutes: str, hours: list[str]
+) -> None:
+    last = utc(twice)
+
+    assert id_at(zone, Window.MINUTE, last) == minutes
+    assert [id_at(zone, Window.HOUR, moment) for moment in (last, last + MILLI)] == hours
+    assert id_at(zone, Window.MINUTE, last) != id_at(zone, Window.MINUTE, last + MILLI)
 
 
 def test_an_hour_that_comes_twice_is_two_hours() -> None:

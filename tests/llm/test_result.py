@@ -1,13 +1,13 @@
 """Results, interactions and events: exact numbers, one cost, and what comes back from the wire."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from agentic_trading.llm import (
     Event,
@@ -21,7 +21,9 @@ from agentic_trading.llm import (
     LLMResult,
     Usage,
 )
+from agentic_trading.llm.reading import AttemptTrace, Stage, Violation
 
+ZONES = st.sampled_from([UTC, timezone(timedelta(hours=2)), timezone(timedelta(seconds=-30))])
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 decoded = st.recursive(
@@ -48,6 +50,30 @@ def test_the_defaults_are_those_of_the_field_reference() -> None:
     assert (plain.error, plain.success, plain.cost_usd, plain.cost_nusd) == (None, True, 0.0, 0)
     assert len(plain.output_hash) == 16
     assert not plain.actionable
+
+
+@given(
+    latency_ms=st.floats(min_value=0, allow_infinity=False),
+    raw_output=st.text(),
+    dispatched_at=st.none() | st.datetimes(timezones=ZONES).filter(lambda moment: 1 < moment.year < 9999),
+    wrong=st.floats() | st.decimals(allow_nan=False) | text,
+    extra=st.dictionaries(st.sampled_from(["later", "newer"]), st.floats() | text, max_size=1),
+)
+def test_the_wire_of_a_result_is_what_pydantic_spells(
+    latency_ms: float, raw_output: str, dispatched_at: datetime | None, wrong: Any, extra: dict[str, Any]
+) -> None:
+    violation = Violation(path="$", keyword="type", message="wrong", actual=wrong)
+    reading = AttemptTrace(
+        parser="P", transport="prompted", verdict=Stage.SCHEMA_VALIDATION, errors=(violation,)
+    )
+
+    told = failed(
+        FailureKind.TIMEOUT, latency_ms=latency_ms, raw_output=raw_output, dispatched_at=dispatched_at,
+        reading=reading, **extra,
+    )  # fmt: skip
+
+    spelled = TypeAdapter(LLMResult).dump_json(told, exclude={"parsed_output"})
+    assert told.wire == spelled[:-1] + b',"parsed_output":{}}'
 
 
 def test_either_cost_sets_the_other() -> None:

@@ -209,7 +209,8 @@ def test_a_repeated_key_is_seen_in_a_fence_and_in_prose() -> None:
             assert (found.value, found.text, found.is_repaired) == ({"a": 1}, '{"a":1}', True)
 
 
-WORDS = st.text(st.characters(exclude_characters="{}[]\"'`“,:/*#<", exclude_categories=["Cs"]))
+# Not words: what opens, closes, quotes (the whole is then a quoted text) or comments on something.
+WORDS = st.text(st.characters(exclude_characters="{}[]\"'`´“”„‘’‚,:/*#<", exclude_categories=["Cs"]))
 
 
 @given(WORDS, WORDS)

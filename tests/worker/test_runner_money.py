@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock, SystemClock
-from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm import (
     Event,
@@ -84,7 +84,7 @@ async def test_a_time_out_is_tried_again_and_the_lost_call_is_charged_in_full() 
     assert lost.failure.category is FailureKind.TIMEOUT
     assert answered.actionable
     assert final.result == answered
-    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_a_time_out_of_an_execution_is_final() -> None:
@@ -155,7 +155,7 @@ async def test_a_call_that_does_not_fit_is_an_interaction_too_and_nothing_is_sen
     assert (final.success, final.cost_nusd, final.dispatched_at) == (False, 0, None)
     assert final.failure is not None
     assert final.failure.category is FailureKind.BUDGET_EXHAUSTED
-    assert "tenant default has 1 nano-USD left" in final.failure.description
+    assert "tenant default has 0.000000001 USD left" in final.failure.description
 
 
 async def test_a_call_waits_for_money_that_is_only_held() -> None:
@@ -225,7 +225,7 @@ async def test_a_cancelled_call_is_charged_kept_and_then_cancelled() -> None:
     assert kept.result.in_doubt
     assert kept.result.failure is not None
     assert kept.result.failure.category is FailureKind.SHUTDOWN
-    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
@@ -246,7 +246,7 @@ async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
     assert final.failure is not None
     assert final.failure.category is FailureKind.EXPIRED
     assert (final.cost_nusd, final.dispatched_at) == (0, None)
-    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_a_provider_that_breaks_is_a_failed_call_charged_and_on_record() -> None:
@@ -265,7 +265,7 @@ async def test_a_provider_that_breaks_is_a_failed_call_charged_and_on_record() -
     assert final.failure is not None
     assert final.failure.category is FailureKind.INTERNAL_ERROR
     assert "RuntimeError: a bug" in final.failure.description
-    assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_a_schema_that_no_answer_fits_is_not_paid_for() -> None:
@@ -338,5 +338,5 @@ async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
         with pytest.raises(StoreError, match="the disk is full"):
             await desk.runner.run(asking(workflow).build())
 
-        assert held(await desk.ledger.snapshot()) == {"nusd": 0, "tokens": 0, "calls": 0}
+        assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
         assert desk.broker.statistics().published.get("llm.interactions", 0) == 0

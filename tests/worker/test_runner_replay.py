@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.ledger import ANY, Limit, ScopeKind
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm import (
     FailureKind,

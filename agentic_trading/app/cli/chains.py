@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from agentic_trading.app.cli.outcomes import outcome_of
-from agentic_trading.app.cli.output import heading, moment, rows, table, usd
+from agentic_trading.app.cli.output import heading, moment, printable, rows, table, usd
 from agentic_trading.app.cli.telling import told
 from agentic_trading.audit.trace import CallNode, TraceNode, TraceTree
 from agentic_trading.audit.why import Why
@@ -44,18 +44,19 @@ def chain_table(chains: Sequence[Listed], width: int) -> Table:
     )
 
 
-async def listed(records: Records, limit: int, *, with_calls: bool) -> list[Listed]:
-    """Return the newest chains with what came of each."""
-    chains = await records.traces(limit, with_calls=with_calls)
-    return [(chain, outcome_of(await records.trace(chain.trace_id))) for chain in chains]
+async def listed(records: Records, limit: int, *, with_calls: bool, tenant: str | None) -> list[Listed]:
+    """Return the newest chains with what came of each: a tenant's, or without one all of them."""
+    chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
+    return [(chain, outcome_of(await records.trace(chain.trace_id, tenant=tenant))) for chain in chains]
 
 
 def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
-    """Return a whole chain, each node below its cause."""
+    """Return a whole chain, each node below its cause; where tenants share it, with whose each is."""
     drawn = Tree(Text(f"trace {trace_id} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold"))
     below = {-1: drawn}
+    is_shared = len(chain.tenants) > 1
     for row in chain.rows():
-        below[row.depth] = below[row.depth - 1].add(_label(row.node))
+        below[row.depth] = below[row.depth - 1].add(_label(row.node, is_shared=is_shared))
     orphans = [
         f"  {node.kind} {node.id} names a cause that is not here: {node.cause}" for node in chain.orphans
     ]
@@ -65,20 +66,25 @@ def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
 
 def path_of(answer: Why) -> RenderableType:
     """Return the way from the first cause to the record, and what else came of its cause and of itself."""
+    shown = (*answer.path, *answer.siblings, *answer.effects)
+    is_shared = len({node.tenant for node in shown}) > 1
     path = Table.grid(padding=(0, 1, 0, 0))
     for number, node in enumerate(answer.path, start=1):
-        path.add_row(Text(f"{number}", "dim"), _label(node))
+        path.add_row(Text(f"{number}", "dim"), _label(node, is_shared=is_shared))
     parts: list[RenderableType] = [Text(f"why {answer.record_id}", "bold"), path]
     if answer.missing_cause:
         parts.append(Text(f"the path breaks off: {answer.missing_cause} is not in this trace", "red"))
     for title, nodes in (("Beside it", answer.siblings), ("What came of it", answer.effects)):
         if nodes:
-            parts.extend([heading(title), *(_label(node) for node in nodes)])
+            parts.extend([heading(title), *(_label(node, is_shared=is_shared) for node in nodes)])
     return Group(*parts)
 
 
-def _label(node: TraceNode) -> RenderableType:
-    name = Text.assemble((node.kind, "bold cyan"), "  ", (moment(node.as_of), "dim"), "  ", (node.id, "dim"))
+def _label(node: TraceNode, *, is_shared: bool) -> RenderableType:
+    whose = (f"  tenant {printable(node.tenant)}", "yellow") if is_shared else ""
+    name = Text.assemble(
+        (node.kind, "bold cyan"), "  ", (moment(node.as_of), "dim"), "  ", (node.id, "dim"), whose
+    )
     return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in told(node)))
 
 

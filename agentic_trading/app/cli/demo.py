@@ -9,16 +9,22 @@ from agentic_trading.app.cli.exits import ExitCode, stop
 
 
 def demo() -> None:
-    """Show in a minute why an order was sent, that tampering is found, that a run repeats, and what a cut answer is."""
+    """Show in a minute why an order was sent, that a run repeats, what a cut answer is, and what a crash costs."""
     from agentic_trading.app.cli.acts import again, overture, why_this_order
     from agentic_trading.app.cli.cut_order import a_cut_order
+    from agentic_trading.app.cli.killed_call import a_killed_call
     from agentic_trading.app.cli.start import start
 
     start()
     with TemporaryDirectory(prefix="agentic-trading-demo-") as folder:
         session = Path(folder) / "session"
         report = overture(session)
-        went_well = why_this_order(report, Path(folder) / "forged.jsonl") and again(session) and a_cut_order()
+        went_well = (
+            why_this_order(report, Path(folder) / "forged.jsonl")
+            and again(session)
+            and a_cut_order()
+            and a_killed_call(Path(folder) / "killed")
+        )
     if not went_well:
         stop(
             ExitCode.FOUND_WRONG,

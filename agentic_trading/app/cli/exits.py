@@ -31,7 +31,7 @@ _MEANINGS = {
     ExitCode.DONE: "done",
     ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift, rejected answer",
     ExitCode.BAD_INPUT: "bad usage or bad input: a flag, a name, a file, a setting",
-    ExitCode.LOG_UNUSABLE: "the log or output folder cannot be used: not writable, locked, broken",
+    ExitCode.LOG_UNUSABLE: "the log, output folder or ledger cannot be used: not writable, locked, broken, away",
     ExitCode.INTERNAL: "an internal error; --debug shows where",
     ExitCode.INTERRUPTED: "interrupted; all that was answered is on disk",
 }
@@ -39,9 +39,22 @@ _MEANINGS = {
 
 def exit_code_of(error: TradingError) -> ExitCode:
     """Return the code for an error that a command ends with."""
+    from agentic_trading.governance.errors import (
+        ControlsUnavailableError,
+        ControlsUnreadableError,
+        LedgerSettingsError,
+        LedgerUnavailableError,
+    )
     from agentic_trading.llm.errors import StoreError
 
-    return ExitCode.LOG_UNUSABLE if isinstance(error, StoreError) else ExitCode.BAD_INPUT
+    places = (
+        StoreError,
+        LedgerUnavailableError,
+        LedgerSettingsError,
+        ControlsUnavailableError,
+        ControlsUnreadableError,
+    )
+    return ExitCode.LOG_UNUSABLE if isinstance(error, places) else ExitCode.BAD_INPUT
 
 
 def run_to_exit(program: Callable[[], object], *, debug: bool) -> None:

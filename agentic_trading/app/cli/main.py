@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from agentic_trading import __version__
-from agentic_trading.app.cli import demo, market_data, models, parse, replay, run, schemas, spend, trace
+from agentic_trading.app.cli import (
+    budget,
+    demo,
+    halting,
+    market_data,
+    models,
+    parse,
+    prices,
+    replay,
+    run,
+    schemas,
+    spend,
+    trace,
+)
 from agentic_trading.app.cli.exits import ExitCode, run_to_exit
 from agentic_trading.app.cli.plain import PlainGroup
 
@@ -25,11 +38,15 @@ app = typer.Typer(
 app.command(short_help="Run a trading session.")(run.run)
 app.add_typer(trace.app, name="trace")
 app.command(short_help="Sum what calls cost.")(spend.spend)
+app.add_typer(budget.app, name="budget")
+app.command(short_help="Stop what runs, at once.")(halting.halt)
+app.command(short_help="Let what was halted run again.")(halting.resume)
 app.add_typer(replay.app, name="replay")
 app.command(short_help="Read a model's raw answer, or say why not.")(parse.parse)
 app.add_typer(schemas.app, name="schemas")
 app.add_typer(market_data.app, name="data")
 app.add_typer(models.app, name="models")
+app.add_typer(prices.app, name="prices")
 app.command(short_help="Show the records at work, in a minute.")(demo.demo)
 
 

@@ -1,7 +1,7 @@
 """How models, their prices and what is wrong with either are drawn."""
 
 from collections.abc import Iterable, Iterator
-from decimal import Decimal
+from fractions import Fraction
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,11 +10,10 @@ from agentic_trading.app.cli.output import facts, heading, rows, table
 from agentic_trading.app.cli.start import start
 from agentic_trading.app.models.catalogue import PACKAGED, Catalogue, Entry
 from agentic_trading.app.models.inspection import Finding
+from agentic_trading.app.prices.listing import CLASSES, spelled_rate, spelled_times
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.prices import ModelPrice, Rates, Ratio
+from agentic_trading.governance.prices import ModelPrice, Rates, short_id
 from agentic_trading.llm.capability import Capability
-
-_CLASSES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 
 NARROW = ("provider", "model", "in", "out", "context", "trained to", "last day")
 WIDE = (*NARROW[:5], "max out", "trained to", "retires", "transport", "checked", "source")
@@ -32,7 +31,7 @@ def model_table(entries: Iterable[Entry], catalogue: Catalogue, width: int) -> R
     """Return a row a model; prices are those of the catalogue's day. In a narrow window `models show` tells the rest."""
     columns = WIDE if width >= ROOM_FOR_SOURCES else NARROW
     drawn = table(*columns, right=("in", "out", "context", "max out"))
-    note = f"in, out: USD per million tokens on {catalogue.today}, book {catalogue.prices.id}"
+    note = f"in, out: USD per million tokens on {catalogue.today}, book {short_id(catalogue.prices.id)}"
     cells = (_cells(entry) for entry in entries)
     return Group(rows(drawn, ([of[column] for column in columns] for of in cells)), note)
 
@@ -93,20 +92,21 @@ def _price_facts(entry: Entry, price: ModelPrice, catalogue: Catalogue) -> Itera
     for name, words in multipliers.items():
         yield (
             name,
-            " · ".join(f"{word} x{_times(ratio)}" for word, ratio in words.items()) or "no multiplier",
+            " · ".join(f"{word} {spelled_times(Fraction(*ratio))}" for word, ratio in words.items())
+            or "no multiplier",
         )
     yield "since", str(price.valid_from)
     yield "row from", f"{entry.price_origin}, checked on {price.checked_on}"
     yield "source", price.source
-    yield "book", catalogue.prices.id
+    yield "book", short_id(catalogue.prices.id)
 
 
 def _rates(price: ModelPrice) -> Table:
-    drawn = table("requests", *_CLASSES, right=_CLASSES)
+    drawn = table("requests", *CLASSES, right=CLASSES)
     tiers = [(f"over {tier.over_input_tokens:,} tokens in", tier) for tier in price.tiers]
     every: list[tuple[str, Rates]] = [("up to that" if tiers else "all", price), *tiers]
     return rows(
-        drawn, ((f"  {name}", *(_per_mtok(getattr(rate, c)) for c in _CLASSES)) for name, rate in every)
+        drawn, ((f"  {name}", *(spelled_rate(getattr(rate, c)) for c in CLASSES)) for name, rate in every)
     )
 
 
@@ -114,12 +114,8 @@ def _span(price: ModelPrice | None, field: str) -> str:
     """Return the price of a class, from that of the shortest to that of the longest request."""
     if price is None:
         return "none"
-    spelled = dict.fromkeys(_per_mtok(getattr(rates, field)) for rates in (price, *price.tiers))
+    spelled = dict.fromkeys(spelled_rate(getattr(rates, field)) for rates in (price, *price.tiers))
     return " … ".join(spelled)
-
-
-def _per_mtok(nusd_per_token: int) -> str:
-    return f"{Decimal(nusd_per_token) / 1000:f}"
 
 
 def _retirement(entry: Entry) -> str:
@@ -127,11 +123,6 @@ def _retirement(entry: Entry) -> str:
         return "-"
     day = entry.capability.retires_on
     return f"retired {day}" if entry.retired else f"{day}, {entry.days_left:,} days left"
-
-
-def _times(ratio: Ratio) -> str:
-    over, under = ratio
-    return f"{over / under:g}"
 
 
 def _most(row: Capability) -> str:

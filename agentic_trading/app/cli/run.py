@@ -69,8 +69,37 @@ Bars = Annotated[
     ),
 ]
 BudgetUsd = Annotated[
-    Decimal,
-    typer.Option("--budget-usd", metavar="X", parser=usd_amount, help="What all calls may cost, in dollars."),
+    Decimal | None,
+    typer.Option(
+        "--budget-usd",
+        metavar="X",
+        parser=usd_amount,
+        help="What all calls may cost, in dollars; if left out, 5, or what stands at --ledger.",
+    ),
+]
+LedgerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="A server whose ledger workers share, redis://HOST:PORT; if left out, AGENTIC_LEDGER_URL, else one of the run's own.",
+    ),
+]
+HowEstimated = Annotated[
+    Literal["bound", "exact"],
+    typer.Option(
+        "--estimate",
+        help="What is set aside for a call: by the bytes of the request, or by the provider's own count, one call more.",
+    ),
+]
+Principal = Annotated[
+    str, typer.Option("--principal", metavar="NAME", help="As whom of --policy the run's agents ask.")
+]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy", metavar="FILE", help="Who may do what, and how fast; if left out, AGENTIC_POLICY_FILE."
+    ),
 ]
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="How many calls at once.")]
 Inject = Annotated[
@@ -100,35 +129,42 @@ def run(
     record: Record = False,
     recorded_from: RecordedFrom = None,
     bars: Bars = None,
-    budget_usd: BudgetUsd = Decimal(5),
+    budget_usd: BudgetUsd = None,
     max_calls: MaxCalls = None,
     workers: Workers = 4,
     inject: Inject = "",
     seed: Seed = "1",
     out: Out = None,
     resume: Resume = False,
+    ledger: LedgerUrl = None,
+    policy: PolicyFile = None,
+    principal: Principal = "",
+    estimate: HowEstimated = "bound",
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a trading session: bars in, calls under budget, paper fills out, everything on record.
 
-    A model is asked only after you were told what that will come to, and said yes. A second run into the same folder
-    is run 2 and continues its log. Ctrl-C stops after what is under way; all that was answered is on disk.
+    A model is asked only after you said yes to what that will come to. Ctrl-C stops after what is under way.
     """
     from agentic_trading.app.cli.running import run_and_tell
     from agentic_trading.app.cli.start import start
-    from agentic_trading.app.options import WARM_UP_BARS, RunOptions
+    from agentic_trading.app.options import DEFAULT_BUDGET_USD, WARM_UP_BARS, RunOptions
 
     settings = start()
-    names = tuple(name.strip() for name in data.split(",") if name.strip())
     options = RunOptions(
-        data=names,
+        data=(names := names_in(data)),
         mode=mode,
         provider=provider,
         recorded_from=recorded_from,
         bars=bars,
         warm_up=WARM_UP_BARS if bars else 0,
-        budget_usd=budget_usd,
+        budget_usd=DEFAULT_BUDGET_USD if budget_usd is None else budget_usd,
+        budget_is_given=budget_usd is not None,
+        ledger_url=ledger or settings.ledger_url,
+        policy_file=policy or settings.policy_file,
+        principal=principal,
+        estimate=estimate,
         workers=workers,
         inject=inject,
         seed=seed,
@@ -143,6 +179,11 @@ def run(
         settings=settings,
     )
     run_and_tell(options, yes=yes, as_json=as_json)
+
+
+def names_in(data: str) -> tuple[str, ...]:
+    """Return the names that stand in `--data`, with commas between."""
+    return tuple(name.strip() for name in data.split(",") if name.strip())
 
 
 def folder_for(names: tuple[str, ...]) -> str:

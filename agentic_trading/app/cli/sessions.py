@@ -1,5 +1,6 @@
 """Which log a command reads: the one that is named, or that of the newest session."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,6 +15,11 @@ Store = Annotated[
         metavar="PATH",
         help="A log or a session's folder; if left out, AGENTIC_STORE, else the newest session below AGENTIC_RUNS.",
     ),
+]
+
+OfTenant = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="ID", help="Only this tenant's records; if left out, all tenants'."),
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -44,6 +50,12 @@ def _log_at(place: Path) -> Path | None:
         return log if log.is_file() else None
     except OSError:  # a name that no file can have, or a folder that nobody may look into
         return None
+
+
+def list_command(log: Path, tenant: str | None) -> str:
+    """Return the command that names the chains which the log holds for a tenant, or for all."""
+    whose = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
+    return f"agentic-trading trace list --store {log}{whose}"
 
 
 def newest_log(runs: Path) -> Path:

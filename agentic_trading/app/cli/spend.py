@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.sessions import AsJson, Store, log_of
+from agentic_trading.app.cli.sessions import AsJson, OfTenant, Store, log_of
 
 By = Annotated[
     str,
@@ -16,7 +16,9 @@ By = Annotated[
 ]
 
 
-def spend(*, by: By = "agent,model", store: Store = None, as_json: AsJson = False) -> None:
+def spend(
+    *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
     """Sum attempts, tokens and cost by the given keys; days are UTC."""
     from agentic_trading.app.cli.output import console, show, show_json
     from agentic_trading.app.cli.reading import ask_log
@@ -24,7 +26,7 @@ def spend(*, by: By = "agent,model", store: Store = None, as_json: AsJson = Fals
     from agentic_trading.audit.spend import spend_report
 
     keys = spend_keys(by)
-    report = ask_log(log_of(store), lambda records: spend_report(records, *keys))
+    report = ask_log(log_of(store), lambda records: spend_report(records, *keys, tenant=tenant))
     if as_json:
         show_json(as_values(report))
     else:

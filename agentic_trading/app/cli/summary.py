@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from agentic_trading.app.budget.history import GOVERNED
 from agentic_trading.app.cli.output import (
     capped,
     command_line,
@@ -71,8 +72,11 @@ def next_steps(report: RunReport) -> list[str]:
         else []
     )
     run = f" --run {report.run_number}" if report.run_number > 1 else ""
+    reasons = {reason for counts in report.no_decisions.values() for reason in counts}
+    refused = [f"agentic-trading budget history --store {session}"] if reasons & GOVERNED else []
     return [
         *why,
+        *refused,
         f"agentic-trading trace list --store {session}",
         f"agentic-trading spend --by workflow,model --store {session}",
         f"agentic-trading replay run {session}{run} --workers 8",
@@ -163,7 +167,7 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
     who = {RULES: "rules cost", LOCAL: "a local model costs"}.get(report.provider)
-    free = f"; {who} nothing, --budget-usd binds with a priced model" if who else ""
+    free = f"; {who} nothing, --budget-usd binds with a priced model" if who and not report.cost_nusd else ""
     yield "cost", f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %){free}"
     if report.in_doubt:
         yield (

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.sessions import AsJson, Store, log_of
+from agentic_trading.app.cli.sessions import AsJson, OfTenant, Store, list_command, log_of
 
 app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
 
@@ -19,7 +19,12 @@ RecordId = Annotated[
 
 @app.command("list")
 def list_traces(
-    *, limit: Limit = 20, every: All = False, store: Store = None, as_json: AsJson = False
+    *,
+    limit: Limit = 20,
+    every: All = False,
+    tenant: OfTenant = None,
+    store: Store = None,
+    as_json: AsJson = False,
 ) -> None:
     """Name the decision chains that went on last, the last one first, and what came of each.
 
@@ -31,7 +36,9 @@ def list_traces(
     from agentic_trading.app.cli.output import console, show, show_json
     from agentic_trading.app.cli.reading import ask_log
 
-    chains = ask_log(log_of(store), lambda records: listed(records, limit, with_calls=not every))
+    chains = ask_log(
+        log_of(store), lambda records: listed(records, limit, with_calls=not every, tenant=tenant)
+    )
     if as_json:
         show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
     else:
@@ -39,7 +46,9 @@ def list_traces(
 
 
 @app.command("show")
-def show_trace(trace_id: TraceId, *, store: Store = None, as_json: AsJson = False) -> None:
+def show_trace(
+    trace_id: TraceId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
     """Draw a chain as a tree: every event and call below its cause."""
     from agentic_trading.app.cli.chains import tree_of, values_of
     from agentic_trading.app.cli.output import show, show_json
@@ -47,11 +56,11 @@ def show_trace(trace_id: TraceId, *, store: Store = None, as_json: AsJson = Fals
     from agentic_trading.audit.trace import TraceTree
 
     log = log_of(store)
-    chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id)))
+    chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id, tenant=tenant)))
     if not chain.nodes:
         stop(
             ExitCode.FOUND_WRONG,
-            f"no chain has the id {trace_id!r}; try: agentic-trading trace list --store {log}",
+            f"no chain has the id {trace_id!r}; try: {list_command(log, tenant)}",
         )
     if as_json:
         show_json(values_of(chain))
@@ -60,7 +69,9 @@ def show_trace(trace_id: TraceId, *, store: Store = None, as_json: AsJson = Fals
 
 
 @app.command("why")
-def why_record(record_id: RecordId, *, store: Store = None, as_json: AsJson = False) -> None:
+def why_record(
+    record_id: RecordId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
     """Tell why there was a fill: the path of causes that leads to it, from the bar on."""
     from agentic_trading.app.cli.chains import path_of, values_of_path
     from agentic_trading.app.cli.output import show, show_json
@@ -70,9 +81,9 @@ def why_record(record_id: RecordId, *, store: Store = None, as_json: AsJson = Fa
 
     log = log_of(store)
     try:
-        answer = ask_log(log, lambda records: why(records, record_id))
+        answer = ask_log(log, lambda records: why(records, record_id, tenant=tenant))
     except UnknownRecordError as e:
-        stop(ExitCode.FOUND_WRONG, f"{e}; try: agentic-trading trace list --store {log}")
+        stop(ExitCode.FOUND_WRONG, f"{e}; try: {list_command(log, tenant)}")
     if as_json:
         show_json(values_of_path(answer))
     else:

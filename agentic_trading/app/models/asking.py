@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from agentic_trading import __version__
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.models.catalogue import Catalogue, Entry
 from agentic_trading.app.models.live import LiveCheck, Proof
 from agentic_trading.app.models.report import LiveReport
@@ -81,7 +81,7 @@ async def asked_live(
     extra and `WeightsError` for weights that are not right, before anything is sent.
     """
     gate = Gate(
-        ledger=wire.budget_ledger(questions.max_nusd),
+        ledger=wire_budgets.budget_ledger(questions.max_nusd),
         prices=catalogue.prices,
         capabilities=catalogue.capabilities,
         clock=clock,

@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 from agentic_trading.app.models.directory import differences
 from agentic_trading.app.models.probes import Probe, Shown, probes
+from agentic_trading.governance.admission import Admission, Charge, Parked, Refused, Taken
 from agentic_trading.governance.estimate import input_bound
-from agentic_trading.governance.gate import Admission, Charge, Gate, Parked, Refused, Taken
+from agentic_trading.governance.gate import Gate
 from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind

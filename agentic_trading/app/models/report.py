@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, TypeAdapter
 
 from agentic_trading.app.models.live import Proof
+from agentic_trading.governance.prices import short_id
 from agentic_trading.llm.limits import NANO
 
 VERDICTS = ("as told", "differs", "not proved")
@@ -79,7 +80,7 @@ def _head(report: LiveReport) -> Iterator[str]:
     yield "# Models, asked live"
     yield ""
     yield f"agentic-trading {report.version}, {report.checked_on} (UTC), address: {report.address}."
-    yield f"{', '.join(counted)}. By the price book {report.price_book} it cost {_usd(report.cost_nusd)} USD"
+    yield f"{', '.join(counted)}. By the price book {short_id(report.price_book)} it cost {_usd(report.cost_nusd)} USD"
     yield f"of at most {_usd(report.max_nusd)}; whether the provider billed the same, its console says."
 
 

@@ -1,47 +1,70 @@
-"""The counters of the memory ledger: one a scope and window, found fast, forgotten when they are over."""
+"""The counters of one tenant in the memory ledger: one a scope and window, found fast, forgotten when they are over."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from agentic_trading.governance.errors import ClosedWindowError
-from agentic_trading.governance.ledger import ANY, Ask, Ceiling, Limit, ScopeKind
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Ask
+from agentic_trading.governance.ledgers.rules import Cap, Caps, Rules, cap
+from agentic_trading.governance.limit import Ceiling, ScopeKind
 from agentic_trading.governance.windows import Span, Window, Windows
 
-_OPEN = Ceiling()
-_ENDLESS = 1 << 200
+NOTHING = Amount(0, 0, 0)
+
+_UNLIMITED = Ceiling()
+_OPEN = cap(_UNLIMITED)
+_MINUTE = timedelta(minutes=1)
+_AT_ONCE = 250
 _SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
 
-Ceilings = Mapping[Window, Ceiling]
 Spans = Mapping[Window, Span]
 
 
-@dataclass(slots=True, eq=False)
 class Account:
-    """What one scope has used in one window: spent, held and in doubt together."""
+    """What one scope has used in one window: spent, held and in doubt together; `cap` is the most.
 
-    scope: "Scope"
-    window: Window
-    span: Span
-    ceiling: Ceiling
-    used_nusd: int = 0
-    used_tokens: int = 0
-    used_calls: int = 0
-    max_nusd: int = field(init=False)
-    max_tokens: int = field(init=False)
-    max_calls: int = field(init=False)
+    What was spent, or is in doubt, is in `spent` too, and what is in doubt in `in_doubt`: the rest is held.
+    """
 
-    def __post_init__(self) -> None:
-        """Spell an absent ceiling as one that nothing reaches: the check then needs no branch."""
-        ceiling = self.ceiling
-        self.max_nusd = _ENDLESS if ceiling.nusd is None else ceiling.nusd
-        self.max_tokens = _ENDLESS if ceiling.tokens is None else ceiling.tokens
-        self.max_calls = _ENDLESS if ceiling.calls is None else ceiling.calls
+    __slots__ = (
+        "cap", "in_doubt", "scope", "span", "spent_calls", "spent_nusd", "spent_tokens", "used_calls", "used_nusd",
+        "used_tokens", "window",
+    )  # fmt: skip
+
+    def __init__(self, scope: "Scope", window: Window, span: Span, most: Cap) -> None:
+        self.scope = scope
+        self.window = window
+        self.span = span
+        self.cap = most
+        self.used_nusd = self.used_tokens = self.used_calls = 0
+        self.spent_nusd = self.spent_tokens = self.spent_calls = 0
+        self.in_doubt = NOTHING
 
     @property
     def used(self) -> tuple[int, int, int]:
         """Nano-dollars, tokens, calls."""
         return self.used_nusd, self.used_tokens, self.used_calls
+
+    @property
+    def spent(self) -> Amount:
+        """What was charged, with what is in doubt."""
+        return Amount(self.spent_nusd, self.spent_tokens, self.spent_calls)
+
+    @property
+    def held(self) -> Amount:
+        """What calls in flight may give back."""
+        return Amount(
+            self.used_nusd - self.spent_nusd,
+            self.used_tokens - self.spent_tokens,
+            self.used_calls - self.spent_calls,
+        )
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has a ceiling."""
+        return self.cap.ceiling != _UNLIMITED
 
     def is_over(self, before: datetime) -> bool:
         """Whether its window ended before a moment, or nothing was ever counted: it can be made anew as it is."""
@@ -51,37 +74,50 @@ class Account:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """One call, trace, agent, workflow or tenant; `current` are its accounts of the minute that `spans` stands for."""
+    """One call, trace, agent, workflow or tenant; `current` are its accounts of the minute that `spans` stands for.
+
+    It was last asked for within a minute from `last_at`.
+    """
 
     tenant: str
     kind: ScopeKind
     id: str
-    ceilings: Ceilings
+    caps: Caps
     last_at: datetime
     spans: Spans | None = None
-    current: list[Account] = field(default_factory=list)
+    current: Sequence[Account] = ()
     others: dict[tuple[Window, str], Account] | None = None
 
-    def move_to(self, spans: Spans) -> None:
+    def move_to(self, spans: Spans, at: datetime) -> None:
         """Make the accounts of `spans` the current ones, old ones found again and missing ones new."""
-        known = {(account.window, account.span.id): account for account in self} if self.current else {}
         self.spans = spans
+        self.last_at = max(self.last_at, at)
+        if not self.current and not self.others:
+            self.current = [Account(self, window, spans[window], most) for window, most in self.caps.items()]
+            return
+        known = {(account.window, account.span.id): account for account in self}
         self.current = current = []
-        for window, ceiling in self.ceilings.items():
-            span = spans[window]
-            account = known.pop((window, span.id), None)
-            current.append(Account(self, window, span, ceiling) if account is None else account)
+        for window, most in self.caps.items():
+            key = window, spans[window].id
+            current.append(known.pop(key) if key in known else Account(self, window, spans[window], most))
         self.others = known or None
 
     def count_in(self, window: Window) -> None:
         """Be counted in `window` from now on, without a ceiling of the scope's own."""
-        if window not in self.ceilings:
-            self.ceilings = {**self.ceilings, window: _OPEN}
+        if window not in self.caps:
+            self.caps = {**self.caps, window: _OPEN}
             self.spans = None
+
+    def allow(self, caps: Caps) -> None:
+        """Have these caps in place of those before, and be counted in all windows of both."""
+        self.caps = {**dict.fromkeys(self.caps, _OPEN), **caps}
+        self.spans = None
+        for account in self:
+            account.cap = self.caps[account.window]
 
     def forget(self, before: datetime, in_use: Collection[Account]) -> bool:
         """Drop accounts not in use that were over before a moment; return whether nothing worth keeping is left."""
-        rests = self.kind in _SHORT_LIVED and self.last_at < before
+        rests = self.kind in _SHORT_LIVED and self.last_at + _MINUTE <= before
 
         def is_kept(account: Account) -> bool:
             return account in in_use or not (rests or account.is_over(before))
@@ -96,115 +132,111 @@ class Scope:
             yield from self.others.values()
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """In which windows scopes of a kind are counted, and up to what; a named scope has its own."""
+class Horizon:
+    """How far back asks may go, for all tenants: `keep` before the newest moment that something was reserved for.
 
-    everyone: dict[Window, Ceiling] = field(default_factory=dict)
-    named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
-
-
-class Accounts:
-    """All accounts, and the rules by which an ask finds its own.
-
-    Counters of a window are kept until `keep` after its end, those of a call or a trace until it has rested for
-    `keep`; time goes by the newest moment that something was reserved for: who asks in vain moves nothing. What
-    belongs to an agent, a workflow or a tenant and has no window stays. A counter that counted nothing may go.
+    Who asks in vain moves nothing. `windows` are those of the ledger's zone.
     """
 
-    def __init__(
-        self,
-        limits: Sequence[Limit],
-        *,
-        zone: tzinfo,
-        keep: timedelta,
-        counted: Collection[tuple[ScopeKind, Window]],
-    ) -> None:
-        self._windows = Windows(zone)
-        self._keep = keep
-        self._rules = _rules(limits, counted)
-        self._tenants: dict[str, dict[ScopeKind, dict[str, Scope]]] = {}
+    def __init__(self, zone: tzinfo, keep: timedelta) -> None:
+        self.windows = Windows(zone)
+        self.keep = keep
         self.newest = datetime.min.replace(tzinfo=UTC) + keep
 
     @property
     def oldest(self) -> datetime:
         """The oldest moment that can still be asked about."""
-        return self.newest - self._keep
-
-    def of(self, ask: Ask) -> list[Account]:
-        """Return the accounts that `ask` is counted in; raises `ClosedWindowError` for a moment too long ago."""
-        at = ask.at
-        spans = self._windows.at(at)
-        if at < self.newest and at < self.oldest:
-            raise ClosedWindowError(ask.key, at, self.oldest)
-        tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
-        scopes = self._tenants.get(tenant) or self._new_tenant(tenant)
-        if ask.limits:
-            self._count_own(ask, scopes)
-        found: list[Account] = []
-        for kind, id_ in ask.scope_ids.items():
-            scope = scopes[kind].get(id_)
-            if scope is None:
-                ceilings = self._ceilings(kind, id_)
-                if not ceilings:
-                    continue
-                scope = scopes[kind][id_] = Scope(tenant, kind, id_, ceilings, at)
-            if at > scope.last_at:
-                scope.last_at = at
-            if scope.spans is not spans:
-                scope.move_to(spans)
-            found += scope.current
-        return found
+        return self.newest - self.keep
 
     def move_to(self, at: datetime) -> None:
         """Note that something was reserved for a moment."""
         if at > self.newest:
             self.newest = at
 
+
+class Accounts:
+    """All accounts of a tenant, and the rules by which an ask finds its own.
+
+    Counters of a window are kept until the horizon has passed its end, those of a call or a trace until it has rested
+    for as long. What belongs to an agent, a workflow or a tenant and has no window stays. A counter that counted
+    nothing may go.
+    """
+
+    def __init__(self, tenant: str, rules: Rules, horizon: Horizon) -> None:
+        self._tenant = tenant
+        self._rules = rules
+        self._horizon = horizon
+        self._scopes: dict[ScopeKind, dict[str, Scope]] = {kind: {} for kind in ScopeKind}
+
+    def of(self, ask: Ask, at: datetime) -> list[Account]:
+        """Return the accounts that `ask` is counted in; raises `ClosedWindowError` for a moment too long ago."""
+        horizon = self._horizon
+        if at < horizon.newest and at < horizon.oldest:
+            raise ClosedWindowError(ask.key, at, horizon.oldest)
+        return self.kept(ask, at)
+
+    def kept(self, ask: Ask, at: datetime) -> list[Account]:
+        """Return the accounts that `ask` is counted in, for who knows that they are kept, or have to be made."""
+        spans = self._horizon.windows.at(at)
+        if ask.limits:
+            self._count_own(ask, at)
+        found: list[Account] = []
+        scopes = self._scopes
+        for kind, id_ in ask.scope_ids.items():
+            scope = scopes[kind].get(id_)
+            if scope is None:
+                caps = self._rules.caps(kind, id_)
+                if not caps:
+                    continue
+                scope = scopes[kind][id_] = Scope(self._tenant, kind, id_, caps, at)
+            if scope.spans is not spans:
+                scope.move_to(spans, at)
+            found += scope.current
+        return found
+
+    def adopt(self, rules: Rules) -> frozenset[tuple[ScopeKind, str, Window]]:
+        """Count against `rules` from now on, and go on counting what was; return what was counted so far."""
+        known = frozenset(
+            (scope.kind, scope.id, window)
+            for scopes in self._scopes.values()
+            for scope in scopes.values()
+            for window in scope.caps
+        )
+        self._rules = rules
+        for kind, scopes in self._scopes.items():
+            for id_, scope in scopes.items():
+                scope.allow(rules.caps(kind, id_))
+        return known
+
     def forget(self, in_use: Collection[Account]) -> None:
         """Drop the counters whose time is over, but for those that are still in use."""
-        before = self.oldest
-        for kinds in self._tenants.values():
-            for scopes in kinds.values():
-                for id_ in [id_ for id_, scope in scopes.items() if scope.forget(before, in_use)]:
-                    del scopes[id_]
+        before = self._horizon.oldest
+        for scopes in self._scopes.values():
+            for id_ in [id_ for id_, scope in scopes.items() if scope.forget(before, in_use)]:
+                del scopes[id_]
 
-    def __iter__(self) -> Iterator[Account]:
-        for kinds in self._tenants.values():
-            for scopes in kinds.values():
-                for scope in scopes.values():
-                    yield from scope
+    def pieces(self, newest: datetime | None, *, limited: bool) -> Iterator[list[Account]]:
+        """Yield all accounts, so many at once; with `limited`, those with a ceiling of what lasts, in the windows of `newest`."""
+        scopes: list[Scope] = []
+        for kind, of_kind in self._scopes.items():
+            if not (limited and kind in _SHORT_LIVED):
+                scopes += of_kind.values()
+        spans = self._horizon.windows.at(newest) if limited and newest is not None else {}
+        ids = {window: span.id for window, span in spans.items()}
+        for start in range(0, len(scopes), _AT_ONCE):
+            yield [
+                account
+                for scope in scopes[start : start + _AT_ONCE]
+                for account in scope
+                if not limited or (account.is_limited and account.span.id == ids.get(account.window))
+            ]
 
-    def _new_tenant(self, tenant: str) -> dict[ScopeKind, dict[str, Scope]]:
-        self._tenants[tenant] = {kind: {} for kind in ScopeKind}
-        return self._tenants[tenant]
-
-    def _count_own(self, ask: Ask, scopes: dict[ScopeKind, dict[str, Scope]]) -> None:
+    def _count_own(self, ask: Ask, at: datetime) -> None:
         """Have the counters that the ask's own limits are about, whether a rule counts them or not."""
         for limit in ask.limits:
             id_ = ask.scope_ids[limit.scope]
-            scope = scopes[limit.scope].get(id_)
+            scope = self._scopes[limit.scope].get(id_)
             if scope is None:
-                tenant = ask.scope_ids.get(ScopeKind.TENANT, "")
-                ceilings = self._ceilings(limit.scope, id_)
-                scope = scopes[limit.scope][id_] = Scope(tenant, limit.scope, id_, ceilings, ask.at)
+                caps = self._rules.caps(limit.scope, id_)
+                scope = self._scopes[limit.scope][id_] = Scope(self._tenant, limit.scope, id_, caps, at)
             scope.count_in(limit.window)
-
-    def _ceilings(self, kind: ScopeKind, id_: str) -> Ceilings:
-        rule = self._rules[kind]
-        return rule.named.get(id_, rule.everyone) if rule.named else rule.everyone
-
-
-def _rules(limits: Sequence[Limit], counted: Collection[tuple[ScopeKind, Window]]) -> dict[ScopeKind, _Rule]:
-    rules = {kind: _Rule() for kind in ScopeKind}
-    for kind, window in counted:
-        rules[kind].everyone[window] = _OPEN
-    for limit in limits:
-        rule = rules[limit.scope]
-        ceilings = rule.everyone if limit.id == ANY else rule.named.setdefault(limit.id, {})
-        ceilings[limit.window] = ceilings.get(limit.window, _OPEN).tighter(limit.ceiling)
-    for rule in rules.values():
-        for named in rule.named.values():
-            for window, ceiling in rule.everyone.items():
-                named[window] = named.get(window, _OPEN).or_else(ceiling)
-    return rules

@@ -1,35 +1,75 @@
-"""One attempt in the memory ledger: what it has booked, and where."""
+"""One attempt in the memory ledger: what it has booked, where, and until when it may be silent."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import Ask, Balance, CallState, Settlement
-from agentic_trading.governance.ledgers.accounts import Account
+from agentic_trading.governance.ledgers.accounts import NOTHING, Account
 
-NOTHING = Amount(0, 0, 0)
+IN_FLIGHT = frozenset({CallState.RESERVED, CallState.DISPATCHED})
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """An ask that was reserved; it knows its accounts for as long as what it booked in them may change."""
+    """An ask that was reserved for the moment `at`.
+
+    It knows its accounts for as long as what it booked in them may change. Its lease runs for `lease_s` from `since`.
+    """
 
     ask: Ask
+    at: datetime
     accounts: Sequence[Account]
+    since: datetime
+    lease_s: float
     state: CallState = CallState.RESERVED
     settlement: Settlement | None = None
 
-    def book(self, new: Amount, *, instead_of: Amount = NOTHING) -> None:
-        """Count `new` in every account in place of what was counted before."""
-        nusd, tokens, calls = (
-            new.nusd - instead_of.nusd,
-            new.tokens - instead_of.tokens,
-            new.calls - instead_of.calls,
+    @property
+    def booked(self) -> Amount:
+        """What it counts for now, held or spent."""
+        if self.state is CallState.RELEASED:
+            return NOTHING
+        return self.ask.amount if self.settlement is None else self.settlement.charged
+
+    def is_silent(self, now: datetime) -> bool:
+        """Whether its lease is over; one of 0 s is at once."""
+        return now >= self.since + timedelta(seconds=self.lease_s)
+
+
+def book_in(accounts: Iterable[Account], new: Amount, instead_of: Amount = NOTHING) -> None:
+    """Count `new` in every account in place of what was counted before."""
+    nusd, tokens, calls = (
+        new.nusd - instead_of.nusd,
+        new.tokens - instead_of.tokens,
+        new.calls - instead_of.calls,
+    )
+    for account in accounts:
+        account.used_nusd += nusd
+        account.used_tokens += tokens
+        account.used_calls += calls
+
+
+def charge_in(accounts: Iterable[Account], new: Amount, instead_of: Amount, spent: Amount) -> None:
+    """Count `new` as spent, in place of what was counted before, of which `spent` was spent already."""
+    book_in(accounts, new, instead_of)
+    nusd, tokens, calls = new.nusd - spent.nusd, new.tokens - spent.tokens, new.calls - spent.calls
+    for account in accounts:
+        account.spent_nusd += nusd
+        account.spent_tokens += tokens
+        account.spent_calls += calls
+
+
+def doubt_in(accounts: Iterable[Account], new: Amount, instead_of: Amount = NOTHING) -> None:
+    """Count `new` as in doubt, in place of what was before."""
+    for account in accounts:
+        account.in_doubt = Amount(
+            *(
+                was + more - less
+                for was, more, less in zip(account.in_doubt.units, new.units, instead_of.units, strict=True)
+            )
         )
-        for account in self.accounts:
-            account.used_nusd += nusd
-            account.used_tokens += tokens
-            account.used_calls += calls
 
 
 def excess(actual: Amount, reserved: Amount) -> Amount:
@@ -39,23 +79,16 @@ def excess(actual: Amount, reserved: Amount) -> Amount:
     return Amount(*(max(0, used - kept) for used, kept in zip(actual.units, reserved.units, strict=True)))
 
 
-def booked_in(account: Account, calls: Iterable[Call]) -> Amount:
-    """Return what the reservations of `calls` make up in an account."""
-    amounts = [call.ask.amount for call in calls if account in call.accounts]
-    return Amount(*(sum(amount.units[unit] for amount in amounts) for unit in range(3)))
-
-
-def balance(account: Account, in_flight: Collection[Call], in_doubt: Collection[Call]) -> Balance:
+def balance(account: Account) -> Balance:
     """Return an account as others see it."""
-    held = booked_in(account, in_flight)
     return Balance(
         tenant=account.scope.tenant,
         scope=account.scope.kind,
         id=account.scope.id,
         window=account.window,
         window_id=account.span.id,
-        ceiling=account.ceiling,
-        spent=Amount(*(used - back for used, back in zip(account.used, held.units, strict=True))),
-        held=held,
-        in_doubt=booked_in(account, in_doubt),
+        ceiling=account.cap.ceiling,
+        spent=account.spent,
+        held=account.held,
+        in_doubt=account.in_doubt,
     )

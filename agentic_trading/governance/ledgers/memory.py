@@ -1,49 +1,43 @@
 """The ledger of one process: in memory, each step one piece that nothing interrupts."""
 
 import asyncio
-from bisect import insort
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import count
 
-from agentic_trading.governance.errors import (
-    ReservationConflictError,
-    ReservationStateError,
-    UnknownReservationError,
-)
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.governance.errors import AskError, ReservationStateError, UnknownReservationError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
+    LEASE_S,
     Ask,
     Balance,
+    Booking,
     CallState,
+    Expired,
     Held,
     LedgerStatistics,
-    Limit,
+    Position,
     Refusal,
     Reservation,
-    ScopeKind,
     Settlement,
+    Waiting,
+    reservation_id,
 )
-from agentic_trading.governance.ledgers.accounts import Account, Accounts
-from agentic_trading.governance.ledgers.call import NOTHING, Call, balance, booked_in, excess
-from agentic_trading.governance.ledgers.shortage import behind, fits, shortages
+from agentic_trading.governance.ledgers.accounts import Horizon
+from agentic_trading.governance.ledgers.book import Book
+from agentic_trading.governance.ledgers.call import Call, balance
+from agentic_trading.governance.ledgers.line import Waiter
+from agentic_trading.governance.ledgers.rules import Counted, Rules
+from agentic_trading.governance.ledgers.tally import Tally
+from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 
-_SWEEP_AFTER_IN_VAIN = 1000
+_FORGET_AFTER_IN_VAIN = 1000
 """Asks in vain make counters too, and do not move time on: after so many of them, or as many as calls, idle ones go."""
 
-
-@dataclass(slots=True, eq=False)
-class _Waiter:
-    """Somebody in the line; `held` and the accounts `short_of` headroom say why, as of the last look."""
-
-    ask: Ask
-    accounts: Sequence[Account]
-    place: tuple[int, int]
-    held: Held
-    short_of: Sequence[Account]
-    answer: asyncio.Future[Reservation | Refusal]
+_MAY_DISPATCH = (CallState.RESERVED,)
+_MAY_RELEASE = (CallState.RESERVED, CallState.RELEASED)
+_MAY_CHARGE = (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
 
 
 class MemoryLedger:
@@ -51,7 +45,10 @@ class MemoryLedger:
 
     `zone` is where days and months begin. A finished call is remembered for `keep`, by the newest moment that
     something was reserved for; so are the counters of ended windows, and of calls and traces at rest. `counted` are
-    counters kept where no limit needs them, so that an ask's own limit knows what was before it.
+    counters kept where no limit needs them, so that an ask's own limit knows what was before it; a counter that an
+    adopted limit needs starts with the calls that are remembered. `limits` hold for every tenant until others are
+    adopted for it. `clock` is the present, by which leases run; a call not dispatched within `reserved_lease_s` is
+    refunded by the next sweep.
     """
 
     def __init__(
@@ -60,236 +57,213 @@ class MemoryLedger:
         *,
         zone: tzinfo = UTC,
         keep: timedelta = timedelta(days=1),
-        counted: Collection[tuple[ScopeKind, Window]] = ((ScopeKind.AGENT, Window.DAY),),
+        counted: Counted = ((ScopeKind.AGENT, Window.DAY),),
+        clock: Clock | None = None,
+        reserved_lease_s: float = 60.0,
     ) -> None:
-        self._accounts = Accounts(tuple(limits), zone=zone, keep=keep, counted=counted)
-        self._keep = keep
-        self._next_sweep = datetime.min.replace(tzinfo=UTC)
-        self._vain_at_next_sweep = _SWEEP_AFTER_IN_VAIN
-        self._calls: dict[str, Call] = {}
-        self._in_flight: dict[str, Call] = {}
-        self._line: list[_Waiter] = []
-        self._arrivals = count()
-        self._counts = {field.name: 0 for field in fields(LedgerStatistics)}
+        self._clock = clock or SystemClock()
+        self._rules = Rules(limits, counted)
+        self._counted = counted
+        self._horizon = Horizon(zone, keep)
+        self._reserved_lease_s = reserved_lease_s
+        self._began = self._clock.now().isoformat()
+        self._books: dict[str, Book] = {}
+        self._tally = Tally()
+        self._next_look = datetime.min.replace(tzinfo=UTC)
+        self._vain_at_next_look = _FORGET_AFTER_IN_VAIN
 
     async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
         """Set the amount aside, or say why not; never wait."""
-        known = self._known(ask)
+        id_ = ask.reservation_id
+        book = self._books.get(_owner(id_)) or self._book(ask.tenant)
+        known = book.known(id_, ask)
         if known is not None:
             return known
-        answer, _ = self._decide(ask, self._accounts.of(ask), self._line)
+        now = self._clock.now()
+        at = ask.at or now
+        answer, _ = book.decide(id_, ask, at, now, book.accounts.of(ask, at))
         if isinstance(answer, Held):
-            self._counts["held"] += 1
-        self._sweep()
+            self._tally.hold()
+        self._forget()
         return answer
 
     async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
         """Wait until `ask` can be answered for good: in order of arrival within a priority."""
-        known = self._known(ask)
+        id_ = ask.reservation_id
+        book = self._book(ask.tenant)
+        known = book.known(id_, ask)
         if known is not None:
             return known
-        accounts = self._accounts.of(ask)
-        answer, short_of = self._decide(ask, accounts, self._line)
+        now = self._clock.now()
+        at = ask.at or now
+        accounts = book.accounts.of(ask, at)
+        answer, short_of = book.decide(id_, ask, at, now, accounts)
         if not isinstance(answer, Held):
-            self._sweep()
+            self._forget()
             return answer
         future: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(ask, accounts, (-ask.priority, next(self._arrivals)), answer, short_of, future)
-        insort(self._line, waiter, key=_place)
+        waiter = Waiter(ask, accounts, answer, short_of, now, future)
+        book.line.enter(waiter)
         try:
             return await future
         except asyncio.CancelledError:
-            self._leave(waiter)
+            book.leave(waiter, self._clock.now())
             raise
 
-    async def dispatch(self, reservation_id: str) -> None:
+    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
-        self._call(reservation_id, "dispatch", (CallState.RESERVED,)).state = CallState.DISPATCHED
+        book, call = self._call(reservation_id, "dispatch", _MAY_DISPATCH)
+        call.state = CallState.DISPATCHED
+        call.since, call.lease_s = self._clock.now(), lease_s
+        book.sequence += 1
 
     async def state_of(self, reservation_id: str) -> CallState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
-        call = self._calls.get(reservation_id)
+        book = self._books.get(_owner(reservation_id))
+        call = None if book is None else book.calls.get(reservation_id)
         return None if call is None else call.state
 
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
-        call = self._call(
-            reservation_id, "settle", (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
-        )
-        doubtful = call.settlement
-        if doubtful is not None and not doubtful.in_doubt:
-            return doubtful
-        over = excess(actual, call.ask.amount)
-        settlement = Settlement(reservation_id, actual, call.ask.amount, over, late=doubtful is not None)
-        return self._charge(call, settlement, CallState.SETTLED)
+        book, call = self._call(reservation_id, "settle", _MAY_CHARGE)
+        settlement = call.settlement
+        if settlement is None or settlement.in_doubt:
+            settlement = book.settle(reservation_id, call, actual)
+            if book.line.waiters:
+                book.serve(self._clock.now())
+        return settlement
 
     async def release(self, reservation_id: str) -> None:
         """Give back all of a reservation that was never dispatched; twice is harmless."""
-        call = self._call(reservation_id, "release", (CallState.RESERVED, CallState.RELEASED))
+        book, call = self._call(reservation_id, "release", _MAY_RELEASE)
         if call.state is CallState.RESERVED:
-            self._give_back(reservation_id, call)
+            book.give_back(reservation_id, call)
+            if book.line.waiters:
+                book.serve(self._clock.now())
 
     async def in_doubt(self, reservation_id: str) -> Settlement:
         """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
-        call = self._call(
-            reservation_id, "doubt", (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
-        )
+        book, call = self._call(reservation_id, "doubt", _MAY_CHARGE)
         if call.settlement is not None:
             return call.settlement
-        amount = call.ask.amount
-        settlement = Settlement(reservation_id, amount, amount, NOTHING, in_doubt=True)
-        return self._charge(call, settlement, CallState.IN_DOUBT)
+        settlement = book.doubt(reservation_id, call)
+        if book.line.waiters:
+            book.serve(self._clock.now())
+        return settlement
 
-    async def snapshot(self) -> list[Balance]:
-        """Return every counter as it is now; those of ended windows for as long as they are kept."""
-        in_flight = self._in_flight.values()
-        in_doubt = [call for call in self._calls.values() if call.state is CallState.IN_DOUBT]
-        return [balance(account, in_flight, in_doubt) for account in self._accounts]
+    async def sweep(self) -> Sequence[Expired]:
+        """End the calls whose lease has run out, then serve those who wait."""
+        now = self._clock.now()
+        expired: list[Expired] = []
+        for book in self._books.values():
+            expired += book.expire(now)
+            if book.line.waiters:
+                book.serve(now)
+        return expired
+
+    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        """Count against these limits from the next ask on; an older version, or the same, changes nothing."""
+        book = self._book(tenant)
+        if version > book.version:
+            book.adopt(Rules(limits, self._counted), version)
+            book.serve(self._clock.now())
+
+    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+        """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
+
+        Of several bookings of one call the last holds. Raises `AskError` for one that is another tenant's, has no
+        moment or is neither settled nor in doubt; nothing is then forgotten.
+        """
+        found = {booking.ask.reservation_id: booking for booking in bookings}
+        checked = [(booking, _moment_of(tenant, booking)) for booking in found.values()]
+        book = self._book(tenant)
+        book.restore(checked)
+        book.serve(self._clock.now())
+        return book.position
+
+    async def position(self, tenant: str) -> Position:
+        """Return how far the tenant's ledger has come."""
+        return self._book(tenant).position
+
+    async def expect(self, tenant: str, position: Position) -> None:
+        """Take note of how far the ledger had come once; behind that, or beside it, nothing is reserved."""
+        self._book(tenant).expect(position)
+
+    async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+        """Return counters of a tenant; those of ended windows for as long as they are kept.
+
+        Very many are looked at in pieces, between which others go on.
+        """
+        book = self._book(tenant)
+        found: list[Balance] = []
+        for piece in book.accounts.pieces(book.newest, limited=limited):
+            if found:
+                await asyncio.sleep(0)
+            found += map(balance, piece)
+        return found
+
+    async def line(self, tenant: str) -> list[Waiting]:
+        """Return who of a tenant waits for headroom, in the order in which they will be served."""
+        return self._book(tenant).line.seen()
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts since the start."""
-        return LedgerStatistics(**{
-            **self._counts,
-            "in_flight": len(self._in_flight),
-            "waiting": len(self._line),
-        })
+        books = self._books.values()
+        return self._tally.statistics(
+            in_flight=sum(len(book.in_flight) for book in books),
+            waiting=sum(len(list(book.line)) for book in books),
+        )
 
-    def _known(self, ask: Ask) -> Reservation | None:
-        call = self._calls.get(ask.reservation_id)
-        if call is None:
-            return None
-        if call.ask is not ask and call.ask.payload_hash != ask.payload_hash:
-            raise ReservationConflictError(ask.key, ask.attempt)
-        if call.state is CallState.RELEASED:
-            return None
-        return Reservation(ask.reservation_id, call.ask.amount, call.state)
+    async def aclose(self) -> None:
+        """Nothing was opened."""
 
-    def _call(self, reservation_id: str, step: str, allowed: Sequence[CallState]) -> Call:
-        call = self._calls.get(reservation_id)
-        if call is None:
+    def _book(self, tenant: str) -> Book:
+        owner = _owner(reservation_id(tenant, "", 1))
+        book = self._books.get(owner)
+        if book is None:
+            book = self._books[owner] = Book(
+                tenant, self._rules, self._horizon, self._tally,
+                began=self._began, reserved_lease_s=self._reserved_lease_s,
+            )  # fmt: skip
+        return book
+
+    def _call(self, reservation_id: str, step: str, allowed: Sequence[CallState]) -> tuple[Book, Call]:
+        book = self._books.get(_owner(reservation_id))
+        call = None if book is None else book.calls.get(reservation_id)
+        if book is None or call is None:
+            if book is not None:
+                book.check()
             raise UnknownReservationError(reservation_id)
         if call.state not in allowed:
             raise ReservationStateError(reservation_id, step, call.state, allowed)
-        return call
+        return book, call
 
-    def _decide(
-        self, ask: Ask, accounts: Sequence[Account], line: Iterable[_Waiter]
-    ) -> tuple[Reservation | Refusal | Held, Sequence[Account]]:
-        """Reserve, or say why not and which accounts fall short; those who stand in `line` go first."""
-        if not fits(ask, accounts):
-            found = list(shortages(ask, accounts, self._held))
-            final = [shortage for shortage in found if shortage.is_final]
-            self._counts["refused"] += bool(final)
-            answer = final[0].refusal() if final else found[0].wait()
-            return answer, [shortage.account for shortage in found]
-        for waiter in line:
-            if waiter.ask.priority < ask.priority:
-                break
-            for account in waiter.short_of:
-                if account in accounts:
-                    return behind(ask, waiter.held), [account]
-        return self._reserve(ask, accounts), ()
-
-    def _reserve(self, ask: Ask, accounts: Sequence[Account]) -> Reservation:
-        call = Call(ask, accounts)
-        call.book(ask.amount)
-        id_ = ask.reservation_id
-        self._calls[id_] = self._in_flight[id_] = call
-        self._accounts.move_to(ask.at)
-        self._counts["reserved"] += 1
-        return Reservation(id_, ask.amount)
-
-    def _charge(self, call: Call, settlement: Settlement, state: CallState) -> Settlement:
-        """Book what `settlement` charges in place of what is booked so far: the reservation, in flight or in doubt."""
-        call.book(settlement.charged, instead_of=settlement.reserved)
-        call.settlement = settlement
-        self._count(settlement)
-        self._end(settlement.reservation_id, call, state)
-        return settlement
-
-    def _count(self, settlement: Settlement) -> None:
-        counts = self._counts
-        counts["in_doubt" if settlement.in_doubt else "settled"] += 1
-        counts["charged_nusd"] += settlement.charged.nusd
-        if settlement.late:
-            counts["late"] += 1
-            counts["charged_nusd"] -= settlement.reserved.nusd
-        else:
-            counts["reserved_nusd"] += settlement.reserved.nusd
-        if settlement.overrun is not NOTHING:
-            counts["overruns"] += 1
-            counts["overrun_nusd"] += settlement.overrun.nusd
-
-    def _end(self, reservation_id: str, call: Call, state: CallState) -> None:
-        """Take the call out of flight, and let those who wait have what came free."""
-        call.state = state
-        self._in_flight.pop(reservation_id, None)
-        if state is not CallState.IN_DOUBT:
-            call.accounts = ()
-        if self._line:
-            self._advance()
-
-    def _give_back(self, reservation_id: str, call: Call) -> None:
-        call.book(NOTHING, instead_of=call.ask.amount)
-        self._counts["released"] += 1
-        self._end(reservation_id, call, CallState.RELEASED)
-
-    def _advance(self) -> None:
-        """Answer everyone in the line who can be answered, in its order."""
-        line, self._line = self._line, []
-        for waiter in line:
-            if waiter.answer.done():  # cancelled: it is about to leave
-                continue
-            try:
-                answer = self._known(waiter.ask) or self._try_again(waiter)
-            except ReservationConflictError as e:
-                waiter.answer.set_exception(e)
-                continue
-            if isinstance(answer, Held):
-                self._line.append(waiter)
-            else:
-                waiter.answer.set_result(answer)
-
-    def _try_again(self, waiter: _Waiter) -> Reservation | Refusal | Held:
-        answer, waiter.short_of = self._decide(waiter.ask, waiter.accounts, self._line)
-        if isinstance(answer, Held):
-            waiter.held = answer
-        return answer
-
-    def _leave(self, waiter: _Waiter) -> None:
-        """Forget somebody who waits no longer, with what they may just have been given."""
-        if waiter.answer.cancelled():
-            self._advance()
-            return
-        id_ = waiter.ask.reservation_id
-        call = self._calls.get(id_)
-        if call is not None and call.state is CallState.RESERVED:
-            self._give_back(id_, call)
-
-    def _sweep(self) -> None:
+    def _forget(self) -> None:
         """Drop finished calls and idle counters; looks at all there are, and is therefore seldom done."""
-        vain = self._counts["refused"] + self._counts["held"]
-        if self._accounts.newest < self._next_sweep and vain < self._vain_at_next_sweep:
+        newest = self._horizon.newest
+        if newest < self._next_look and self._tally.in_vain < self._vain_at_next_look:
             return
-        self._next_sweep = self._accounts.newest + self._keep / 8
-        oldest = self._accounts.oldest
-        over = [
-            id_ for id_, call in self._calls.items() if call.ask.at < oldest and id_ not in self._in_flight
-        ]
-        for id_ in over:
-            del self._calls[id_]
-        self._vain_at_next_sweep = vain + max(_SWEEP_AFTER_IN_VAIN, len(self._calls))
-        self._accounts.forget(self._in_use())
-
-    def _in_use(self) -> set[Account]:
-        """Return the accounts of who waits, is in flight or in doubt; what was settled or released has none."""
-        waiting = (waiter.accounts for waiter in self._line)
-        calls = (call.accounts for call in self._calls.values())
-        return {account for accounts in (*waiting, *calls) for account in accounts}
-
-    def _held(self, account: Account) -> Amount:
-        return booked_in(account, self._in_flight.values())
+        self._next_look = newest + self._horizon.keep / 8
+        for owner, book in list(self._books.items()):
+            book.forget()
+            if book.is_blank:
+                del self._books[owner]
+        calls = sum(len(book.calls) for book in self._books.values())
+        self._vain_at_next_look = self._tally.in_vain + max(_FORGET_AFTER_IN_VAIN, calls)
 
 
-def _place(waiter: _Waiter) -> tuple[int, int]:
-    return waiter.place
+def _owner(reservation_id: str) -> str:
+    """Return the part of a reservation's id that tells one tenant's from another's."""
+    return reservation_id.partition(":")[0]
+
+
+def _moment_of(tenant: str, booking: Booking) -> datetime:
+    """Return when a call of the past was; raises `AskError` for what cannot be one."""
+    ask = booking.ask
+    if ask.tenant != tenant:
+        raise AskError(ask.key, f"belongs to tenant {ask.tenant!r}; allowed is {tenant!r}")
+    if booking.state not in {CallState.SETTLED, CallState.IN_DOUBT}:
+        raise AskError(ask.key, f"is to be booked again as {booking.state}; allowed are settled and in_doubt")
+    if ask.at is None:
+        raise AskError(ask.key, "is to be booked again and has no moment; allowed are asks with `at`")
+    return ask.at

@@ -1,11 +1,12 @@
 """What an ask lacks: arithmetic over accounts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import UNITS, Ask, Ceiling, Held, Refusal, Unit
+from agentic_trading.governance.ledger import Ask, Held, Refusal
 from agentic_trading.governance.ledgers.accounts import Account
+from agentic_trading.governance.limit import UNITS, Ceiling, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,11 @@ def fits(ask: Ask, accounts: Sequence[Account]) -> bool:
     """Say whether `ask` fits under every ceiling, the accounts' and its own."""
     nusd, tokens, calls = ask.amount.nusd, ask.amount.tokens, ask.amount.calls
     for account in accounts:
+        cap = account.cap
         if (
-            account.used_nusd + nusd > account.max_nusd
-            or account.used_tokens + tokens > account.max_tokens
-            or account.used_calls + calls > account.max_calls
+            account.used_nusd + nusd > cap.nusd
+            or account.used_tokens + tokens > cap.tokens
+            or account.used_calls + calls > cap.calls
         ):
             return False
     if not ask.limits:
@@ -57,15 +59,12 @@ def behind(ask: Ask, held: Held) -> Held:
     return replace(held, asked=ask.amount.units[UNITS.index(held.unit)])
 
 
-def shortages(ask: Ask, accounts: Sequence[Account], held: Callable[[Account], Amount]) -> Iterator[Shortage]:
-    """Name every account and unit in which `ask` does not fit under a ceiling, the account's or one of its own.
-
-    `held` says what calls in flight hold of an account.
-    """
-    ceilings = [(account, account.ceiling) for account in accounts]
+def shortages(ask: Ask, accounts: Sequence[Account]) -> Iterator[Shortage]:
+    """Name every account and unit in which `ask` does not fit under a ceiling, the account's or one of its own."""
+    ceilings = [(account, account.cap.ceiling) for account in accounts]
     for account, ceiling in [*ceilings, *_own_ceilings(ask, accounts)]:
         if _over(ask.amount, account, ceiling):
-            yield from _of_account(ask.amount, account, ceiling, held(account))
+            yield from _of_account(ask.amount, account, ceiling)
 
 
 def _own_ceilings(ask: Ask, accounts: Sequence[Account]) -> Iterator[tuple[Account, Ceiling]]:
@@ -82,9 +81,9 @@ def _over(amount: Amount, account: Account, ceiling: Ceiling) -> bool:
     return False
 
 
-def _of_account(amount: Amount, account: Account, ceiling: Ceiling, held: Amount) -> Iterator[Shortage]:
+def _of_account(amount: Amount, account: Account, ceiling: Ceiling) -> Iterator[Shortage]:
     for unit, asked, most, used, back in zip(
-        UNITS, amount.units, ceiling.units, account.used, held.units, strict=True
+        UNITS, amount.units, ceiling.units, account.used, account.held.units, strict=True
     ):
         if most is not None and used + asked > most:
             yield Shortage(account, unit, asked, most, used, back)

@@ -34,7 +34,7 @@ class RecordedAnswers:
     """Serve recorded attempts by request hash, occurrence and attempt; use it as a provider, or ask `find`.
 
     An answer comes back as it was written and is read again; a failure (time-out, refusal, budget, …) is the same
-    failure. Where a key was recorded more than once, the attempt at the very same envelope is taken, else the first.
+    failure. No tenant is served what was answered to another. Where a key was recorded more than once, the attempt at the very same envelope is taken, else the first.
     """
 
     def __init__(self, interactions: Iterable[LLMInteraction]) -> None:
@@ -52,6 +52,7 @@ class RecordedAnswers:
             interaction
             for interaction in self._known.get((key.request_hash, key.occurrence), ())
             if interaction.result.attempt_number == attempt
+            and interaction.envelope.tenant_id == envelope.tenant_id
         ]
         if not found:
             if len(self._missed) < _MISSES_KEPT:

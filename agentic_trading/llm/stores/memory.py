@@ -119,46 +119,53 @@ class MemoryRecords:
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
         self._facts: list[Facts] = []
-        self._by_id: dict[str, int] = {}
+        self._by_id: defaultdict[str, list[int]] = defaultdict(list)
         self._by_trace: defaultdict[str, list[int]] = defaultdict(list)
         self._by_envelope: defaultdict[str, list[int]] = defaultdict(list)
         self._by_request: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
 
-    async def find(self, record_id: str) -> Record | None:
+    async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
         """Return the record with this id, or None."""
         self._catch_up()
-        place = self._by_id.get(record_id)
+        places = self._of(tenant, self._by_id.get(record_id, ()))
+        place = min(places, key=lambda place: (not self._facts[place].attempt, place), default=None)
         return None if place is None else self._record(place)
 
-    async def trace(self, trace_id: str) -> list[Record]:
+    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
         """Return all records of a decision chain, in the log's order."""
         self._catch_up()
-        return self._at(self._by_trace.get(trace_id, ()))
+        return self._at(self._of(tenant, self._by_trace.get(trace_id, ())))
 
-    async def traces(self, limit: int = 20, *, with_calls: bool = False) -> list[TraceSummary]:
+    async def traces(
+        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+    ) -> list[TraceSummary]:
         """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
         self._catch_up()
-        newest = dict.fromkeys(fact.trace_id for fact in reversed(self._facts))
-        chains = ([self._facts[place] for place in self._by_trace[trace_id]] for trace_id in newest)
+        places = self._of(tenant, reversed(range(len(self._facts))))
+        newest = dict.fromkeys(self._facts[place].trace_id for place in places)
+        chains = ([self._facts[place] for place in self._of(tenant, self._by_trace[name])] for name in newest)
         wanted = (facts for facts in chains if not with_calls or any(fact.attempt for fact in facts))
         return [summary_of(facts[0].trace_id, facts) for facts in islice(wanted, max(0, limit))]
 
-    async def by_envelope(self, envelope_id: str) -> list[LLMInteraction]:
+    async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
         self._catch_up()
-        return interactions(self._at(self._by_envelope.get(envelope_id, ())))
+        return interactions(self._at(self._of(tenant, self._by_envelope.get(envelope_id, ()))))
 
-    async def by_request(self, request_hash: str, occurrence: int) -> list[LLMInteraction]:
+    async def by_request(
+        self, request_hash: str, occurrence: int, *, tenant: str | None = None
+    ) -> list[LLMInteraction]:
         """Return all recorded attempts at a request and occurrence, oldest first."""
         self._catch_up()
-        return interactions(self._at(self._by_request.get((request_hash, occurrence), ())))
+        return interactions(self._at(self._of(tenant, self._by_request.get((request_hash, occurrence), ()))))
 
-    async def spend(self, *by: SpendKey) -> list[Spend]:
+    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
         keys = checked_keys(by)
         self._catch_up()
         groups: defaultdict[tuple[str, ...], list[Facts]] = defaultdict(list)
-        for fact in self._facts:
+        for place in self._of(tenant, range(len(self._facts))):
+            fact = self._facts[place]
             if fact.attempt:
                 groups[tuple(getattr(fact, key) for key in keys)].append(fact)
         return [_sum(key, groups[key]) for key in sorted(groups)]
@@ -173,12 +180,15 @@ class MemoryRecords:
         for place in range(len(self._facts), len(self._lines)):
             facts = facts_of(read_line(self._lines[place]).record)
             self._facts.append(facts)
-            if facts.attempt or facts.id not in self._by_id:
-                self._by_id[facts.id] = place
+            self._by_id[facts.id].append(place)
             self._by_trace[facts.trace_id].append(place)
             if facts.attempt:
                 self._by_envelope[facts.envelope_id].append(place)
                 self._by_request[facts.request_hash, facts.occurrence].append(place)
+
+    def _of(self, tenant: str | None, places: Iterable[int]) -> Iterable[int]:
+        """Return the places that hold records of a tenant; without one, all."""
+        return (place for place in places if tenant is None or self._facts[place].tenant == tenant)
 
     def _at(self, places: Iterable[int]) -> list[Record]:
         return [self._record(place) for place in places]

@@ -71,7 +71,10 @@ class Identity:
 
 
 def identity_of(record: Record) -> Identity:
-    """Return what a log knows a record by; raises `RecordError` for a body without a spelling."""
+    """Return what a log knows a record by.
+
+    Raises `RecordError` for a body without a spelling, and for an event that would be read as an interaction.
+    """
     if isinstance(record, LLMInteraction):
         asked, result = record.envelope, record.result
         facts = _attempt_facts(
@@ -84,6 +87,10 @@ def identity_of(record: Record) -> Identity:
         )
         return Identity(f"interaction:{record.interaction_id}", facts)
     as_of = utc_text(record.as_of) if record.as_of else ""
+    if "interaction_id" in (record.model_extra or {}):
+        raise RecordError(
+            record.id, "it has an interaction_id and would be read as an interaction; leave it out"
+        )
     names = (record.kind, record.trace_id, record.causation_id, record.tenant_id, as_of)
     try:
         body = canonical_bytes(record.body)
@@ -140,5 +147,7 @@ def _attempt_facts(
     return _ATTEMPT_MARKS.pack(
         hash(str(tenant)) & 0xFFFF,
         hash((str(envelope_id), str(attempt))) & 0xFFFF,
-        *(hash(str(part)) & 0xFFFFFFFF for part in (request, envelope, output)),
+        hash(str(request)) & 0xFFFFFFFF,
+        hash(str(envelope)) & 0xFFFFFFFF,
+        hash(str(output)) & 0xFFFFFFFF,
     )

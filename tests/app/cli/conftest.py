@@ -25,7 +25,16 @@ Command = Callable[..., Ended]
 @pytest.fixture(autouse=True)
 def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Start in an empty folder with an empty environment, and leave logging as it was."""
-    for name in ("STORE", "RUNS", "MODELS_FILE", "LOG_LEVEL", "LOG_FORMAT"):
+    for name in (
+        "STORE",
+        "RUNS",
+        "MODELS_FILE",
+        "PRICES_FILE",
+        "POLICY_FILE",
+        "LEDGER_URL",
+        "LOG_LEVEL",
+        "LOG_FORMAT",
+    ):
         monkeypatch.delenv(f"AGENTIC_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
     with logging_kept():

@@ -36,10 +36,7 @@ def line_with(text: str, start: str) -> str:
         ("attempts", "attempts 21: accepted 17 · timeout 4"),
         ("injected timeout", "injected timeout 4: retried, then accepted 3 · no decision 1"),
         ("tokens", "tokens 12,345 in · 678 out"),
-        (
-            "cost",
-            "cost 0.001235 of 5.000000 USD (0.0 %); rules cost nothing, --budget-usd binds with a priced model",
-        ),
+        ("cost", "cost 0.001235 of 5.000000 USD (0.0 %)"),
         ("intents  ", "intents 4 · refused by pre-trade limits 1 (max_position 1)"),
         ("sent", "sent orders 3 · fills 5 · fees 1.25"),
         ("intents filled", "intents filled in part 1 · not at all 1 · whole 1"),
@@ -57,6 +54,19 @@ def line_with(text: str, start: str) -> str:
 )
 def test_a_fact_stands_on_its_own_line(start: str, line: str) -> None:
     assert line_with(told(), start) == line
+
+
+def test_rules_that_cost_nothing_are_told_to_be_free() -> None:
+    assert line_with(told(cost_nusd=0), "cost") == (
+        "cost 0.000000 of 5.000000 USD (0.0 %); rules cost nothing, --budget-usd binds with a priced model"
+    )
+
+
+def test_a_run_that_the_platform_held_back_names_the_history_of_its_budgets() -> None:
+    assert "agentic-trading budget history --store runs/demo" in told(
+        no_decisions={"analysis": {"budget_exhausted": 3}}
+    )
+    assert "budget history" not in told(no_decisions={"analysis": {"timeout": 3}})
 
 
 def test_what_happens_rarely_is_told_only_when_it_did() -> None:
@@ -156,7 +166,7 @@ def test_words_from_outside_cannot_steer_the_terminal() -> None:
 
 
 def test_a_model_is_told_with_its_share_of_accepted_answers_and_its_limit() -> None:
-    text = told(provider="local", model="smollm2-135m", sent=12, accepted=5, max_calls=12)
+    text = told(provider="local", model="smollm2-135m", sent=12, accepted=5, max_calls=12, cost_nusd=0)
 
     assert line_with(text, "accepted") == "accepted 5 of 12 attempts sent (42 %)"
     assert line_with(text, "calls allowed") == "calls allowed 12 (--max-calls)"

@@ -9,8 +9,8 @@ import pytest
 from agentic_trading.app.models.live import LiveCheck, Proof
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import ScopeKind
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ScopeKind
 from agentic_trading.llm.capability import Capabilities, Capability
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import ProviderError
@@ -147,7 +147,7 @@ async def test_a_lost_answer_is_charged_in_full() -> None:
 
     told = await proof(Model(fails_with=ProviderError(FailureKind.TIMEOUT, "lost", sent=True)), ledger=ledger)
 
-    [balance] = [balance for balance in await ledger.snapshot() if balance.scope is ScopeKind.TENANT]
+    [balance] = [balance for balance in await ledger.snapshot("default") if balance.scope is ScopeKind.TENANT]
     assert told.cost_nusd == balance.spent.nusd > 256 * 10_000
 
 
@@ -158,7 +158,7 @@ async def test_what_does_not_fit_under_the_ceiling_is_not_sent() -> None:
 
     assert model.asked == []
     assert verdicts(told) == {"answer and usage": "not proved"}
-    assert "nano-USD" in told.stopped
+    assert "has 0.001 USD left" in told.stopped
 
 
 async def test_the_ceiling_holds_whatever_answers_cost() -> None:

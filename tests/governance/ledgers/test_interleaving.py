@@ -1,20 +1,40 @@
 """Whoever asks at once, in whatever order: no ceiling is passed, and the ledger is the sum of its charges."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from hypothesis import given
+import pytest
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test
 
+from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import ANY, CallState, Limit, Refusal, Reservation, ScopeKind
+from agentic_trading.governance.ledger import Refusal
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
-from tests.governance.asking import ask, of_tenant, tenant
+from tests.contracts.broken_ledgers import CapsTheCharge, LetsTwoDispatch
+from tests.contracts.broken_ledgers_in_time import (
+    ClosesWhatIsOver,
+    ForgetsWhatIsOver,
+    KnowsNoLease,
+    OpensWithoutTheLog,
+    RefundsWhatIsSilent,
+    SweepsOnlyWhatWasSent,
+    TakesEveryVersion,
+    WritesOffWhatIsInFlight,
+)
+from tests.contracts.ledger_machine import machine
+from tests.contracts.ledger_opening import Opens, memory
+from tests.contracts.whole_ledger import Whole, opening
+from tests.governance.asking import ask, tenant
 
 CEILING = 200
+FINDS_IT = settings(max_examples=300, stateful_step_count=30, derandomize=True, phases=[Phase.generate])
 LIMITS = (
     tenant(CEILING),
     Limit(ScopeKind.TRACE, ANY, Window.NONE, tokens=90),
@@ -93,7 +113,7 @@ class Desk:
     async def pause(self, turns: int) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
-        for balance in await self.ledger.snapshot():
+        for balance in await self.ledger.snapshot("acme"):
             for most, spent, held in zip(
                 balance.ceiling.units, balance.spent.units, balance.held.units, strict=True
             ):
@@ -116,85 +136,26 @@ async def test_no_interleaving_passes_a_ceiling_or_leaves_anything_held(
     found = desk.ledger.statistics()
     assert (found.waiting, found.in_flight) == (0, 0)
     assert found.charged_nusd == sum(charge.nusd for charge in desk.charged.values())
-    for balance in await desk.ledger.snapshot():
+    for balance in await desk.ledger.snapshot("acme"):
         assert balance.held == Amount(0, 0, 0)
         if balance.scope is ScopeKind.TENANT:
             assert (balance.spent.nusd, balance.spent.calls) == (found.charged_nusd, len(desk.charged))
 
 
-class LedgerMachine(RuleBasedStateMachine):
-    """Drive a ledger step by step, twice where twice is harmless, next to the simplest model of it."""
-
-    @initialize()
-    def open(self) -> None:
-        self.runner = asyncio.Runner()
-        self.ledger = MemoryLedger([tenant(CEILING)])
-        self.states: dict[str, CallState] = {}
-        self.reserved: dict[str, int] = {}
-        self.charged: dict[str, int] = {}
-
-    def teardown(self) -> None:
-        for id_, state in list(self.states.items()):
-            if state is CallState.RESERVED:
-                self.runner.run(self.ledger.release(id_))
-            elif state is CallState.DISPATCHED:
-                self.charged[id_] = self.runner.run(self.ledger.in_doubt(id_)).charged.nusd
-        if self.states:
-            found = self.runner.run(of_tenant(self.ledger))
-            assert found.held == Amount(0, 0, 0)
-            assert found.spent == Amount(sum(self.charged.values()), 0, len(self.charged))
-        self.runner.close()
-
-    def some(self, index: int, *states: CallState) -> str | None:
-        ids = [id_ for id_, state in self.states.items() if state in states]
-        return ids[index % len(ids)] if ids else None
-
-    @rule(nusd=st.integers(0, 90), key=st.integers(0, 30))
-    def reserve(self, nusd: int, key: int) -> None:
-        wanted = ask(nusd, key=f"call-{key}")
-        id_ = wanted.reservation_id
-        if self.states.get(id_, CallState.RELEASED) is not CallState.RELEASED or id_ in self.reserved:
-            wanted = ask(self.reserved[id_], key=f"call-{key}")
-        answer = self.runner.run(self.ledger.reserve(wanted))
-        if isinstance(answer, Reservation):
-            known = self.states.get(id_, CallState.RELEASED)
-            assert answer.state is (CallState.RESERVED if known is CallState.RELEASED else known)
-            self.states[id_], self.reserved[id_] = answer.state, answer.amount.nusd
-
-    @rule(index=st.integers(0, 30))
-    def dispatch(self, index: int) -> None:
-        if id_ := self.some(index, CallState.RESERVED):
-            self.runner.run(self.ledger.dispatch(id_))
-            self.states[id_] = CallState.DISPATCHED
-
-    @rule(index=st.integers(0, 30))
-    def release(self, index: int) -> None:
-        if id_ := self.some(index, CallState.RESERVED, CallState.RELEASED):
-            self.runner.run(self.ledger.release(id_))
-            self.states[id_] = CallState.RELEASED
-
-    @rule(index=st.integers(0, 30), share=st.floats(0, 1))
-    def settle(self, index: int, share: float) -> None:
-        if id_ := self.some(index, CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED):
-            settlement = self.runner.run(self.ledger.settle(id_, Amount(int(self.reserved[id_] * share), 0)))
-            if self.states[id_] is CallState.SETTLED:
-                assert settlement.charged.nusd == self.charged[id_]
-            self.states[id_], self.charged[id_] = CallState.SETTLED, settlement.charged.nusd
-
-    @rule(index=st.integers(0, 30))
-    def doubt(self, index: int) -> None:
-        if id_ := self.some(index, CallState.DISPATCHED, CallState.IN_DOUBT):
-            self.charged[id_] = self.runner.run(self.ledger.in_doubt(id_)).charged.nusd
-            self.states[id_] = CallState.IN_DOUBT
-
-    @precondition(lambda self: bool(self.states))
-    @invariant()
-    def held_and_spent_are_what_the_model_says(self) -> None:
-        found = self.runner.run(of_tenant(self.ledger))
-        in_flight = (CallState.RESERVED, CallState.DISPATCHED)
-        held = sum(self.reserved[id_] for id_, state in self.states.items() if state in in_flight)
-        assert (found.held.nusd, found.spent.nusd) == (held, sum(self.charged.values()))
-        assert held + found.spent.nusd <= CEILING
+TestLedgerMachine = machine(memory).TestCase
 
 
-TestLedgerMachine = LedgerMachine.TestCase
+@pytest.mark.parametrize(
+    "broken",
+    [
+        CapsTheCharge, ClosesWhatIsOver, ForgetsWhatIsOver, KnowsNoLease, LetsTwoDispatch, OpensWithoutTheLog,
+        RefundsWhatIsSilent, SweepsOnlyWhatWasSent, TakesEveryVersion, WritesOffWhatIsInFlight,
+    ],
+)  # fmt: skip
+def test_the_machine_finds_a_broken_ledger(broken: type[Whole]) -> None:
+    @asynccontextmanager
+    async def adapter() -> AsyncGenerator[Opens]:
+        yield opening(broken)
+
+    with pytest.raises((AssertionError, LedgerError, pytest.fail.Exception)):
+        run_state_machine_as_test(machine(adapter), settings=FINDS_IT)

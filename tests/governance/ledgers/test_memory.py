@@ -13,8 +13,9 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import ANY, CallState, Limit, Reservation, ScopeKind
+from agentic_trading.governance.ledger import CallState, Reservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import (
@@ -40,10 +41,10 @@ async def test_months_of_calls_leave_nothing_behind_but_the_last_days() -> None:
     for hour in range(24 * 90):
         await spend(ledger, ask(1, trace=f"trace-{hour}", agent=f"agent-{hour % 7}", at=AT + hour * HOUR))
 
-    kept = await ledger.snapshot()
+    kept = await ledger.snapshot("acme")
     assert len(select(kept, ScopeKind.TENANT, "acme", Window.DAY)) <= 3
     assert len(kept) < 150
-    assert len(ledger._calls) < 30
+    assert len(ledger._book("acme").calls) < 30
 
 
 async def test_ten_thousand_scopes_live_side_by_side() -> None:
@@ -83,6 +84,48 @@ async def test_a_moment_of_the_future_that_was_refused_or_waited_for_closes_noth
     await spend(ledger, ask(10))
 
 
+async def test_a_call_in_doubt_that_is_forgotten_is_spent_for_good() -> None:
+    ledger = MemoryLedger([tenant(10)], keep=HOUR)
+    doubtful = await reserved(ledger, ask(7))
+    await ledger.dispatch(doubtful)
+    await ledger.in_doubt(doubtful)
+    assert (await of_tenant(ledger)).in_doubt == Amount(7, 0)
+
+    await spend(ledger, ask(1, at=AT + 2 * HOUR))
+
+    found = await of_tenant(ledger)
+    assert (found.spent, found.in_doubt) == (Amount(8, 0, 2), Amount(0, 0, 0))
+
+
+async def test_others_go_on_while_very_many_counters_are_looked_at() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=1), tenant(10**6)])
+    for number in range(1_000):
+        await spend(ledger, ask(1, trace=f"trace-{number}"))
+    late: list[str] = []
+
+    async def go_on() -> None:
+        late.append(await spend(ledger, ask(1, trace="late")))
+
+    async with asyncio.TaskGroup() as group:
+        looking = group.create_task(ledger.snapshot("acme"))
+        group.create_task(go_on())
+        limited = await ledger.snapshot("acme", limited=True)
+        assert not looking.done()
+
+    assert late
+    assert len(looking.result()) >= 1_001
+    assert [one.id for one in limited] == ["acme"]
+
+
+async def test_a_tenant_that_only_asked_in_vain_leaves_nothing_behind() -> None:
+    ledger = MemoryLedger([tenant(0)])
+
+    for number in range(3_000):
+        await refused(ledger, ask(1, tenant=f"stranger-{number}"))
+
+    assert len(ledger._books) < 1_100
+
+
 async def test_asks_in_vain_leave_no_counters_behind() -> None:
     ledger = MemoryLedger([tenant(10)], keep=HOUR)
     await spend(ledger, ask(10))
@@ -91,7 +134,7 @@ async def test_asks_in_vain_leave_no_counters_behind() -> None:
     for number in range(3000):
         await refused(ledger, ask(1, key=f"in-vain-{number}", limits=own))
 
-    assert len(await ledger.snapshot()) < 1100
+    assert len(await ledger.snapshot("acme")) < 1100
     assert (await of_tenant(ledger)).spent.nusd == 10
 
 
@@ -104,7 +147,7 @@ async def test_ended_windows_are_forgotten_though_their_tenant_always_has_a_call
         await ledger.settle(flying, Amount(1, 0))
         flying = following
 
-    assert len(select(await ledger.snapshot(), ScopeKind.TENANT, "acme", Window.MINUTE)) < 90
+    assert len(select(await ledger.snapshot("acme"), ScopeKind.TENANT, "acme", Window.MINUTE)) < 90
 
 
 async def test_a_counter_with_a_call_in_doubt_is_kept_for_its_late_answer() -> None:
@@ -163,7 +206,7 @@ async def test_a_trace_at_rest_is_forgotten_and_one_in_use_is_not() -> None:
         await spend(ledger, ask(0, trace="goes on", at=AT + timedelta(minutes=minutes)))
     await spend(ledger, ask(9, trace="goes on", at=AT + timedelta(minutes=180)))
 
-    assert select(await ledger.snapshot(), ScopeKind.TRACE, "rests", Window.NONE) == []
+    assert select(await ledger.snapshot("acme"), ScopeKind.TRACE, "rests", Window.NONE) == []
     assert (await refused(ledger, ask(2, trace="goes on", at=AT + timedelta(minutes=181)))).left == 1
 
 
@@ -181,7 +224,7 @@ async def test_an_agent_that_rests_is_forgotten_when_its_windows_are_over() -> N
     for hours in range(1, 5):
         await spend(ledger, ask(agent="works", at=AT + hours * HOUR))
 
-    kept = await ledger.snapshot()
+    kept = await ledger.snapshot("acme")
 
     assert {one.id for one in kept} == {"works"}
     assert len(kept) <= 3
@@ -193,7 +236,7 @@ async def test_a_named_limit_alone_counts_nobody_else() -> None:
     await spend(ledger, ask(agent="small"))
     await spend(ledger, ask(agent="big"))
 
-    assert {one.id for one in await ledger.snapshot()} == {"big"}
+    assert {one.id for one in await ledger.snapshot("acme")} == {"big"}
 
 
 async def test_the_lower_of_two_limits_on_the_same_holds_for_each_unit() -> None:
@@ -242,7 +285,7 @@ async def test_who_waits_behind_itself_under_another_name_is_told() -> None:
         await in_line(ledger, 3)
         await ledger.release(first)
 
-    assert waiting.result() == same.result() == Reservation("twice:1", Amount(5, 0), CallState.RESERVED)
+    assert waiting.result() == same.result() == Reservation("acme:twice:1", Amount(5, 0), CallState.RESERVED)
     assert isinstance(other.result(), ReservationConflictError)
     assert (await of_tenant(ledger)).held == Amount(5, 0, 1)
 

@@ -187,3 +187,13 @@ def test_an_error_of_the_sdk_itself_is_told_with_its_class() -> None:
 
     assert (error.kind, error.sent) == (K.AUTH_ERROR, False)
     assert error.message == "CredentialsError: no profile"
+
+
+async def test_a_schema_that_the_sdk_cannot_rewrite_is_told_in_words_at_the_next_attempt(
+    claude: AnthropicProvider,
+) -> None:
+    several_types = {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}
+
+    error = await failure(claude, replace(playing("answer"), response_schema=several_types))
+
+    assert (error.kind, error.sent) == (K.SCHEMA_REFUSED, False)

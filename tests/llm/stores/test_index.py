@@ -66,6 +66,15 @@ def age(index: Path) -> None:
         db.execute("PRAGMA user_version = 999")
 
 
+def predate(index: Path) -> None:
+    """Leave what an earlier release made: all that was known then, and no index by tenant."""
+    with closing(sqlite3.connect(index)) as db, db:
+        for name in ("by_id", "by_trace", "by_envelope", "by_request", "by_tenant"):
+            db.execute(f"DROP INDEX {name}")
+        db.execute("CREATE INDEX by_trace ON records (trace_id)")
+        db.execute("PRAGMA user_version = 2")
+
+
 def lose_rows(index: Path) -> None:
     with closing(sqlite3.connect(index)) as db, db:
         db.execute("DELETE FROM records")
@@ -77,7 +86,8 @@ def lose_tables(index: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm", [delete, fill_with_garbage, damage_in_the_middle, cut, empty, age, lose_rows, lose_tables]
+    "harm",
+    [delete, fill_with_garbage, damage_in_the_middle, cut, empty, age, predate, lose_rows, lose_tables],
 )
 def test_an_index_that_is_lost_or_damaged_is_made_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path = tmp_path / "log.jsonl"
@@ -197,6 +207,52 @@ def test_a_log_of_thousands_of_lines_is_indexed_whole(tmp_path: Path) -> None:
     ids = [told.id for told in written(path, count=5_003)]
 
     assert ids_known(path) == ids
+
+
+def indexes_of(path: Path) -> set[str]:
+    with closing(sqlite3.connect(index_of(path))) as db:
+        return {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")}
+
+
+def test_an_index_of_an_earlier_release_gets_what_later_questions_need(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path)
+    ids_known(path)
+    made = indexes_of(path)
+    predate(index_of(path))
+    assert indexes_of(path) != made
+
+    ids_known(path)
+
+    assert indexes_of(path) == made
+
+
+async def test_what_a_tenant_asks_takes_no_look_at_each_record(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    await asyncio.to_thread(written, path)
+    asked: list[str] = []
+
+    async with aclosing(JsonlRecords(path)) as records:
+        await records._ask(lambda db: db.set_trace_callback(asked.append), nothing=None)
+        await records.find("log-1", tenant="default")
+        await records.trace("t", tenant="default")
+        await records.traces(tenant="default", with_calls=True)
+        await records.traces(tenant="default")
+        await records.by_envelope("log-1", tenant="default")
+        await records.by_request("rk1:0", 0, tenant="default")
+        await records.spend("agent", tenant="default")
+        await records._ask(lambda db: db.set_trace_callback(None), nothing=None)
+        queries = [query for query in asked if "tenant" in query]
+        plans: list[str] = await records._ask(
+            lambda db: [row[3] for query in queries for row in db.execute(f"EXPLAIN QUERY PLAN {query}")],
+            nothing=[],
+        )
+
+    assert len(queries) == 8
+    assert [step for step in plans if step.startswith("SCAN")] == []
+    assert {step.split()[4] for step in plans if step.startswith("SEARCH")} == {
+        "by_id", "by_trace", "by_tenant", "by_envelope", "by_request",
+    }  # fmt: skip
 
 
 async def test_the_index_holds_no_bodies(tmp_path: Path) -> None:

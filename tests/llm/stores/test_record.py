@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentic_trading.llm import Event, RecordError
 from agentic_trading.llm.stores.chain import Head, read_line, write_line
 from agentic_trading.llm.stores.facts import facts_of
-from agentic_trading.llm.stores.record import id_of, interactions, record_of
+from agentic_trading.llm.stores.record import id_of, identity_of, interactions, record_of
 from tests.build import event, interaction
 
 fractions = st.decimals(allow_nan=False, allow_infinity=False).filter(
@@ -119,3 +120,10 @@ def test_the_facts_of_an_event_take_its_subject_only_if_it_is_a_name() -> None:
 
     assert (facts_of(named.wire).subject, facts_of(unnamed.wire).subject) == ("BTCUSDT", "")
     assert (facts_of(named.wire).kind, facts_of(named.wire).attempt) == ("bar.closed", 0)
+
+
+def test_an_event_that_would_be_read_as_an_interaction_is_refused() -> None:
+    odd = Event.from_wire(event().wire[:-1] + b',"interaction_id":"x"}')
+
+    with pytest.raises(RecordError, match=r"it has an interaction_id .*; leave it out"):
+        identity_of(odd)

@@ -100,6 +100,10 @@ def _sendable(spell: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         raise ProviderError(
             FailureKind.INVALID_REQUEST, f"the request cannot be sent: {e}", sent=False
         ) from e
+    except AssertionError as e:  # the SDK's own check of a schema that it rewrites
+        raise ProviderError(
+            FailureKind.SCHEMA_REFUSED, f"the SDK cannot spell the schema: {e}", sent=False
+        ) from e
 
 
 def _patience(request: ModelRequest) -> Timeout:

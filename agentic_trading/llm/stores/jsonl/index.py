@@ -16,7 +16,7 @@ from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
 
 T = TypeVar("T")
 
-_VERSION = 2
+_VERSION = 3
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE records (
@@ -24,13 +24,14 @@ CREATE TABLE records (
     id, kind, trace_id, causation_id, tenant, time, day, subject, envelope_id, request_hash, occurrence, attempt,
     agent, workflow, provider, model, success, input_tokens, output_tokens, cost_nusd
 );
-CREATE INDEX by_id ON records (id);
-CREATE INDEX by_trace ON records (trace_id);
-CREATE INDEX by_envelope ON records (envelope_id) WHERE attempt > 0;
-CREATE INDEX by_request ON records (request_hash, occurrence) WHERE attempt > 0;
+CREATE INDEX by_id ON records (id, tenant);
+CREATE INDEX by_trace ON records (trace_id, tenant);
+CREATE INDEX by_envelope ON records (envelope_id, tenant) WHERE attempt > 0;
+CREATE INDEX by_request ON records (request_hash, occurrence, tenant) WHERE attempt > 0;
+CREATE INDEX by_tenant ON records (tenant);
 CREATE TABLE head (offset, seq, hash);
 INSERT INTO head VALUES (0, 0, '');
-PRAGMA user_version = 2;
+PRAGMA user_version = 3;
 COMMIT;
 """
 _INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

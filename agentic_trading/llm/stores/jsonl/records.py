@@ -21,15 +21,7 @@ from agentic_trading.llm.stores.record import interactions
 
 T = TypeVar("T")
 
-_BY_ID = "SELECT seq, offset, length FROM records WHERE id = ? ORDER BY attempt = 0, seq LIMIT 1"
-_BY_TRACE = "SELECT seq, offset, length FROM records WHERE trace_id = ? ORDER BY seq"
-_BY_ENVELOPE = "SELECT seq, offset, length FROM records WHERE envelope_id = ? AND attempt > 0 ORDER BY seq"
-_BY_REQUEST = "SELECT seq, offset, length FROM records WHERE request_hash = ? AND occurrence = ? AND attempt > 0 ORDER BY seq"
-_NEWEST = "SELECT seq, offset, length FROM records WHERE attempt > 0 ORDER BY seq DESC LIMIT ?"
-_NEWEST_TRACES = "SELECT trace_id FROM records ORDER BY seq DESC"
-_NEWEST_WITH_CALLS = """
-SELECT trace_id FROM records WHERE trace_id IN (SELECT trace_id FROM records WHERE attempt > 0) ORDER BY seq DESC
-"""
+_IS_ATTEMPT = "attempt > 0"
 _COLUMN: dict[SpendKey, str] = {
     "agent": "agent",
     "model": "model",
@@ -55,35 +47,45 @@ class JsonlRecords:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-index")
         self._is_closed = False
 
-    async def find(self, record_id: str) -> Record | None:
+    async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
         """Return the record with this id, or None."""
-        found = await self._records(_BY_ID, record_id)
+        query = _places("id = :id", order="attempt = 0, seq LIMIT 1", tenant=tenant)
+        found = await self._records(query, tenant=tenant, id=record_id)
         return found[0] if found else None
 
-    async def trace(self, trace_id: str) -> list[Record]:
+    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
         """Return all records of a decision chain, in the log's order."""
-        return await self._records(_BY_TRACE, trace_id)
+        query = _places("trace_id = :trace", tenant=tenant)
+        return await self._records(query, tenant=tenant, trace=trace_id)
 
-    async def traces(self, limit: int = 20, *, with_calls: bool = False) -> list[TraceSummary]:
+    async def traces(
+        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+    ) -> list[TraceSummary]:
         """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
-        query = _NEWEST_WITH_CALLS if with_calls else _NEWEST_TRACES
-        return await self._ask(partial(_newest_traces, query=query, limit=limit), nothing=[])
+        query = partial(_newest_traces, limit=limit, with_calls=with_calls, tenant=tenant)
+        return await self._ask(query, nothing=[])
 
-    async def by_envelope(self, envelope_id: str) -> list[LLMInteraction]:
+    async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
-        return interactions(await self._records(_BY_ENVELOPE, envelope_id))
+        query = _places("envelope_id = :envelope", _IS_ATTEMPT, tenant=tenant)
+        return interactions(await self._records(query, tenant=tenant, envelope=envelope_id))
 
-    async def by_request(self, request_hash: str, occurrence: int) -> list[LLMInteraction]:
+    async def by_request(
+        self, request_hash: str, occurrence: int, *, tenant: str | None = None
+    ) -> list[LLMInteraction]:
         """Return all recorded attempts at a request and occurrence, oldest first."""
-        return interactions(await self._records(_BY_REQUEST, request_hash, occurrence))
+        query = _places("request_hash = :hash", "occurrence = :occurrence", _IS_ATTEMPT, tenant=tenant)
+        found = await self._records(query, tenant=tenant, hash=request_hash, occurrence=occurrence)
+        return interactions(found)
 
     async def recent(self, limit: int = 10) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
-        return interactions(await self._records(_NEWEST, max(0, limit)))
+        query = _places(_IS_ATTEMPT, order="seq DESC LIMIT :limit")
+        return interactions(await self._records(query, limit=max(0, limit)))
 
-    async def spend(self, *by: SpendKey) -> list[Spend]:
+    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
-        return await self._ask(partial(_spend, by=checked_keys(by)), nothing=[])
+        return await self._ask(partial(_spend, by=checked_keys(by), tenant=tenant), nothing=[])
 
     async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
         """Give every entry with a number above `after`, in order, and end."""
@@ -122,7 +124,7 @@ class JsonlRecords:
         await self._writer.settle()
         return self._writer.written.offset if self._writer.written else None
 
-    async def _records(self, query: str, *values: str | int) -> list[Record]:
+    async def _records(self, query: str, **values: str | int | None) -> list[Record]:
         return await self._ask(
             lambda db: [self._record(*place) for place in db.execute(query, values)], nothing=[]
         )
@@ -136,7 +138,10 @@ class JsonlRecords:
         )
 
     def _answer(self, query: Callable[[Connection], T], end: int | None, nothing: T) -> T:
-        return self._index.ask(query, end) if self._reader.exists() else nothing
+        try:
+            return self._index.ask(query, end) if self._reader.exists() else nothing
+        except UnicodeEncodeError:  # half a character, as a shell may give it: no record has a name like that
+            return nothing
 
     def _record(self, seq: int, offset: int, length: int) -> Record:
         line = self._reader.line_at(offset, length)
@@ -145,22 +150,37 @@ class JsonlRecords:
         return self._reader.record(line)
 
 
-def _newest_traces(db: Connection, *, query: str, limit: int) -> list[TraceSummary]:
+def _places(*conditions: str, order: str = "seq", tenant: str | None = None) -> str:
+    """Return a query for where the records stand that meet all conditions; `:tenant` is a value of it."""
+    return f"SELECT seq, offset, length FROM records WHERE {_all_of(*conditions, tenant=tenant)} ORDER BY {order}"  # noqa: S608 - conditions from this module
+
+
+def _all_of(*conditions: str, tenant: str | None) -> str:
+    """Return a condition that holds where all do, and only for the tenant's records if there is one."""
+    whose = () if tenant is None else ("tenant = :tenant",)
+    return " AND ".join((*conditions, *whose)) or "TRUE"
+
+
+def _newest_traces(db: Connection, *, limit: int, with_calls: bool, tenant: str | None) -> list[TraceSummary]:
+    calls = f"trace_id IN (SELECT trace_id FROM records WHERE {_all_of(_IS_ATTEMPT, tenant=tenant)})"  # noqa: S608 - conditions from this module
+    wanted = _all_of(*([calls] if with_calls else []), tenant=tenant)
+    query = f"SELECT trace_id FROM records WHERE {wanted} ORDER BY seq DESC"  # noqa: S608 - conditions from this module
     newest: dict[str, None] = {}
-    for (trace_id,) in db.execute(query):
+    for (trace_id,) in db.execute(query, {"tenant": tenant}):
         if len(newest) >= limit:
             break
         newest[trace_id] = None
-    return [summary_of(trace_id, _facts_of_trace(db, trace_id)) for trace_id in newest]
+    return [summary_of(trace_id, _facts_of_trace(db, trace_id, tenant)) for trace_id in newest]
 
 
-def _facts_of_trace(db: Connection, trace_id: str) -> list[Facts]:
-    rows = db.execute("SELECT * FROM records WHERE trace_id = ? ORDER BY seq", (trace_id,))
-    return [Facts(*row[3:]) for row in rows]
+def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[Facts]:
+    query = f"SELECT * FROM records WHERE {_all_of('trace_id = :trace', tenant=tenant)} ORDER BY seq"  # noqa: S608 - conditions from this module
+    return [Facts(*row[3:]) for row in db.execute(query, {"trace": trace_id, "tenant": tenant})]
 
 
-def _spend(db: Connection, by: Sequence[SpendKey]) -> list[Spend]:
+def _spend(db: Connection, by: Sequence[SpendKey], tenant: str | None) -> list[Spend]:
     keys = ", ".join(_COLUMN[key] for key in by) or "NULL"
     sums = "count(*), sum(NOT success), sum(input_tokens), sum(output_tokens), sum(cost_nusd)"
-    query = f"SELECT {keys}, {sums} FROM records WHERE attempt > 0 GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
-    return [Spend(tuple(row[: len(by)]), *row[-5:]) for row in db.execute(query)]
+    whose = _all_of(_IS_ATTEMPT, tenant=tenant)
+    query = f"SELECT {keys}, {sums} FROM records WHERE {whose} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
+    return [Spend(tuple(row[: len(by)]), *row[-5:]) for row in db.execute(query, {"tenant": tenant})]

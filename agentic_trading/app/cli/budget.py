@@ -1,0 +1,141 @@
+"""`agentic-trading budget`: what may be spent, what is, how long it lasts, and why a call was refused."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentic_trading.app.cli.places import LedgerUrl, Tenant, Why
+from agentic_trading.app.cli.sessions import AsJson, Store
+
+app = typer.Typer(help="Budgets: what is left, what is ordered, what happened.", no_args_is_help=True)
+
+Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="One of call, trace, agent, workflow, tenant.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Which one; * is each of them by itself.")]
+Per = Annotated[
+    str, typer.Option("--per", metavar="WINDOW", help="minute, hour, day, month, or none: in all.")
+]
+Usd = Annotated[str | None, typer.Option("--usd", metavar="X", help="At most so many dollars.")]
+Tokens = Annotated[int | None, typer.Option("--tokens", metavar="N", help="At most so many tokens.")]
+Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="At most so many calls.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Take the limit away.")]
+Stores = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--store",
+        metavar="PATH",
+        help="A log or a session's folder, as often as there are; if left out, AGENTIC_STORE, else the newest session.",
+    ),
+]
+Every = Annotated[bool, typer.Option("--all", help="Each time by itself, not the same together.")]
+Seconds = Annotated[
+    float | None, typer.Option("--seconds", metavar="N", min=0.1, help="End after so many; else with Ctrl-C.")
+]
+
+
+@app.command("show")
+def show_budgets(
+    *, tenant: Tenant = "default", store: Store = None, ledger: LedgerUrl = None, as_json: AsJson = False
+) -> None:
+    """Show limits, what is spent, held and in doubt, who waits, and who was refused."""
+    from dataclasses import asdict
+
+    from agentic_trading.app.budget.place import seen
+    from agentic_trading.app.cli.budget_tables import budgets
+    from agentic_trading.app.cli.ordered import whereabouts
+    from agentic_trading.app.cli.output import show, show_json
+
+    view = asyncio.run(seen(whereabouts(store, ledger), tenant))
+    if as_json:
+        show_json(asdict(view))
+    else:
+        show(*budgets(view))
+
+
+@app.command("watch")
+def watch_budgets(
+    *,
+    tenant: Tenant = "default",
+    seconds: Seconds = None,
+    store: Store = None,
+    ledger: LedgerUrl = None,
+) -> None:
+    """Show the same again and again, as it is now, until Ctrl-C."""
+    from agentic_trading.app.cli.ordered import whereabouts
+    from agentic_trading.app.cli.watching import watch
+
+    asyncio.run(watch(whereabouts(store, ledger), tenant, seconds=seconds))
+
+
+@app.command("set")
+def set_limit(
+    scope: Scope,
+    id_: Id,
+    *,
+    per: Per = "none",
+    usd: Usd = None,
+    tokens: Tokens = None,
+    calls: Calls = None,
+    remove: Remove = False,
+    why: Why = "",
+    tenant: Tenant = "default",
+    store: Store = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set a limit in place of the one on the same scope, id and window; workers follow within a second."""
+    from agentic_trading.app.budget.ordering import limited
+    from agentic_trading.app.cli.ordered import give_and_tell
+
+    wanted = limited(scope, id_, per, usd=usd, tokens=tokens, calls=calls, remove=remove)
+    give_and_tell(wanted, tenant, why, store, ledger, as_json=as_json)
+
+
+@app.command("history")
+def history(
+    *, tenant: Tenant = "default", every: Every = False, store: Store = None, as_json: AsJson = False
+) -> None:
+    """Tell from the log what was ordered, warned of, refused, and charged in doubt."""
+    from dataclasses import asdict
+
+    from agentic_trading.app.budget.history import happened
+    from agentic_trading.app.cli.budget_tables import history_table
+    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.sessions import log_of
+
+    found = asyncio.run(happened(log_of(store), tenant, together=not every))
+    if as_json:
+        show_json([asdict(one) for one in found])
+    else:
+        show(*history_table(found, tenant))
+
+
+@app.command("rebuild")
+def rebuild(
+    *,
+    tenant: Tenant = "default",
+    stores: Stores = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Book logs again on a server that has lost or forgotten what it was told, and open it for calls again.
+
+    Name every log that was written beside this server: what is in none of them is forgotten. Limits and halts stay.
+    """
+    from dataclasses import asdict
+    from zoneinfo import ZoneInfo
+
+    from agentic_trading.app.budget.rebuilding import rebuilt
+    from agentic_trading.app.cli.budget_tables import rebuilt_lines
+    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.sessions import log_of
+    from agentic_trading.app.cli.start import start
+
+    logs = [log_of(store) for store in stores] if stores else [log_of(None)]
+    settings = start()
+    report = asyncio.run(rebuilt(logs, ledger or settings.ledger_url, tenant, zone=ZoneInfo(settings.zone)))
+    if as_json:
+        show_json(asdict(report))
+    else:
+        show(*rebuilt_lines(report))

@@ -1,0 +1,242 @@
+"""Budgets as tables for a terminal."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agentic_trading.app.budget.history import Happening
+from agentic_trading.app.budget.place import BudgetView
+from agentic_trading.app.budget.rebuilding import Rebuilt
+from agentic_trading.app.cli.output import facts, heading, moment, paragraph, rows, table, usd
+from agentic_trading.governance.control import PLATFORM, Controls
+from agentic_trading.governance.limit import ANY, UNITS, Limit, Unit
+from agentic_trading.governance.spelling import limit_text
+from agentic_trading.governance.status import BudgetStatus, CounterStatus, ParkedStatus
+from agentic_trading.governance.windows import Window
+
+_MOST_ROWS = 12
+_MOST_COUNTERS = 48
+_BUDGET_COLUMNS = (
+    "limit on",
+    "window",
+    "of",
+    "most",
+    "spent",
+    "held",
+    "in doubt",
+    "left",
+    "an hour",
+    "lasts until",
+)
+_NUMBERS = ("most", "spent", "held", "in doubt", "left", "an hour")
+
+
+def orders_in_force(place: str, tenant: str, controls: Controls) -> list[RenderableType]:
+    """Return what operators have ordered for a tenant and still holds."""
+    title = "for all tenants" if tenant == PLATFORM else f"for tenant {tenant}"
+    lines = [("limit", limit_text(limit)) for limit in controls.limits]
+    lines += [
+        (
+            "HALTED",
+            f"{halt.scope} {halt.id} by {halt.by} at {moment(halt.at)}"
+            + (f": {halt.why}" if halt.why else ""),
+        )
+        for halt in controls.halts
+    ]
+    return [heading(f"Orders {title} · {place} · version {controls.version}"), facts(lines or [("none", "")])]
+
+
+def budgets(view: BudgetView) -> list[RenderableType]:
+    """Return all that is known of a tenant's budgets now."""
+    parts: list[RenderableType] = [heading(f"Budgets of {view.tenant} · {view.place}"), *_halts(view)]
+    if view.counters:
+        parts += [_counters(view.counters), *_more(len(view.counters), _MOST_COUNTERS)]
+    else:
+        parts.append(paragraph("No worker has told of any counter with a limit yet."))
+    parts += _not_counted_yet(view)
+    if view.parked:
+        parts += [heading(f"Waiting for headroom: {len(view.parked)}"), _parked(view.parked)]
+        parts += _more(len(view.parked), _MOST_ROWS)
+    parts += _refused(view.workers)
+    parts += _workers(view.workers)
+    return parts
+
+
+def history_table(found: Sequence[Happening], tenant: str) -> list[RenderableType]:
+    """Return what happened, one line each."""
+    if not found:
+        return [paragraph(f"Nothing was ordered, refused, warned of or left in doubt for tenant {tenant}.")]
+    made = table("when", "what", "whom", "times", "charged", "why", right=("times", "charged"))
+    cells = (
+        (
+            moment(one.first) if one.times == 1 else f"{moment(one.first)} to {moment(one.last)}",
+            one.what,
+            one.subject,
+            f"{one.times:,}",
+            f"{usd(one.nusd)} USD" if one.nusd else "",
+            one.why,
+        )
+        for one in found
+    )
+    return [heading(f"What happened to the budgets of {tenant}"), rows(made, cells)]
+
+
+def rebuilt_lines(report: Rebuilt) -> list[RenderableType]:
+    """Return what a rebuilding has booked."""
+    lines = [
+        *(("from", log) for log in report.logs),
+        ("it believed before", f"{usd(report.knew_nusd)} USD spent"),
+        ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),
+        ("charged", f"{usd(report.charged_nusd)} USD, {usd(report.in_doubt_nusd)} USD of it in doubt"),
+        ("generation", f"{report.generation}; calls may run again"),
+    ]
+    return [heading(f"The ledger of {report.tenant} is rebuilt"), facts(lines)]
+
+
+def _halts(view: BudgetView) -> Iterator[RenderableType]:
+    for tenant, controls in ((PLATFORM, view.platform), (view.tenant, view.controls)):
+        for halt in controls.halts:
+            whose = "every tenant's " if tenant == PLATFORM else ""
+            why = f": {halt.why}" if halt.why else ""
+            yield Text(
+                f"  HALTED: {whose}{halt.scope} {halt.id}, by {halt.by} at {moment(halt.at)}{why}",
+                style="bold red",
+            )
+
+
+def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
+    """Return the limits that stand on the board, and that no counter shows: a worker follows as soon as it runs."""
+    named = {(limit.scope, limit.id, limit.window) for limit in view.controls.limits}
+    waiting = [
+        limit
+        for limit in view.controls.limits
+        if not any(_shows(counter, limit, named) for counter in view.counters)
+    ]
+    if waiting:
+        yield heading("Ordered, and not counted against yet")
+        yield facts(("limit", limit_text(limit)) for limit in waiting)
+
+
+def _shows(counter: CounterStatus, limit: Limit, named: Collection[tuple[str, str, str]]) -> bool:
+    """Whether a counter is held against this limit; where another one names it, that one goes before `*`."""
+    if (counter.scope, counter.window) != (limit.scope, limit.window) or limit.id not in {counter.id, ANY}:
+        return False
+    if limit.id == ANY and (counter.scope, counter.id, counter.window) in named:
+        return True
+    return all(
+        ceiling in {None, most} for ceiling, most in zip(limit.ceiling.units, counter.most, strict=True)
+    )
+
+
+def _more(number: int, shown: int) -> Iterator[RenderableType]:
+    if number > shown:
+        yield paragraph(f"and {number - shown:,} more; --json has all")
+
+
+def _counters(counters: Sequence[CounterStatus]) -> Table:
+    return rows(
+        table(*_BUDGET_COLUMNS, right=_NUMBERS),
+        (row for counter in counters[:_MOST_COUNTERS] for row in _counter_rows(counter)),
+    )
+
+
+def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
+    window = "in all" if counter.window is Window.NONE else counter.window_id
+    for unit, most, spent, held, in_doubt in zip(
+        UNITS, counter.most, counter.spent, counter.held, counter.in_doubt, strict=True
+    ):
+        if most is None:
+            continue
+        is_money = unit == "nano-USD"
+        pace = counter.nusd_per_hour if is_money else None
+        yield (
+            f"{counter.scope} {counter.id}",
+            window,
+            "USD" if is_money else unit,
+            _amount(unit, most),
+            _amount(unit, spent),
+            _amount(unit, held),
+            _amount(unit, in_doubt),
+            _amount(unit, max(0, most - spent - held)),
+            "" if pace is None else _amount(unit, pace),
+            moment(counter.exhausted_at) if counter.exhausted_at is not None else "",
+        )
+
+
+def _parked(line: Sequence[ParkedStatus]) -> Table:
+    return rows(
+        table(
+            "reservation",
+            "since",
+            "priority",
+            "asks for",
+            "there is",
+            "of",
+            right=("priority", "asks for", "there is"),
+        ),
+        (
+            (
+                one.reservation_id,
+                f"{one.since:%H:%M:%S}",
+                str(one.priority),
+                _amount(one.unit, one.asked),
+                _amount(one.unit, one.left),
+                f"{one.scope} {one.id}",
+            )
+            for one in line[:_MOST_ROWS]
+        ),
+    )
+
+
+def _refused(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
+    refusals = sorted((one for worker in workers for one in worker.refusals), key=lambda one: one.at)
+    if refusals:
+        yield heading("Refused last")
+        yield rows(
+            table("when", "agent", "workflow", "reason", "why"),
+            (
+                (moment(one.at), one.agent, one.workflow, str(one.kind), one.why)
+                for one in refusals[-_MOST_ROWS:]
+            ),
+        )
+
+
+def _workers(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
+    if not workers:
+        return
+    yield heading("Workers")
+    yield rows(
+        table(
+            "worker",
+            "told at",
+            "its time",
+            "admitted",
+            "refused",
+            "in flight",
+            "in doubt",
+            "held / used",
+            right=("admitted", "refused", "in flight", "in doubt", "held / used"),
+        ),
+        (_worker(one) for one in workers),
+    )
+
+
+def _worker(status: BudgetStatus) -> tuple[str, ...]:
+    calls = status.calls
+    ratio = f"{calls.reserved_nusd / calls.charged_nusd:.2f}" if calls.charged_nusd else "-"
+    return (
+        status.worker if status.is_running else f"{status.worker} (ended)",
+        f"{status.time:%Y-%m-%d %H:%M:%S}",
+        moment(status.as_of),
+        f"{calls.admitted:,}",
+        f"{calls.refused:,}",
+        f"{calls.in_flight:,}",
+        f"{calls.in_doubt:,}",
+        ratio,
+    )
+
+
+def _amount(unit: Unit, value: int) -> str:
+    return usd(value) if unit == "nano-USD" else f"{value:,}"

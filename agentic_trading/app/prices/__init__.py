@@ -1,0 +1,1 @@
+"""The price book before it is used: held against another source, revised, and against what is on record."""

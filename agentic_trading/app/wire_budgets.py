@@ -1,0 +1,186 @@
+"""Where budgets are put together: which ledger counts, where orders stand, who may do what."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from fractions import Fraction
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agentic_trading.bus.signing import Verifier, keys_by_principal, read_keys
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.alerts import WARN_AT
+from agentic_trading.governance.allowance import AllowanceRules
+from agentic_trading.governance.control import ControlBoard
+from agentic_trading.governance.controls.file import FileControlBoard
+from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.ledgers.outage import OutageLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.limiter import Limiter
+from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.orders import SetLimit, order
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.status import StatusBoard
+from agentic_trading.governance.statuses.file import FileStatusBoard
+from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.governance.windows import Window
+from agentic_trading.ids import random_id
+
+_ALLOWANCE_PART = 200
+"""Half a percent of a tenant's budget is set aside by each worker, so that analyses may go on without the ledger."""
+
+_PLENTY = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Oversight:
+    """What stands beside a gateway's calls: orders of operators, what workers tell, who may do what, and how fast.
+
+    Who sends is proved to `verifier` where there is one; without, it is `principal`, whom the wiring trusts.
+
+    `outlives` says that the ledger will be there when this process is not; `worker` is the name under which this one
+    tells of itself. `zone` is where days begin, `warn_at` the share of a ceiling from which on it is told.
+    """
+
+    board: ControlBoard
+    statuses: StatusBoard
+    outlives: bool = False
+    policy: Policy | None = None
+    verifier: Verifier | None = None
+    principal: str = ""
+    limiter: Limiter | None = None
+    worker: str = "worker"
+    zone: tzinfo = UTC
+    warn_at: Fraction = WARN_AT
+
+    async def aclose(self) -> None:
+        """Give back what was opened."""
+        await self.board.aclose()
+        await self.statuses.aclose()
+        if self.limiter is not None:
+            await self.limiter.aclose()
+
+
+def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:
+    """Return the limit that `--budget-usd` and `--max-calls` mean: on what each tenant spends in all."""
+    return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd, calls=max_calls)
+
+
+def budget_ledger(budget_nusd: int, *, max_calls: int | None = None, zone: tzinfo = UTC) -> MemoryLedger:
+    """Return a ledger that lets a tenant spend `budget_nusd` and make `max_calls` in all; a pool serves one tenant."""
+    return own_ledger(tenant_limit(budget_nusd, max_calls), zone=zone)
+
+
+def own_ledger(limit: Limit, *, zone: tzinfo = UTC) -> MemoryLedger:
+    """Return a ledger of this process alone."""
+    return MemoryLedger([limit], zone=zone)
+
+
+def shared_ledger(url: str, *, zone: tzinfo = UTC) -> Ledger:
+    """Return the ledger on a server that workers share."""
+    from agentic_trading.governance.ledgers.redis import RedisLedger
+
+    return RedisLedger(url, zone=zone)
+
+
+def lasting_ledger(url: str, *, limit: Limit | None, zone: tzinfo = UTC) -> Ledger:
+    """Return the shared ledger as a worker uses it: calls that have begun outlast its outages.
+
+    With a `limit`, analyses may go on for a while with a small part of it, set aside beforehand.
+    """
+    return OutageLedger(
+        shared_ledger(url, zone=zone),
+        clock=SystemClock(),
+        new_id=random_id,
+        zone=zone,
+        rules=None if limit is None else allowance_of(limit),
+    )
+
+
+def allowance_of(limit: Limit) -> AllowanceRules | None:
+    """Return what a worker sets aside of a limit; None if that would not pay for a call, of any unit."""
+    parts = [_PLENTY if most is None else most // _ALLOWANCE_PART for most in limit.ceiling.units]
+    return AllowanceRules(Amount(*parts)) if all(parts) else None
+
+
+def folder_boards(folder: Path) -> tuple[ControlBoard, StatusBoard]:
+    """Return where orders and tidings of a session stand: in its folder, for other processes to read and write."""
+    return FileControlBoard(folder), FileStatusBoard(folder)
+
+
+def shared_boards(url: str) -> tuple[ControlBoard, StatusBoard]:
+    """Return where orders and tidings stand on a server that workers share."""
+    from agentic_trading.governance.controls.redis import RedisControlBoard
+    from agentic_trading.governance.statuses.redis import RedisStatusBoard
+
+    return RedisControlBoard(url), RedisStatusBoard(url)
+
+
+def memory_oversight() -> Oversight:
+    """Return the oversight of a gateway that nobody outside its process looks into."""
+    return Oversight(MemoryControlBoard(), MemoryStatusBoard())
+
+
+def oversight(
+    folder: Path,
+    ledger_url: str | None,
+    *,
+    policy_file: Path | None = None,
+    keys: Path | None = None,
+    principal: str = "",
+    zone: tzinfo = UTC,
+) -> Oversight:
+    """Return the oversight of a session: on the server where its ledger is, else in its folder; reads files.
+
+    With `keys` every message has to be signed; without them `principal` is who sends. Raises `PolicyError` for a policy
+    that says what it cannot, `SigningKeyError` for keys that are none.
+    """
+    board, statuses = shared_boards(ledger_url) if ledger_url else folder_boards(folder)
+    policy = Policy.load(policy_file) if policy_file is not None else None
+    return Oversight(
+        board=board,
+        statuses=statuses,
+        outlives=ledger_url is not None,
+        policy=policy,
+        verifier=Verifier(_keys(keys, policy)) if keys is not None else None,
+        principal=principal,
+        limiter=limiter_for(policy, ledger_url),
+        worker=f"worker-{random_id()[:8]}" if ledger_url else "worker",
+        zone=zone,
+    )
+
+
+def limiter_for(policy: Policy | None, ledger_url: str | None) -> Limiter:
+    """Return what keeps the rates of a policy, a circuit breaker and a retry budget for each model."""
+    rates = policy.rates if policy is not None else {}
+    if ledger_url is None:
+        return MemoryLimiter(rates, clock=SystemClock())
+    from agentic_trading.governance.limiters.redis import RedisLimiter
+
+    return RedisLimiter(ledger_url, rates)
+
+
+def _keys(folder: Path, policy: Policy | None) -> dict[str, bytes]:
+    keys = read_keys(folder)
+    return keys if policy is None else keys_by_principal(keys, policy.keys)
+
+
+async def set_budget(board: ControlBoard, tenant: str, limit: Limit) -> None:
+    """Have a limit stand on the board, if it does not already."""
+    there = (await board.read(tenant)).limit(limit.scope, limit.id, limit.window)
+    if there != limit:
+        await order(board, tenant, SetLimit(limit), by="run", why="--budget-usd", at=SystemClock().now())
+
+
+def has_limits(limits: Sequence[Limit]) -> bool:
+    """Whether a tenant as a whole has a limit on its money."""
+    return any(limit.scope is ScopeKind.TENANT and limit.nusd is not None for limit in limits)
+
+
+def host_of(url: str) -> str:
+    """Return an address without what may be secret in it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname or parts.path}" + (f":{parts.port}" if parts.port else "")

@@ -1,0 +1,145 @@
+"""When one model fails, ask another: a new call, on record, caused by the failed one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agentic_trading.client.gateway import Answer, Gateway
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.errors import EnvelopeValidationError
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import LLMBudget
+from agentic_trading.llm.rules import check_envelope
+
+MENDABLE: Final = frozenset({
+    FailureKind.SERVER_ERROR,
+    FailureKind.TIMEOUT,
+    FailureKind.RATE_LIMIT,
+    FailureKind.CIRCUIT_OPEN,
+    FailureKind.RETRY_BUDGET,
+    FailureKind.WRONG_MODEL,
+    FailureKind.SCHEMA_REFUSED,
+    FailureKind.PARSING_ERROR,
+    FailureKind.AUTH_ERROR,
+    FailureKind.BILLING,
+})
+"""What another model may do better. Whatever else ends a call would end the next one too, or was decided on purpose."""
+
+FALLS_BACK_ON: Final = MENDABLE - {FailureKind.AUTH_ERROR, FailureKind.BILLING}
+"""What is mended unless something else is asked for: an account in disorder is for people to see, not to pass over."""
+
+_DETERMINISTIC = "no other model was asked: require_deterministic allows the requested one only"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another model to ask. `max_output_tokens` and `thinking_budget` stand for the envelope's where it allows less."""
+
+    provider: LLMProvider
+    model: str
+    max_output_tokens: int | None = None
+    thinking_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for an alternative without a model (a preset's is one provider's own) or a wrong number."""
+        if not self.model:
+            raise ValueError(f"model is missing; name a model of provider {self.provider}")
+        self.budget_of(LLMBudget())
+
+    def budget_of(self, asked: LLMBudget) -> LLMBudget:
+        """Return the budget of a call that was `asked` with this one."""
+        tokens = {"max_output_tokens": self.max_output_tokens, "thinking_budget": self.thinking_budget}
+        return asked.model_copy(update={name: most for name, most in tokens.items() if most is not None})
+
+
+class FallbackGateway:
+    """A gateway that asks other models, one after the other, when a call fails for a reason that they may mend.
+
+    Each is asked by a new envelope with an id that follows from the first one's, in the same trace, under the same parent
+    and deadline, and caused by the failed attempt, so that the log shows the chain. It passes every rule of the platform
+    anew, is paid for by itself, and may itself cost `max_cost_nusd`. The last answer is returned: of the first
+    alternative that succeeds, or whose failure is not among `on`, or of the last one there is. A model that was asked
+    before in the chain is passed over. Whether and how to go on follows from the envelope and the answers alone, so that
+    a replay takes the same way.
+
+    Never asked again is what `require_deterministic` binds to its model, executions among them: the failure says so in
+    its `technical_details`. An unreadable answer (`parsing_error`) is mended only where the envelope's policy says that
+    its calls must not end without one (`on_exhausted="fail"`, as planning's does).
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        alternatives: Sequence[Alternative],
+        *,
+        on: frozenset[FailureKind] = FALLS_BACK_ON,
+    ) -> None:
+        """Raise `ValueError` for a kind in `on` that no other model mends, as a refusal by budget or by policy."""
+        if not on <= MENDABLE:
+            wrong, allowed = (", ".join(sorted(kinds)) for kinds in (on - MENDABLE, MENDABLE))
+            raise ValueError(f"another model does not mend {wrong}; allowed are {allowed}")
+        self._gateway = gateway
+        self._alternatives = tuple(alternatives)
+        self._on = on
+
+    async def ask(self, envelope: LLMEnvelope) -> Answer:
+        """Have the call made, by another model if need be, and return the last answer; raises what the gateway does."""
+        answer = await self._gateway.ask(envelope)
+        asked = {(envelope.provider, envelope.model)}
+        for number, alternative in enumerate(self._alternatives, start=1):
+            failure = self._mendable(answer)
+            if failure is None or isinstance(answer, NoDecision):
+                break
+            if envelope.safety_constraints.require_deterministic:
+                return _noted(answer, failure)
+            other = _other(envelope, alternative, number, failed=answer)
+            if other is None or (other.provider, other.model) in asked:
+                continue
+            asked.add((other.provider, other.model))
+            answer = await self._gateway.ask(other)
+        return answer
+
+    async def record(self, event: Event) -> None:
+        """Put one fact of a trace on record."""
+        await self._gateway.record(event)
+
+    def _mendable(self, answer: Answer) -> FailureReason | None:
+        """Return the failure that another model may mend, or None."""
+        if isinstance(answer, NoDecision):
+            return None
+        envelope, failure = answer.envelope, answer.result.failure
+        if failure is None or failure.category not in self._on:
+            return None
+        may_stay_unread = envelope.output_policy.on_exhausted != "fail"
+        return None if failure.category is FailureKind.PARSING_ERROR and may_stay_unread else failure
+
+
+def _other(
+    envelope: LLMEnvelope, alternative: Alternative, number: int, *, failed: LLMInteraction
+) -> LLMEnvelope | None:
+    """Return the envelope for an alternative, or None if a rule forbids it, as of an execution that claims to be free."""
+    other = envelope.model_copy(
+        update={
+            "envelope_id": derived_id("fallback", envelope.envelope_id, number),
+            "idempotency_key": derived_id("fallback", envelope.idempotency_key, number),
+            "causation_id": failed.interaction_id,
+            "provider": alternative.provider,
+            "model": alternative.model,
+            "budget": alternative.budget_of(envelope.budget),
+        }
+    )
+    try:
+        check_envelope(other)
+    except EnvelopeValidationError:
+        return None
+    return other
+
+
+def _noted(answer: LLMInteraction, failure: FailureReason) -> LLMInteraction:
+    """Return a failure that says why it was left at that; what is on record stays as it is."""
+    details = f"{failure.technical_details}; {_DETERMINISTIC}".removeprefix("; ")
+    noted = failure.model_copy(update={"technical_details": details})
+    return answer.model_copy(update={"result": answer.result.model_copy(update={"failure": noted})})

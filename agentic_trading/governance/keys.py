@@ -1,0 +1,43 @@
+"""What keys on a Redis server are called: all of a tenant's in one slot of a cluster."""
+
+from dataclasses import dataclass
+from typing import Self
+
+
+def tag(namespace: str, tenant: str) -> str:
+    """Return what all keys of a tenant begin with: `agentic:{acme}`, the braces being the cluster's hash tag.
+
+    Raises `ValueError` for a namespace that holds a brace: it would be the tag.
+    """
+    if not namespace or "{" in namespace or "}" in namespace:
+        raise ValueError(f"namespace {namespace!r} cannot begin a key; allowed is text without braces")
+    name = tenant.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+    return f"{namespace}:{{{name or '%'}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerKeys:
+    """The keys of one tenant's ledger; `shared` are those that every script declares, in the scripts' order."""
+
+    shared: tuple[str, ...]
+    line: str
+    counters: str
+    index: str
+    calls: str
+
+    @classmethod
+    def of(cls, namespace: str, tenant: str) -> Self:
+        """Name them."""
+        prefix = f"{tag(namespace, tenant)}:ledger"
+        names = ("meta", "limits", "counters", "ends", "leases", "line", "waiters", "index")
+        return cls(
+            shared=tuple(f"{prefix}:{name}" for name in names),
+            line=f"{prefix}:line",
+            counters=f"{prefix}:counters",
+            index=f"{prefix}:index",
+            calls=f"{prefix}:call:",
+        )
+
+    def call(self, reservation_id: str) -> str:
+        """Return the key of one attempt."""
+        return self.calls + reservation_id

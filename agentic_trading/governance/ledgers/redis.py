@@ -1,0 +1,371 @@
+"""The ledger of many processes: on a Redis or Valkey, each step one script."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, timedelta, tzinfo
+from struct import Struct
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.governance.errors import (
+    AskError,
+    LedgerUnavailableError,
+    ReservationStateError,
+    UnknownReservationError,
+)
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.keys import LedgerKeys
+from agentic_trading.governance.ledger import (
+    LEASE_S,
+    Ask,
+    Balance,
+    Booking,
+    CallState,
+    Expired,
+    Held,
+    LedgerStatistics,
+    Position,
+    Refusal,
+    Reservation,
+    Settlement,
+    Waiting,
+    tenant_of,
+)
+from agentic_trading.governance.ledgers import redis_replies as replies
+from agentic_trading.governance.ledgers.accounts import NOTHING
+from agentic_trading.governance.ledgers.redis_balances import every_balance, limited_balances
+from agentic_trading.governance.ledgers.redis_counters import Planner
+from agentic_trading.governance.ledgers.redis_line import LOOK_S, Line, Outcome, Waiter
+from agentic_trading.governance.ledgers.redis_replies import Reply
+from agentic_trading.governance.ledgers.redis_tenant import Tenant
+from agentic_trading.governance.ledgers.rules import Counted
+from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
+from agentic_trading.governance.ledgers.tally import Tally
+from agentic_trading.governance.limit import Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+from agentic_trading.ids import NewId, random_id
+
+ALWAYS: Final[Counted] = (
+    *((kind, window) for kind in (ScopeKind.AGENT, ScopeKind.WORKFLOW, ScopeKind.TENANT)
+      for window in (Window.NONE, Window.DAY, Window.MONTH)),
+    (ScopeKind.TRACE, Window.NONE),
+)  # fmt: skip
+"""What is counted whether a limit needs it or not."""
+
+_TRIES: Final = 8
+_BATCH: Final = 100
+_TIMES = Struct("<5d")
+
+
+class RedisLedger:
+    """Keeps the whole promise of `Ledger` among all processes that use the same server and namespace.
+
+    The server's clock is the only one: of leases, and of the present for an ask that names no moment. Days and months
+    begin in `zone`, the same for all. `limits` hold for tenants that nobody adopted others for; adopted ones stand on
+    the server. `reserved_lease_s` is how long a reservation may wait for its dispatch. Counters of ended windows are
+    kept for `keep` after their end and their last use (then nobody may ask for their time again), ended calls for
+    `call_keep`: longer than a delivery may come again. Who waits looks every `look_s` seconds even if nobody calls;
+    after three times that without a look, as their process was killed, the place is gone. Sums are exact up to
+    `LARGEST`.
+
+    `counted` is counted for everyone from the first call on. Other windows are counted from the moment that a limit
+    is adopted for them, or that an ask limits itself in them (for calls: by the asks that do); a limit on a minute or
+    an hour that was not counted so far begins at zero.
+
+    `open` raises `LedgerSettingsError` if the server may forget what it has acknowledged; with
+    `is_checked_elsewhere` it does not look, for servers that do not let it. The first step opens by itself.
+    Whoever opens closes. Reads files when it is made: do not make it on the event loop.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        limits: Iterable[Limit] = (),
+        *,
+        namespace: str = "agentic",
+        zone: tzinfo = UTC,
+        keep: timedelta = timedelta(days=40),
+        call_keep: timedelta = timedelta(days=8),
+        reserved_lease_s: float = 60.0,
+        look_s: float = LOOK_S,
+        counted: Counted = ALWAYS,
+        is_checked_elsewhere: bool = False,
+        clock: Clock | None = None,
+        new_id: NewId = random_id,
+    ) -> None:
+        if not timedelta(0) < call_keep <= keep:
+            raise ValueError(
+                f"calls are kept for {call_keep}; allowed is more than 0, up to {keep} (as counters)"
+            )
+        self._server = ScriptServer(url)
+        self._limits = tuple(limits)
+        self._counted = tuple(counted)
+        self._namespace = namespace
+        self._zone = zone
+        self._keep = keep
+        self._call_keep = call_keep
+        self._call_keep_ms = call_keep // timedelta(milliseconds=1)
+        self._reserved_lease_s = reserved_lease_s
+        self._is_safe = is_checked_elsewhere
+        self._clock: Clock = clock or SystemClock()
+        self._server_ahead_s = 0.0
+        self._process = new_id()
+        self._tenants: dict[str, Tenant] = {}
+        self._strangers: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
+        self._line = Line(lambda: self._server.calls(namespace, self._clock), look_s)
+        self._tally = Tally()
+        self._in_flight: set[str] = set()
+
+    async def open(self) -> None:
+        """Look whether the server keeps what it acknowledges; harmless twice."""
+        if not self._is_safe:
+            await self._server.check()
+            self._is_safe = True
+
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        """Set the amount aside, or say why not; never wait."""
+        outcome = await self.look(ask, None)
+        if isinstance(outcome.answer, Held):
+            self._tally.counts["held"] += 1
+        return outcome.answer
+
+    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+        """Wait until `ask` can be answered for good: in order of arrival within a priority."""
+        return await self._line.wait(self._tenant(ask.tenant).keys.line, _Turn(self, ask))
+
+    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
+        """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
+        tenant = self._tenant(tenant_of(reservation_id))
+        reply = await self._run(tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,))
+        _check(tenant, reply, reservation_id, "dispatch", (CallState.RESERVED,))
+
+    async def state_of(self, reservation_id: str) -> CallState | None:
+        """Return how far a call has come; None for one never reserved, or forgotten."""
+        tenant = self._tenant(tenant_of(reservation_id))
+        reply = await self._run(tenant, "look", calls=(reservation_id,))
+        state = reply.rest[0]
+        if not state and reply.closed:
+            raise tenant.gone_back(reply)
+        return CallState(state.decode()) if state else None
+
+    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+        """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
+        return await self._end(reservation_id, "settle", CallState.SETTLED, actual)
+
+    async def release(self, reservation_id: str) -> None:
+        """Give back all of a reservation that was never dispatched; twice is harmless."""
+        await self._end(reservation_id, "release", CallState.RELEASED, NOTHING)
+
+    async def in_doubt(self, reservation_id: str) -> Settlement:
+        """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
+        return await self._end(reservation_id, "doubt", CallState.IN_DOUBT, NOTHING)
+
+    async def sweep(self) -> Sequence[Expired]:
+        """End the calls whose lease has run out, and drop counters whose time is over."""
+        ended: list[Expired] = []
+        for tenant in list(self._tenants.values()):
+            while due := await self._due(tenant, _BATCH):
+                reply = await self._run(tenant, "expire", self._call_keep_ms, *due, calls=due)
+                ended += replies.expired(reply.rest[0])
+            while (await self._run(tenant, "forget", _BATCH)).rest[0] == _BATCH:
+                pass
+        for one in ended:
+            self._in_flight.discard(one.reservation_id)
+            self._tally.expire(one)
+        return ended
+
+    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        """Have these limits on the server; every process counts by them from its next ask on."""
+        await self._run(self._tenant(tenant), "adopt", version, replies.limits_text(limits))
+
+    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+        """Begin the next generation with what the log knows; until all is booked, every process is refused."""
+        of = self._tenant(tenant)
+        await self._run(of, "shut")
+        in_flight = await self._due(of, -1, everything=True)
+        begun = await self._run(of, "rebuild", calls=in_flight)
+        of.follow(replies.read_limits((await self._run(of, "look")).rest[1:]))
+        for booking in bookings:
+            facts = _booked(of, booking, self._call_keep_ms)
+            await self._run(of, "book", *facts, calls=(booking.ask.reservation_id,))
+        opened = await self._run(of, "open", begun.generation)
+        stay = set(await self._due(of, -1, everything=True))
+        self._in_flight = {id_ for id_ in self._in_flight if tenant_of(id_) != tenant or id_ in stay}
+        return opened.position
+
+    async def position(self, tenant: str) -> Position:
+        """Return how far the tenant's ledger has come, closed or not."""
+        return (await self._run(self._tenant(tenant), "look")).position
+
+    async def expect(self, tenant: str, position: Position) -> None:
+        """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
+        of = self._tenants[tenant] = self._tenant(tenant)
+        of.expect(position)
+
+    async def snapshot(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
+        """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
+        of = self._tenant(tenant)
+        _, *limits, newest = (await self._run(of, "look")).rest
+        rules = of.rules(replies.read_limits(limits))
+        if limited:
+            return await limited_balances(self._server, of, rules, replies.read_newest(newest))
+        return await every_balance(self._server, of, rules)
+
+    async def line(self, tenant: str) -> Sequence[Waiting]:
+        """Return who of a tenant waits, in any process, in the order in which they will be served."""
+        return list(replies.waiting((await self._run(self._tenant(tenant), "waiting")).rest[0]))
+
+    def statistics(self) -> LedgerStatistics:
+        """Return the counts of this process since the start."""
+        return self._tally.statistics(in_flight=len(self._in_flight), waiting=len(self._line))
+
+    async def aclose(self) -> None:
+        """Close the connections; harmless twice."""
+        await self._line.aclose()
+        await self._server.aclose()
+
+    async def leave(self, tenant: str, place: str) -> None:
+        """Give up a place in the line."""
+        await self._run(self._tenant(tenant), "leave", place)
+
+    async def _run(self, tenant: Tenant, script: str, *args: Any, calls: Sequence[str] = ()) -> Reply:
+        if not self._is_safe:
+            await self.open()
+        keys = tenant.keys
+        raw = await self._server.run(
+            script,
+            (*keys.shared, *map(keys.call, calls)),
+            (*tenant.known_facts, self._process, *args),
+        )
+        reply = replies.read_reply(raw)
+        self._server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
+        tenant.saw(reply)
+        if reply.generation:
+            self._tenants[tenant.name] = tenant
+        if reply.word == b"BACK":
+            raise tenant.gone_back(reply)
+        return reply
+
+    async def look(self, ask: Ask, waiter: Waiter | None) -> Outcome:
+        """Reserve, or take or keep a place in the line; limits and windows are those that the server has."""
+        tenant = self._tenant(ask.tenant)
+        payload = ask.payload_hash
+        present_s = self._clock.monotonic() + self._server_ahead_s
+        leases_ms = _ms(self._reserved_lease_s), 0 if waiter is None else _ms(self._line.lease_s)
+        for _ in range(_TRIES):
+            await self._count_own(tenant, ask)
+            facts = _facts(
+                tenant, ask, payload, "" if waiter is None else waiter.ticket, present_s, leases_ms
+            )
+            reply = await self._run(tenant, "reserve", *facts, calls=(ask.reservation_id,))
+            if reply.word == b"STALE":
+                tenant.follow(replies.read_limits(reply.rest))
+            elif reply.word == b"MOVED":
+                present_s = reply.now_ms / 1000
+            else:
+                return self._outcome(ask, reply, waiter)
+        raise LedgerUnavailableError("its limits or its clock change faster than they can be asked for")
+
+    def _outcome(self, ask: Ask, reply: Reply, waiter: Waiter | None) -> Outcome:
+        if reply.word == b"RESERVED":
+            self._tally.counts["reserved"] += 1
+            self._in_flight.add(ask.reservation_id)
+        elif reply.word == b"REFUSED":
+            self._tally.counts["refused"] += 1
+        elif reply.word == b"HELD" and waiter is not None:
+            self._line.placed(waiter, reply.rest[3].decode())
+        return Outcome(replies.answer(ask, reply), is_new=reply.word == b"RESERVED")
+
+    async def _count_own(self, tenant: Tenant, ask: Ask) -> None:
+        """Have counted what the ask's own limits are about, from now on and for everyone."""
+        missing = tenant.planner.missing(ask) if ask.limits else ()
+        for kind, window in missing:
+            await self._run(tenant, "count", f"{kind}/{window}")
+        if missing:
+            tenant.follow(replies.read_limits((await self._run(tenant, "look")).rest[1:]))
+
+    async def _end(self, reservation_id: str, step: str, state: CallState, actual: Amount) -> Settlement:
+        tenant = self._tenant(tenant_of(reservation_id))
+        facts = (reservation_id, state, self._call_keep_ms, *actual.units)
+        reply = await self._run(tenant, "end", *facts, calls=(reservation_id,))
+        _check(tenant, reply, reservation_id, step, _ALLOWED[state])
+        self._in_flight.discard(reservation_id)
+        settlement, is_new = replies.settlement(reservation_id, reply.rest)
+        if is_new:
+            self._tally.end(settlement, is_released=state is CallState.RELEASED)
+        return settlement
+
+    async def _due(self, tenant: Tenant, most: int, *, everything: bool = False) -> list[str]:
+        reply = await self._run(tenant, "due", most, int(everything))
+        return [id_.decode() for id_ in reply.rest[0]]
+
+    def _tenant(self, name: str) -> Tenant:
+        """Return what is known of a tenant; of one whose ledger has taken no step, only for as long as somebody asks."""
+        found = self._tenants.get(name) or self._strangers.get(name)
+        if found is None:
+            keys = LedgerKeys.of(self._namespace, name)
+            planner = Planner(self._zone, self._keep, self._call_keep)
+            found = self._strangers[name] = Tenant(name, keys, planner, self._limits, self._counted)
+        return found
+
+
+def _facts(
+    tenant: Tenant, ask: Ask, payload: str, ticket: str, present_s: float, leases_ms: tuple[int, int]
+) -> Iterator[Any]:
+    """Say what `reserve.lua` wants to know, in its order."""
+    plan = tenant.planner.plan(ask, replies.moment(1000 * present_s))
+    yield from (ask.reservation_id, payload, tenant.revision, replies.rank(ask.priority), ticket)
+    yield from ask.amount.units
+    yield _TIMES.pack(*plan.times, *leases_ms)
+    yield from (plan.rules, plan.own, plan.names)
+
+
+def _booked(tenant: Tenant, booking: Booking, keep_ms: int) -> Iterator[Any]:
+    """Say what `book.lua` wants to know, in its order."""
+    ask = booking.ask
+    if ask.at is None:
+        raise AskError(ask.key, "has no moment; allowed to be booked again are asks that have one")
+    plan = tenant.planner.plan(ask, ask.at)
+    yield from (ask.reservation_id, ask.payload_hash, booking.state, keep_ms)
+    yield from (*ask.amount.units, *booking.charged.units, plan.rules, plan.names)
+
+
+class _Turn:
+    """An ask that waits."""
+
+    def __init__(self, ledger: RedisLedger, ask: Ask) -> None:
+        self._ledger = ledger
+        self._ask = ask
+
+    async def look(self, waiter: Waiter) -> Outcome:
+        """Ask again, and keep the place."""
+        return await self._ledger.look(self._ask, waiter)
+
+    async def give_back(self) -> None:
+        """Give back what was just reserved."""
+        await self._ledger.release(self._ask.reservation_id)
+
+    async def leave(self, place: str) -> None:
+        """Give up the place."""
+        await self._ledger.leave(self._ask.tenant, place)
+
+
+_ALLOWED: Final[Mapping[CallState, tuple[CallState, ...]]] = {
+    CallState.SETTLED: (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED),
+    CallState.RELEASED: (CallState.RESERVED, CallState.RELEASED),
+    CallState.IN_DOUBT: (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED),
+}
+
+
+def _check(
+    tenant: Tenant, reply: Reply, reservation_id: str, step: str, allowed: Sequence[CallState]
+) -> None:
+    """Raise what a step's answer says is wrong."""
+    if reply.word == b"STATE":
+        raise ReservationStateError(reservation_id, step, CallState(reply.rest[0].decode()), allowed)
+    if reply.word == b"UNKNOWN":
+        raise tenant.gone_back(reply) if reply.closed else UnknownReservationError(reservation_id)
+
+
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)

@@ -1,0 +1,149 @@
+"""Which counters on the server an ask is counted in: their names, how long they are kept, and their ceilings."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, tzinfo
+from struct import Struct
+from typing import NamedTuple, Self
+
+from agentic_trading.governance.ledger import Ask
+from agentic_trading.governance.ledgers.rules import Ceilings, Rules
+from agentic_trading.governance.limit import LARGEST, Ceiling, Limit, ScopeKind
+from agentic_trading.governance.windows import Span, Window, Windows
+
+SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
+
+_REMEMBERED = 10_000
+_OPEN = Ceiling()
+_RULE = Struct("<5d")
+_OWN = Struct("<4d")
+_MINUTE_MS = 60_000
+
+Spans = Mapping[Window, Span]
+Pieces = tuple[tuple[str, ...], bytes]
+
+
+class Counter(NamedTuple):
+    """One scope in one window."""
+
+    kind: ScopeKind
+    window: Window
+    window_id: str
+    id: str
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Return the counter that is called so on the server."""
+        kind, window, window_id, id_ = name.split("/", 3)
+        return cls(ScopeKind(kind), Window(window), window_id, id_.replace("%0A", "\n").replace("%25", "%"))
+
+    @property
+    def name(self) -> str:
+        """What it is called on the server: in one line."""
+        id_ = self.id.replace("%", "%25").replace("\n", "%0A")
+        return f"{self.kind}/{self.window}/{self.window_id}/{id_}"
+
+
+class Plan(NamedTuple):
+    """Where to count an ask: what `reserve.lua` wants to know of counters.
+
+    `names` are a line each, `times` are since, until and at in ms.
+    """
+
+    names: str
+    rules: bytes
+    own: bytes
+    times: tuple[float, float, float]
+
+
+class Planner:
+    """Says where the asks of one tenant are counted; what several asks share is found once a minute."""
+
+    def __init__(self, zone: tzinfo, keep: timedelta, call_keep: timedelta) -> None:
+        self._windows = Windows(zone)
+        self._keep_ms = _ms(keep)
+        self._call_keep_ms = _ms(call_keep)
+        self._spans: Spans = {}
+        self._found: dict[tuple[ScopeKind, str], Pieces] = {}
+        self.rules = Rules()
+
+    def follow(self, rules: Rules) -> None:
+        """Count by these rules from now on."""
+        self.rules = rules
+        self._found.clear()
+
+    def missing(self, ask: Ask) -> list[tuple[ScopeKind, Window]]:
+        """Return what the ask's own limits need and nobody counts.
+
+        A call's are left out: all attempts of a call carry the same limits, so they are counted by these.
+        """
+        return [
+            (limit.scope, limit.window)
+            for limit in ask.limits
+            if limit.scope is not ScopeKind.CALL
+            and limit.window not in self.rules.of(limit.scope, ask.scope_ids[limit.scope])
+        ]
+
+    def plan(self, ask: Ask, present: datetime) -> Plan:
+        """Return where to count `ask`: in the windows of its moment, or of the present."""
+        spans = self._windows.at(ask.at or present)
+        if spans is not self._spans or len(self._found) > _REMEMBERED:
+            self._spans = spans
+            self._found.clear()
+        own: dict[ScopeKind, list[Limit]] = {}
+        for limit in ask.limits:
+            own.setdefault(limit.scope, []).append(limit)
+        names: list[str] = []
+        rules: list[bytes] = []
+        for kind, id_ in ask.scope_ids.items():
+            names_of, rules_of = self._pieces(kind, id_, own.get(kind, ()))
+            names += names_of
+            rules.append(rules_of)
+        return Plan("\n".join(names), b"".join(rules), self._own(ask, names), self._times(ask))
+
+    def _times(self, ask: Ask) -> tuple[float, float, float]:
+        if ask.at is not None:
+            return 0, 0, ask.at.timestamp() * 1000
+        over_by = self._spans[Window.MINUTE].over_by
+        until = 0.0 if over_by is None else over_by.timestamp() * 1000
+        return until - _MINUTE_MS, until, -1
+
+    def _pieces(self, kind: ScopeKind, id_: str, own: list[Limit] | tuple[()]) -> Pieces:
+        if own or kind in SHORT_LIVED:
+            ceilings: Ceilings = {limit.window: _OPEN for limit in own} | dict(self.rules.of(kind, id_))
+            return self._new_pieces(kind, id_, ceilings)
+        found = self._found.get((kind, id_))
+        if found is None:
+            found = self._found[kind, id_] = self._new_pieces(kind, id_, self.rules.of(kind, id_))
+        return found
+
+    def _new_pieces(self, kind: ScopeKind, id_: str, ceilings: Ceilings) -> Pieces:
+        names = tuple(Counter(kind, window, self._spans[window].id, id_).name for window in ceilings)
+        rules = (
+            _RULE.pack(*self._ends(kind, window), *_most(ceiling)) for window, ceiling in ceilings.items()
+        )
+        return names, b"".join(rules)
+
+    def _ends(self, kind: ScopeKind, window: Window) -> tuple[float, float]:
+        """Return when a counter's window is over, and for how long after that it is kept; 0 for never, and for ever."""
+        if kind in SHORT_LIVED:
+            return 0, self._call_keep_ms
+        over_by = self._spans[window].over_by
+        return (0, 0) if over_by is None else (over_by.timestamp() * 1000, self._keep_ms)
+
+    def _own(self, ask: Ask, names: list[str]) -> bytes:
+        found = []
+        for limit in ask.limits:
+            counter = Counter(
+                limit.scope, limit.window, self._spans[limit.window].id, ask.scope_ids[limit.scope]
+            )
+            found.append(_OWN.pack(names.index(counter.name) + 1, *_most(limit.ceiling)))
+        return b"".join(found)
+
+
+def _most(ceiling: Ceiling) -> tuple[int, int, int]:
+    nusd, tokens, calls = (LARGEST if most is None else most for most in ceiling.units)
+    return nusd, tokens, calls
+
+
+def _ms(span: timedelta) -> int:
+    return span // timedelta(milliseconds=1)

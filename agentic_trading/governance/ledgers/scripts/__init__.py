@@ -1,0 +1,1 @@
+"""The steps of the ledger as a server runs them, each in one piece."""

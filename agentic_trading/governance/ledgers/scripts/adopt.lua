@@ -1,0 +1,10 @@
+-- Have these limits from now on, if they are newer than those before; let who waits look at them.
+local version, limits = ARGV[FIRST], ARGV[FIRST + 1]
+local newer = tonumber(version) > tonumber(redis.call('HGET', LIMITS, 'version') or '0')
+if newer then
+  step()
+  redis.call('HSET', LIMITS, 'version', version, 'limits', limits)
+  redis.call('HINCRBY', LIMITS, 'revision', 1)
+  wake_all()
+end
+return answer('DONE', newer and 1 or 0)

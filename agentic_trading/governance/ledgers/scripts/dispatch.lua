@@ -1,0 +1,15 @@
+-- Note that a reserved call is about to be sent, and for how long it may take.
+local id, lease = ARGV[FIRST], tonumber(ARGV[FIRST + 1])
+if closed then
+  return answer('BACK')
+end
+local found, state = unpack(redis.call('HMGET', KEYS[FIRST_CALL], 'mark', 'state'))
+if found ~= mark then
+  return answer('UNKNOWN')
+elseif state ~= 'reserved' then
+  return answer('STATE', state)
+end
+step()
+redis.call('HSET', KEYS[FIRST_CALL], 'state', 'dispatched')
+redis.call('ZADD', LEASES, now + lease, id)
+return answer('DONE')

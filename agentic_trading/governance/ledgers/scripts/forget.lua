@@ -1,0 +1,42 @@
+-- Drop counters whose time is over, unless a call in flight holds something, and waiters whose process is gone.
+-- Of the processes that have taken steps, the latest stay known.
+local MOST_FIELDS, LATEST = 160, 64
+local most = ARGV[FIRST]
+local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', now, 'LIMIT', 0, most)
+for _, name in ipairs(over) do
+  local packed = redis.call('HGET', COUNTERS, name)
+  local counter = packed and {struct.unpack(COUNTER, packed)} or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+  if counter[4] + counter[5] + counter[6] > 0 then
+    redis.call('ZADD', ENDS, now + counter[11], name)
+  else
+    redis.call('HDEL', COUNTERS, name)
+    redis.call('ZREM', ENDS, name)
+    strike(name)
+    if counter[10] > tonumber(gone or '0') then -- from here on nobody may ask for a moment before
+      gone = string.format('%.0f', counter[10])
+      redis.call('HSET', META, 'gone', gone)
+    end
+  end
+end
+local places = redis.call('HKEYS', WAITERS)
+for _, place in ipairs(places) do
+  if waiter(place).lease <= now then
+    wake(leave(place))
+  end
+end
+if redis.call('HLEN', META) > MOST_FIELDS then
+  local fields, processes = redis.call('HGETALL', META), {}
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 3) == 'by ' then
+      processes[#processes + 1] = {name = fields[i], last = tonumber(fields[i + 1])}
+    end
+  end
+  table.sort(processes, function(one, other) return one.last > other.last end)
+  for i = LATEST + 1, #processes do
+    redis.call('HDEL', META, processes[i].name)
+  end
+  if processes[LATEST + 1] then -- up to here nobody can be told any more
+    redis.call('HSET', META, 'forgotten', string.format('%.0f', processes[LATEST + 1].last))
+  end
+end
+return answer('DONE', #over)

@@ -1,0 +1,47 @@
+-- What every script of the ledger begins with: how far the ledger has come, and whether it has gone back.
+-- ARGV: 1 generation, 2 mark, 3 sequence and 4 own sequence that the caller knows (0 and '' for nothing), 5 its name.
+-- The own sequence is that of the caller's own last step: others may take as many steps as were lost, not that one.
+local META, LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX = unpack(KEYS, 1, 8)
+local FIRST_CALL = 9 -- in KEYS
+local FIRST = 6 -- in ARGV: what is the script's own
+local OWN = 'by ' .. ARGV[5]
+local REBUILDING = 'a log that is being booked again'
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Generation 0 is a ledger that has taken no step: nothing of it is on the server.
+local generation, mark, sequence, own, closed, gone, forgotten = unpack(
+  redis.call('HMGET', META, 'generation', 'mark', 'sequence', OWN, 'closed', 'gone', 'forgotten'))
+generation, mark, sequence, own = tonumber(generation or 0), mark or '', tonumber(sequence or 0), tonumber(own or 0)
+
+local known, own_known = tonumber(ARGV[1]), tonumber(ARGV[4])
+local is_behind = generation < known
+if generation == known then
+  is_behind = mark ~= ARGV[2] or sequence < tonumber(ARGV[3])
+    or own < own_known and own_known > tonumber(forgotten or 0)
+end
+if is_behind then
+  closed = 'generation ' .. ARGV[1] .. ', step ' .. ARGV[3]
+  redis.call('HSET', META, 'closed', closed)
+end
+
+local function new_mark()
+  return ARGV[5] .. '.' .. time[1] .. '.' .. time[2]
+end
+
+local function step()
+  if generation == 0 then
+    generation, mark = 1, new_mark()
+    redis.call('HSET', META, 'generation', generation, 'mark', mark)
+  end
+  sequence = sequence + 1
+  own = sequence
+  redis.call('HSET', META, 'sequence', sequence, OWN, own)
+end
+
+-- The facts of every answer are one text: a client reads that faster than seven values.
+local function answer(word, ...)
+  local facts = {word, generation, mark, sequence, own, string.format('%.0f', now), closed or ''}
+  return {table.concat(facts, ' '), ...}
+end

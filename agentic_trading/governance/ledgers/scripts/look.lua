@@ -1,0 +1,10 @@
+-- Say how far the ledger has come, what its limits are, how far a call has come if one is named, and which windows
+-- are the newest that something was counted in: an end and an id, for minute, hour, day and month.
+local state = ''
+if KEYS[FIRST_CALL] then
+  local call = redis.call('HMGET', KEYS[FIRST_CALL], 'mark', 'state')
+  state = call[1] == mark and call[2] or ''
+end
+local limits = redis.call('HMGET', LIMITS, 'revision', 'version', 'limits', 'counted')
+return answer('DONE', state, limits[1] or '0', limits[2] or '0', limits[3] or '', limits[4] or '',
+  redis.call('HMGET', META, 'newest minute', 'newest hour', 'newest day', 'newest month'))

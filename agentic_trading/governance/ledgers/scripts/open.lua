@@ -1,0 +1,8 @@
+-- Let calls run again: the log is booked. Another rebuild that began meanwhile stays closed.
+if generation == tonumber(ARGV[FIRST]) then
+  step()
+  redis.call('HDEL', META, 'closed')
+  closed = false
+  wake_all()
+end
+return answer('DONE')

@@ -1,0 +1,1 @@
+"""Where rates and breakers are kept."""

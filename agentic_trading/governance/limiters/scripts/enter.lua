@@ -1,0 +1,137 @@
+-- Let an attempt in, keep it waiting or turn it away.
+-- ARGV[3..6]: tokens, priority, lease in ms, 1 for a retry.
+-- Returns {'permit', tokens} · {'wait', reason, ms} · {'shut', reason, ms}.
+
+local wanted, priority, lease_ms, is_retry = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local function keep(...)
+  for _, key in ipairs({ ... }) do redis.call('PEXPIRE', key, rules.keep_ms) end
+end
+
+local function shut()
+  if lane.open_until > now then return 'circuit_open', lane.open_until - now end
+  if lane.open_until > 0 and lane.probes >= rules.probes then
+    return 'circuit_open', math.min(rules.probe_look_ms, rules.open_ms)
+  end
+  if is_retry == 1 and retries_left() == 0 then
+    local slot = math.floor(now / rules.retry_slot_ms)
+    for _, kept in ipairs(lane.traffic) do
+      if kept[3] > 0 then
+        slot = kept[1]
+        break
+      end
+    end
+    return 'retry_budget', math.max(1, (slot + rules.retry_slots + 1) * rules.retry_slot_ms - now)
+  end
+end
+
+-- The tokens that these members of the line need, and how many of them were dead: those are dropped.
+local function first_in_line(members)
+  local ids, tokens, dead = {}, 0, 0
+  for i, member in ipairs(members) do ids[i] = string.sub(member, string.find(member, ':', 1, true) + 1) end
+  local places = redis.call('HMGET', PLACES, unpack(ids))
+  for i, member in ipairs(members) do
+    local place = places[i] and cjson.decode(places[i])
+    if place and place['until'] > now then
+      tokens = tokens + place.tokens
+    else
+      redis.call('HDEL', PLACES, ids[i])
+      redis.call('ZREM', LINE, member)
+      dead = dead + 1
+    end
+  end
+  return tokens, dead
+end
+
+-- Those with a better place: how many, and the tokens that the first of them need. Dead ones are dropped on the way,
+-- unless it is only asked `how_many`: who has to wait in any case need not read the whole line each time.
+local function ahead_of(place, how_many)
+  if redis.call('EXISTS', LINE) == 0 then return 0, 0 end
+  if place then redis.call('ZADD', LINE, -priority, place.member) end
+  while true do
+    local ahead = place and redis.call('ZRANK', LINE, place.member) or redis.call('ZCOUNT', LINE, '-inf', -priority)
+    if ahead == 0 or how_many then return ahead, 0 end
+    local members = redis.call('ZRANGE', LINE, 0, math.min(ahead, rules.looked_at) - 1)
+    local tokens, dead = first_in_line(members)
+    if dead == 0 then return ahead, tokens end
+  end
+end
+
+-- After how long each limit would let one in, when `ahead` have gone before; the longest.
+local function short(ahead, tokens_ahead)
+  local wait, reason = 0, 'concurrent'
+  if rules.concurrent and redis.call('ZCARD', INSIDE) + ahead >= rules.concurrent then
+    wait = rules.slot_look_ms + rules.slot_look_more_ms * ahead
+  end
+  local requests = bucket_wait('requests', rules.requests, 1, ahead)
+  if requests > wait then wait, reason = requests, 'requests' end
+  local tokens = bucket_wait('tokens', rules.tokens, wanted, tokens_ahead)
+  if tokens > wait then wait, reason = tokens, 'tokens' end
+  return wait, reason
+end
+
+local function missing(place)
+  if now < lane.paused_until then return 'pause', lane.paused_until - now end
+  local alone, reason = short(0, 0)
+  local ahead, tokens_ahead = ahead_of(place, alone > 0 and not rules.tokens)
+  local wait = alone
+  if ahead > 0 and (rules.requests or rules.tokens or rules.concurrent) then
+    wait = short(ahead, tokens_ahead)
+    if ahead > rules.looked_at then
+      wait = math.max(wait, rules.slot_look_ms + rules.slot_look_more_ms * ahead)
+    end
+  end
+  if wait > 0 then return alone > 0 and reason or 'line', math.min(wait, rules.look_again_ms) end
+end
+
+local function keep_place(place, wait)
+  if not place then
+    place = { member = string.format('%016.0f:', lane.tickets) .. id }
+    lane.tickets = lane.tickets + 1
+  end
+  place.tokens, place['until'] = math.min(wanted, rules.tokens or 0), now + wait + rules.place_ms
+  redis.call('ZADD', LINE, -priority, place.member)
+  redis.call('HSET', PLACES, id, cjson.encode(place))
+  keep(LINE, PLACES)
+end
+
+local function let_in()
+  take('requests', rules.requests, 1)
+  take('tokens', rules.tokens, wanted)
+  count(lane.traffic, rules.retry_slot_ms, 1, is_retry)
+  if lane.open_until > 0 then lane.probes = lane.probes + 1 end
+  redis.call('ZADD', INSIDE, now + lease_ms, id)
+  redis.call('HSET', PERMITS, id, cjson.encode({ tokens = wanted, at = now, retry = is_retry, era = lane.era }))
+  keep(INSIDE, PERMITS)
+end
+
+local function enter()
+  local known = redis.call('HGET', PERMITS, id)
+  if known then
+    redis.call('ZADD', INSIDE, now + lease_ms, id)
+    keep(INSIDE, PERMITS)
+    return { 'permit', cjson.decode(known).tokens }
+  end
+  local reason, ms = shut()
+  if reason then
+    drop_place(id)
+    return { 'shut', reason, ms }
+  end
+  local place = place_of(id)
+  if place and place['until'] <= now then
+    drop_place(id)
+    place = nil
+  end
+  reason, ms = missing(place)
+  if reason then
+    keep_place(place, ms)
+    return { 'wait', reason, ms }
+  end
+  drop_place(id)
+  let_in()
+  return { 'permit', wanted }
+end
+
+local answer = enter()
+write()
+return answer

@@ -1,0 +1,189 @@
+-- One lane, as every script sees it: read, brought to the present, changed in one step, written back.
+-- The same arithmetic stands in rate.py, breaker.py, limiters/line.py and limiters/lane.py; the tests hold them together.
+--
+-- KEYS     lane: levels, breaker, counts · inside: id by end of lease · permits: what was taken, by id
+--          line: ticket:id by priority · places: member, tokens and end of place, by id
+-- ARGV[1]  the lane's rules as JSON; what has no limit is absent. ARGV[2]: the id of the entry.
+-- The server's TIME is the only clock, in whole milliseconds. Levels count 60,000 to one; all are whole numbers.
+
+local LANE, INSIDE, PERMITS, LINE, PLACES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local MINUTE_MS = 60000
+local rules = cjson.decode(ARGV[1])
+local id = ARGV[2]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local NUMBERS = {
+  'requests', 'requests_at', 'tokens', 'tokens_at', 'era', 'open_until', 'probes', 'paused_until', 'tickets'
+}
+local TALLIES = { 'ended', 'traffic' }
+local lane = {}
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+-- Buckets ----------------------------------------------------------------------------------------------------
+
+local function fill(name, per_minute)
+  if not per_minute then return end
+  local full, at = per_minute * MINUTE_MS, lane[name .. '_at']
+  local level = lane[name] or full
+  if at and now > at then level = level + per_minute * (now - at) end
+  lane[name], lane[name .. '_at'] = math.min(full, level), now
+end
+
+local function take(name, per_minute, amount)
+  if per_minute then
+    lane[name] = math.min(per_minute * MINUTE_MS, lane[name] - amount * MINUTE_MS)
+  end
+end
+
+local function bucket_wait(name, per_minute, amount, ahead)
+  if not per_minute then return 0 end
+  local short = math.min(amount, per_minute) * MINUTE_MS + ahead * MINUTE_MS - lane[name]
+  return short > 0 and math.ceil(short / per_minute) or 0
+end
+
+-- Counts that pass: lists of {slot, first, second} ------------------------------------------------------------
+
+local function recent(tally, slot_ms, slots)
+  local slot, kept = math.floor(now / slot_ms), {}
+  for _, count in ipairs(tally) do
+    if count[1] >= slot - slots and count[1] <= slot then kept[#kept + 1] = count end
+  end
+  return kept
+end
+
+local function sums(tally)
+  local first, second = 0, 0
+  for _, count in ipairs(tally) do
+    first, second = first + count[2], second + count[3]
+  end
+  return first, second
+end
+
+local function count(tally, slot_ms, first, second)
+  local slot, last = math.floor(now / slot_ms), tally[#tally]
+  if not last or last[1] ~= slot then
+    last = { slot, 0, 0 }
+    tally[#tally + 1] = last
+  end
+  last[2], last[3] = last[2] + first, last[3] + second
+end
+
+local function take_back(tally, slot_ms, at, first, second)
+  local slot = math.floor(at / slot_ms)
+  for _, kept in ipairs(tally) do
+    if kept[1] == slot then kept[2], kept[3] = kept[2] - first, kept[3] - second end
+  end
+end
+
+local function retries_left()
+  local calls, retries = sums(lane.traffic)
+  return math.max(0, math.max(rules.retry_least, math.floor(rules.retry_share * calls + 1e-9)) - retries)
+end
+
+-- The breaker: an era ends when it opens and when it closes ---------------------------------------------------
+
+local function change(is_open)
+  lane.era, lane.probes, lane.ended = lane.era + 1, 0, {}
+  lane.open_until = is_open and now + rules.open_ms or 0
+end
+
+local function breaker_leave(era, outcome)
+  if era ~= lane.era then return end
+  local is_probe = lane.open_until > 0
+  if is_probe then lane.probes = lane.probes - 1 end
+  if outcome ~= 'answered' and outcome ~= 'failed' then return end
+  local failed = outcome == 'failed'
+  if is_probe then
+    change(failed)
+    return
+  end
+  count(lane.ended, rules.ended_slot_ms, failed and 0 or 1, failed and 1 or 0)
+  local answered, failures = sums(lane.ended)
+  local ended = answered + failures
+  if ended >= rules.least_calls and failures >= rules.failure_share * ended then change(true) end
+end
+
+-- Calls in flight, and the line -------------------------------------------------------------------------------
+
+local function drop_permit(permit_id)
+  local permit = redis.call('HGET', PERMITS, permit_id)
+  redis.call('HDEL', PERMITS, permit_id)
+  redis.call('ZREM', INSIDE, permit_id)
+  return permit and cjson.decode(permit)
+end
+
+local function leave(outcome, tokens, pause_ms)
+  local permit = drop_permit(id)
+  if not permit then return end
+  breaker_leave(permit.era, outcome)
+  if outcome == 'unused' then
+    tokens = 0
+    take_back(lane.traffic, rules.retry_slot_ms, permit.at, 1, permit.retry)
+    take('requests', rules.requests, -1)
+  end
+  if tokens >= 0 then take('tokens', rules.tokens, tokens - permit.tokens) end
+  if pause_ms > 0 then lane.paused_until = math.max(lane.paused_until, now + pause_ms) end
+end
+
+local function place_of(entry_id)
+  local place = redis.call('HGET', PLACES, entry_id)
+  return place and cjson.decode(place)
+end
+
+local function drop_place(entry_id)
+  local place = place_of(entry_id)
+  if place then
+    redis.call('HDEL', PLACES, entry_id)
+    redis.call('ZREM', LINE, place.member)
+  end
+end
+
+-- To the present, and back ------------------------------------------------------------------------------------
+
+local function read()
+  local fields = {}
+  for _, name in ipairs(NUMBERS) do fields[#fields + 1] = name end
+  for _, name in ipairs(TALLIES) do fields[#fields + 1] = name end
+  local values = redis.call('HMGET', LANE, unpack(fields))
+  for i, name in ipairs(NUMBERS) do lane[name] = tonumber(values[i]) end
+  for i, name in ipairs(TALLIES) do lane[name] = cjson.decode(values[#NUMBERS + i] or '[]') end
+  for _, name in ipairs({ 'era', 'open_until', 'probes', 'paused_until', 'tickets' }) do
+    lane[name] = lane[name] or 0
+  end
+end
+
+local function come_to_now()
+  read()
+  fill('requests', rules.requests)
+  fill('tokens', rules.tokens)
+  lane.traffic = recent(lane.traffic, rules.retry_slot_ms, rules.retry_slots)
+  lane.ended = recent(lane.ended, rules.ended_slot_ms, rules.ended_slots)
+  lane.open_until = math.min(lane.open_until, now + rules.open_ms)
+  lane.paused_until = math.min(lane.paused_until, now + rules.longest_pause_ms)
+  for _, over in ipairs(redis.call('ZRANGEBYSCORE', INSIDE, '-inf', now)) do
+    local permit = drop_permit(over)
+    if permit then breaker_leave(permit.era, 'neutral') end
+  end
+end
+
+local function write()
+  local values = {}
+  for _, name in ipairs(NUMBERS) do
+    if lane[name] then
+      values[#values + 1] = name
+      values[#values + 1] = whole(lane[name])
+    end
+  end
+  for _, name in ipairs(TALLIES) do
+    values[#values + 1] = name
+    values[#values + 1] = cjson.encode(lane[name])
+  end
+  redis.call('HSET', LANE, unpack(values))
+  redis.call('PEXPIRE', LANE, rules.keep_ms)
+end
+
+come_to_now()

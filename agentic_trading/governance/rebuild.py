@@ -1,0 +1,129 @@
+"""From the log back to the ledger: what was charged, and how far the ledger had come."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from agentic_trading.governance.asks import ask_of
+from agentic_trading.governance.determinism import SIMULATED, Mode
+from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Ask, Booking, CallState, Position
+from agentic_trading.governance.limit import ScopeKind
+from agentic_trading.governance.scopes import UNNAMED
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import Record
+
+POSITION = "budget.position"
+DISPATCHED = "attempt.dispatched"
+
+
+def position_event(tenant: str, position: Position, now: datetime) -> Event:
+    """Return the record of how far a tenant's ledger has come."""
+    return Event(
+        kind=POSITION,
+        id=derived_id(POSITION, tenant, position.generation, position.mark, position.sequence),
+        trace_id="budget",
+        tenant_id=tenant,
+        time=now,
+        body={
+            "generation": position.generation,
+            "mark": position.mark,
+            "sequence": position.sequence,
+        },
+    )
+
+
+def rolled_back(tenant: str, known: Position, found: Position) -> LedgerRolledBackError | None:
+    """Return the error for a ledger that is found before the position that is known of it, or None."""
+    is_same = (found.generation, found.mark) == (known.generation, known.mark)
+    if found.generation > known.generation or (is_same and found.sequence >= known.sequence):
+        return None
+    return LedgerRolledBackError(tenant, position_text(known), position_text(found))
+
+
+def position_text(position: Position) -> str:
+    """Return a position for people."""
+    return f"generation {position.generation}, step {position.sequence}"
+
+
+@dataclass(slots=True)
+class Rebuilding:
+    """Reads records one after the other, and knows at the end what a tenant's ledger has to hold.
+
+    Windows go by the market's time where `mode` is simulated, else by when a call was sent. A call that was noted as
+    dispatched, and of which nothing else is on record, is in doubt.
+    """
+
+    tenant: str
+    mode: Mode
+    position: Position | None = None
+    _booked: dict[tuple[str, int], Booking] = field(default_factory=dict)
+    _dispatched: dict[tuple[str, int], Event] = field(default_factory=dict)
+    _unsent: set[tuple[str, int]] = field(default_factory=set)
+
+    def read(self, record: Record) -> None:
+        """Take note of one record."""
+        if isinstance(record, LLMInteraction):
+            self._read_interaction(record)
+        elif record.tenant_id != self.tenant:
+            return
+        elif record.kind == POSITION:
+            self._read_position(record)
+        elif record.kind == DISPATCHED:
+            self._dispatched[record.causation_id, record.body["attempt"]] = record
+
+    def bookings(self, *, lost_as: str = "") -> list[Booking]:
+        """Return what was charged, in the order of the log, and then what is in doubt because nothing else is known.
+
+        `lost_as` is added to the keys of the latter, for a ledger that shall let them be asked again. It is for a log
+        that one process alone has written: what that says was not sent after all was not.
+        """
+        known = self._booked.keys() | (self._unsent if lost_as else ())
+        lost = [event for call, event in self._dispatched.items() if call not in known]
+        return [*self._booked.values(), *(self._doubtful(event, lost_as) for event in lost)]
+
+    def _read_interaction(self, record: LLMInteraction) -> None:
+        envelope, result = record.envelope, record.result
+        if envelope.tenant_id != self.tenant or result.served_from != "live":
+            return
+        call = envelope.envelope_id, result.attempt_number
+        if result.dispatched_at is None and not result.cost_nusd:
+            self._unsent.add(call)
+            return
+        sent_at = result.dispatched_at or result.timestamp
+        at = envelope.as_of if self.mode in SIMULATED and envelope.as_of is not None else sent_at
+        used = result.reserved_tokens if result.in_doubt else result.usage.total_tokens
+        charged = Amount(result.cost_nusd, used, 0 if _was_unsent(record) else 1)
+        reserved = Amount(max(result.reserved_nusd, result.cost_nusd), max(result.reserved_tokens, used))
+        self._booked[call] = Booking(
+            ask_of(envelope, result.attempt_number, reserved, at),
+            CallState.IN_DOUBT if result.in_doubt else CallState.SETTLED,
+            charged,
+        )
+
+    def _doubtful(self, event: Event, lost_as: str) -> Booking:
+        """Return the booking of a call that was sent, and of which nothing else is on record."""
+        body = event.body
+        amount = Amount(body["reserved_nusd"], body.get("reserved_tokens", 0))
+        key = body.get("idempotency_key", event.causation_id)
+        scopes = {
+            ScopeKind.CALL: key,
+            ScopeKind.TRACE: event.trace_id,
+            ScopeKind.AGENT: body.get("agent", UNNAMED),
+            ScopeKind.WORKFLOW: body.get("workflow", str(EnvelopeWorkflow.EXECUTION)),
+            ScopeKind.TENANT: event.tenant_id,
+        }
+        at = event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
+        return Booking(Ask(key + lost_as, body["attempt"], scopes, amount, at), CallState.IN_DOUBT, amount)
+
+    def _read_position(self, event: Event) -> None:
+        body = event.body
+        self.position = Position(body["generation"], body["mark"], body["sequence"])
+
+
+def _was_unsent(record: LLMInteraction) -> bool:
+    """Whether a dispatched attempt surely never arrived: it was not answered, and is not in doubt."""
+    return record.result.reading is None and not record.result.in_doubt

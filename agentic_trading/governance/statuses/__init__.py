@@ -1,0 +1,1 @@
+"""Where workers tell of their budgets."""

@@ -1,0 +1,90 @@
+"""How many calls are under way at once; who only waits for headroom is not one of them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Line = deque[asyncio.Future[None]]
+
+
+class Slots:
+    """So many slots. Who comes back to one goes first, then who came first; who is idle makes room."""
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+        self._returning: Line = deque()
+        self._coming: Line = deque()
+        self._idle: set[asyncio.Timeout] = set()
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncGenerator["Slot"]:
+        """Hold a slot for as long as the block lasts."""
+        await self._take(self._coming)
+        slot = Slot(self)
+        try:
+            yield slot
+        finally:
+            if slot.is_held:
+                self.release()
+
+    async def take_again(self) -> None:
+        """Wait for a slot before all who have not had one yet."""
+        await self._take(self._returning)
+
+    def release(self) -> None:
+        """Give a slot to who is next, or keep it free."""
+        for line in (self._returning, self._coming):
+            while line:
+                waiter = line.popleft()
+                if not waiter.done():
+                    waiter.set_result(None)
+                    return
+        self._free += 1
+
+    async def unless_called_away(self, wait: Coroutine[Any, Any, T]) -> T | None:
+        """Return what an idle holder waits for, or None when somebody comes back and needs its slot."""
+        idle = asyncio.timeout(0 if self._returning else None)
+        try:
+            async with idle:
+                self._idle.add(idle)
+                return await wait
+        except TimeoutError:
+            return None
+        finally:
+            self._idle.discard(idle)
+
+    async def _take(self, line: Line) -> None:
+        if self._free and not self._returning:
+            self._free -= 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.append(waiter)
+        if line is self._returning and self._idle:
+            self._idle.pop().reschedule(0)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():  # it was its turn already
+                self.release()
+            raise
+
+
+class Slot:
+    """One of a pool's slots, held for as long as a delivery is served."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self.is_held = True
+
+    @asynccontextmanager
+    async def given_back(self) -> AsyncGenerator[None]:
+        """Let another delivery be served for as long as the block lasts; then wait for a slot again."""
+        self.is_held = False
+        self._slots.release()
+        yield
+        await self._slots.take_again()
+        self.is_held = True

@@ -1,0 +1,33 @@
+"""A worker is killed with calls under way; its log and the other side's invoice are compared."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.crash.calls import WORKERS
+from agentic_trading.app.crash.proof import KILLED_AT_REQUEST, CrashProof, killed_in_mid_call
+
+
+@pytest.mark.timeout(60)  # a program of its own takes a second to start
+async def test_what_is_billed_is_settled_or_listed_in_doubt(tmp_path: Path) -> None:
+    proof = await killed_in_mid_call(tmp_path)
+
+    assert proof.holds
+    assert len(proof.invoice) >= KILLED_AT_REQUEST
+    assert 0 < len(proof.in_doubt) <= WORKERS
+    assert proof.settled.keys() | proof.in_doubt.keys() >= proof.invoice.keys()
+    assert proof.settled.keys() & proof.in_doubt.keys() == set()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        CrashProof({"a": 1, "b": 2}, {"a": 1}, {}),  # billed, and not known
+        CrashProof({"a": 1, "b": 2}, {"a": 2}, {"b": 5}),  # settled at another amount
+        CrashProof({"a": 1, "b": 9}, {"a": 1}, {"b": 5}),  # more than was set aside
+        CrashProof({"a": 1}, {"a": 1, "b": 1}, {}),  # charged, and not billed
+        CrashProof({"a": 1}, {"a": 1}, {}),  # nobody was killed in mid-call
+    ],
+)
+def test_what_does_not_agree_does_not_hold(broken: CrashProof) -> None:
+    assert not broken.holds

@@ -1,0 +1,33 @@
+"""Which prices are meant by a model's name and a provider's."""
+
+import pytest
+
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.prices.chosen import chosen
+from agentic_trading.llm.errors import UnknownModelError
+from tests.app.prices.books import TODAY, book, price
+
+BOOK = book(price(), price(model="claude-b"), price(provider="local"))
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "found"),
+    [
+        ("", "", ["anthropic/claude-a", "anthropic/claude-b", "local/claude-a"]),
+        ("", "local", ["local/claude-a"]),
+        ("claude-a", "", ["anthropic/claude-a", "local/claude-a"]),
+        ("local/claude-a", "", ["local/claude-a"]),
+        ("claude-a", "anthropic", ["anthropic/claude-a"]),
+    ],
+)
+def test_prices_are_chosen_by_model_and_provider(model: str, provider: str, found: list[str]) -> None:
+    prices = chosen(BOOK, model, provider, at=TODAY)
+
+    assert [f"{price.provider}/{price.model}" for price in prices] == found
+
+
+def test_what_has_no_price_is_told_with_what_has_one() -> None:
+    with pytest.raises(OptionError, match="allowed: anthropic, local"):
+        chosen(BOOK, provider="acme", at=TODAY)
+    with pytest.raises(UnknownModelError, match="known are anthropic/claude-a"):
+        chosen(BOOK, "claude-c", at=TODAY)

@@ -1,0 +1,141 @@
+"""A cost on record comes out again from usage, model, day and book, or the record is named."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app.prices.recomputing import CostCheck, Finding, books_at_hand, recomputed
+from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
+from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.failure import FailureKind, FailureReason
+from agentic_trading.llm.store import Entry, Record
+from tests.app.models.tables import price_row, prices_file
+from tests.app.prices.books import SENT, call
+from tests.build import event
+
+BOOK = PriceBook.load()
+CAPABILITIES = Capabilities.load()
+
+
+async def checked(*records: Record, books: tuple[PriceBook, ...] = (BOOK,)) -> CostCheck:
+    """Return what computing the costs of these records again found."""
+
+    async def entries() -> AsyncIterator[Entry]:
+        for line, record in enumerate(records, start=1):
+            yield Entry(line, record, "")
+
+    return await recomputed(entries(), books, CAPABILITIES)
+
+
+async def finding(**changes: Any) -> tuple[Finding, int | None]:
+    """Return what became of one such call."""
+    found = await checked(call(**changes))
+    [record] = found.records
+    return record.finding, record.computed_nusd
+
+
+async def test_a_cost_comes_out_again_by_the_book_that_the_record_names() -> None:
+    assert await finding() == ("agrees", 100_000)
+    assert await finding(price_book=short_id(BOOK.id)) == ("agrees", 100_000)
+
+
+async def test_the_price_is_that_of_the_day_of_the_call() -> None:
+    assert await finding(dispatched_at=SENT.replace(day=20), cost_nusd=200_000) == ("agrees", 200_000)
+
+
+async def test_a_backtest_was_charged_by_a_day_that_its_records_do_not_tell() -> None:
+    simulated = datetime(2023, 3, 1, tzinfo=UTC)
+
+    assert await finding(dispatched_at=simulated) == ("agrees on another day", 100_000)
+
+
+async def test_a_cost_that_does_not_come_out_again_is_named() -> None:
+    found = await checked(call(), call(cost_nusd=100_001))
+
+    [wrong] = found.of("differs")
+    assert (wrong.line, wrong.on_record_nusd, wrong.computed_nusd) == (2, 100_001, 100_000)
+    assert wrong.model == "anthropic/claude-sonnet-5-5"
+    assert not found.is_right
+
+
+async def test_a_book_that_is_not_at_hand_is_named() -> None:
+    found = await checked(call(price_book="list@" + "0" * 64))
+
+    assert [record.price_book for record in found.of("no such book")] == ["list@" + "0" * 64]
+    assert not found.is_right
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"), [(5_000_000, ("in doubt", None)), (4_999_999, ("differs", 5_000_000))]
+)
+async def test_a_call_in_doubt_was_charged_its_reservation(
+    cost: int, said: tuple[Finding, int | None]
+) -> None:
+    doubt = {"in_doubt": True, "success": False, "model": "", "cache_read_tokens": 0}
+
+    assert await finding(**doubt, reserved_nusd=5_000_000, cost_nusd=cost) == said
+    assert (await checked(call(**doubt, reserved_nusd=5_000_000, cost_nusd=5_000_000))).is_right
+
+
+async def test_what_was_surely_not_sent_cost_nothing() -> None:
+    reason = FailureReason(category=FailureKind.RATE_LIMIT, description="refused")
+    failed = {"success": False, "failure": reason, "model": "", "cache_read_tokens": 0}
+
+    assert await finding(**failed, cost_nusd=0, reserved_nusd=9) == ("agrees", 0)
+
+
+async def test_the_dearer_of_two_models_counts() -> None:
+    assert await finding(model="claude-opus-5-5", cost_nusd=200_000) == ("agrees", 200_000)
+    assert await finding(model="claude-haiku-5-5", cost_nusd=100_000) == ("agrees", 100_000)
+
+
+async def test_what_has_no_price_costs_the_reservation_at_least() -> None:
+    assert await finding(model="claude-next", reserved_nusd=7_000_000, cost_nusd=7_000_000) == (
+        "agrees",
+        7_000_000,
+    )
+    assert await finding(speed="ludicrous", reserved_nusd=7, cost_nusd=7) == ("agrees", 7)
+
+
+@pytest.fixture
+def house_book(tmp_path: Path) -> PriceBook:
+    """Return the packaged book with one of one's own over it."""
+    return PriceBook.load(None, prices_file(tmp_path, price_row()))
+
+
+async def test_a_model_that_is_in_no_table_is_priced_all_the_same(house_book: PriceBook) -> None:
+    house = call(
+        provider="openai", model="house-8b", model_requested="", price_book=house_book.id, cost_nusd=150_000
+    )
+
+    assert [record.finding for record in (await checked(house, books=(house_book,))).records] == ["agrees"]
+
+
+async def test_what_was_never_priced_is_only_counted() -> None:
+    refused = call(price_book="", cost_nusd=0, dispatched_at=None)
+    again = call(served_from="recorded", cost_nusd=0)
+
+    found = await checked(refused, again, event(), call())
+
+    assert (len(found.records), found.not_priced) == (1, 2)
+    assert found.is_right
+
+
+def test_books_at_hand_are_all_that_a_call_may_have_been_charged_by(tmp_path: Path) -> None:
+    own = prices_file(tmp_path, price_row())
+    earlier = tmp_path / "earlier.json"
+    earlier.write_bytes(PACKAGED_PRICES.read_bytes() + b"\n")
+
+    ids = {book.id for book in books_at_hand(own, [earlier])}
+
+    assert ids >= {
+        PriceBook.load().id,
+        PriceBook.load(None, own).id,
+        PriceBook.load(earlier).id,
+        PriceBook.load(earlier, own).id,
+        PriceBook.load(None, earlier).id,
+    }
+    assert {book.id for book in books_at_hand()} == {PriceBook.load().id}

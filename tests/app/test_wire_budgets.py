@@ -1,0 +1,134 @@
+"""Budgets are put together as a run asks for them; what cannot be is refused before anything is written."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app import wire_budgets
+from agentic_trading.app.options import OptionError
+from agentic_trading.governance.control import Controls
+from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError, PolicyError
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+from tests import redis_server
+from tests.flows.sessions import SAMPLES, ran
+
+POLICY = '[principals.desk]\ntenants = ["default"]\nmodels = ["rules/*"]\n'
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(POLICY, encoding="utf-8")
+    return path
+
+
+async def refused(tmp_path: Path, error: type[Exception], match: str, **changes: Any) -> None:
+    """Check that a run is refused, and has written nothing."""
+    out = tmp_path / "out"
+    with pytest.raises(error, match=match):
+        await ran(out, data=SAMPLES[:1], bars=20, **changes)
+    assert not out.exists()
+
+
+async def test_a_principal_whom_the_policy_does_not_name_is_refused(tmp_path: Path, policy: Path) -> None:
+    await refused(
+        tmp_path,
+        OptionError,
+        r"--principal is 'somebody'; allowed: one whom .* names: desk",
+        policy_file=policy,
+        principal="somebody",
+    )
+
+
+async def test_a_policy_with_principals_needs_one_of_them(tmp_path: Path, policy: Path) -> None:
+    await refused(tmp_path, OptionError, "--principal is left out; allowed: ", policy_file=policy)
+
+
+async def test_a_principal_without_a_policy_is_refused(tmp_path: Path) -> None:
+    await refused(tmp_path, OptionError, "a name of a policy that has principals", principal="desk")
+
+
+async def test_a_mistake_in_a_policy_is_told_with_its_place(tmp_path: Path, policy: Path) -> None:
+    wrong = policy.with_name("wrong.toml")
+    await asyncio.to_thread(wrong.write_text, POLICY.replace("rules/*", "ruler/*"), encoding="utf-8")
+
+    await refused(
+        tmp_path, PolicyError, r"principals\.desk\.models\[1\]", policy_file=wrong, principal="desk"
+    )
+
+
+async def test_a_server_that_is_away_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    await refused(tmp_path, ControlsUnavailableError, "127.0.0.1:1", ledger_url="redis://127.0.0.1:1")
+
+
+async def test_a_shared_server_needs_a_budget(own_redis: redis_server.RealServer, tmp_path: Path) -> None:
+    await refused(
+        tmp_path,
+        OptionError,
+        "--budget-usd is left out, and .* has no limit on tenant default",
+        ledger_url=own_redis.url,
+        budget_is_given=False,
+    )
+
+
+async def test_a_server_that_may_forget_what_it_acknowledged_is_refused(tmp_path: Path) -> None:
+    name = next(iter(redis_server.servers()))
+    forgetful = tuple("everysec" if option == "always" else option for option in redis_server.SAFE)
+    with redis_server.own_server("redis" if name == "given" else name, options=forgetful) as server:
+        await refused(
+            tmp_path,
+            LedgerSettingsError,
+            "appendfsync = 'everysec'; allowed is always",
+            ledger_url=server.url,
+        )
+
+
+async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
+    board = MemoryControlBoard()
+    limit = wire_budgets.tenant_limit(5)
+
+    for _ in range(2):
+        await wire_budgets.set_budget(board, "default", limit)
+
+    assert (await board.read("default")).version == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_one"),
+    [
+        (Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=1), True),
+        (Limit(ScopeKind.TENANT, "default", Window.NONE, nusd=0), True),
+        (Limit(ScopeKind.TENANT, ANY, Window.DAY, calls=1), False),
+        (Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=1), False),
+    ],
+)
+def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, is_one: bool) -> None:
+    assert wire_budgets.has_limits(Controls(limits=(limit,)).limits) is is_one
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:secret@host:7000/3?x=1", "redis://host:7000"),
+        ("rediss://host", "rediss://host"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock"),
+    ],
+)
+def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
+    assert wire_budgets.host_of(url) == shown
+
+
+def test_half_a_percent_of_a_limit_is_set_aside_for_outages() -> None:
+    rules = wire_budgets.allowance_of(wire_budgets.tenant_limit(10**9, 400))
+
+    assert rules is not None
+    assert (rules.amount.nusd, rules.amount.calls) == (5_000_000, 2)
+
+
+@pytest.mark.parametrize(("nusd", "calls"), [(199, None), (10**9, 199), (10**9, 0)])
+def test_nothing_is_set_aside_of_a_limit_too_small_for_a_call_of_it(nusd: int, calls: int | None) -> None:
+    assert wire_budgets.allowance_of(wire_budgets.tenant_limit(nusd, calls)) is None

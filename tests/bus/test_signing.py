@@ -1,0 +1,244 @@
+"""A signature proves who sent a message, and that it is the same; nothing else is taken for one."""
+
+import hmac
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.bus.codec import envelope_message
+from agentic_trading.bus.errors import SignatureError, SigningKeyError
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.signing import (
+    PRINCIPAL_HEADER,
+    SIGNATURE_HEADER,
+    Signer,
+    Verifier,
+    keys_by_principal,
+    read_keys,
+)
+from tests.build import envelope
+
+KEY, OTHER_KEY = b"k" * 32, b"o" * 32
+FREE_HEADERS = {"traceparent"}
+
+SIGNER = Signer("desk-a", KEY)
+VERIFIER = Verifier({"desk-a": KEY, "desk-b": OTHER_KEY})
+SIGNED = SIGNER.sign(envelope_message(envelope(causation_id="cause", subject="BTCUSDT")))
+HELD_HEADERS = sorted(set(SIGNED.headers) - FREE_HEADERS)
+
+
+def fault(message: Message, verifier: Verifier = VERIFIER) -> str:
+    """Return what is wrong with a message's signature."""
+    with pytest.raises(SignatureError) as caught:
+        verifier.principal_of(message)
+    return caught.value.fault
+
+
+def with_headers(message: Message, **headers: str) -> Message:
+    return Message(message.key, message.value, {**message.headers, **headers})
+
+
+def without(message: Message, name: str) -> Message:
+    return Message(message.key, message.value, {key: v for key, v in message.headers.items() if key != name})
+
+
+def flipped(text: bytes, place: int, bits: int) -> bytes:
+    """Return `text` with some bits of one byte turned over."""
+    place %= len(text)
+    return text[:place] + bytes([text[place] ^ bits]) + text[place + 1 :]
+
+
+def test_who_signed_a_message_is_told() -> None:
+    assert VERIFIER.principal_of(SIGNED) == "desk-a"
+    assert SIGNED.headers[PRINCIPAL_HEADER] == "desk-a"
+    assert Verifier({"desk-b": OTHER_KEY}).principal_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)) == "desk-b"
+
+
+def test_a_message_is_otherwise_left_as_it_is() -> None:
+    plain = envelope_message(envelope())
+
+    signed = SIGNER.sign(plain)
+
+    assert (signed.key, signed.value) == (plain.key, plain.value)
+    assert {
+        **plain.headers,
+        PRINCIPAL_HEADER: "desk-a",
+        SIGNATURE_HEADER: signed.headers[SIGNATURE_HEADER],
+    } == signed.headers
+    assert all(value.isascii() and value.isprintable() for value in signed.headers.values())
+
+
+def test_the_signature_is_the_one_that_is_written_down() -> None:
+    parts = [
+        b"agentic/message/v1", b"trace", b"at_principal", b"desk-a", b"ce_id", b"1",
+        b"content-type", b"application/json", b"{}",
+    ]  # fmt: skip
+    expected = hmac.new(KEY, b"".join(len(part).to_bytes(8, "big") + part for part in parts), sha256)
+
+    headers = {"traceparent": "00", "content-type": "application/json", "ce_id": "1"}
+
+    assert SIGNER.sign(Message("trace", b"{}", headers)).headers[SIGNATURE_HEADER] == expected.hexdigest()
+
+
+@given(place=st.integers(0, 10**6), bits=st.integers(1, 255))
+def test_a_changed_byte_of_the_value_is_refused(place: int, bits: int) -> None:
+    changed = Message(SIGNED.key, flipped(SIGNED.value, place, bits), SIGNED.headers)
+
+    assert fault(changed) == "wrong"
+
+
+@given(name=st.sampled_from(HELD_HEADERS), place=st.integers(0, 10**6), bits=st.integers(1, 127))
+def test_a_changed_byte_of_a_header_is_refused(name: str, place: int, bits: int) -> None:
+    value = flipped(SIGNED.headers[name].encode(), place, bits).decode()
+
+    assert fault(with_headers(SIGNED, **{name: value})) in {"wrong", "unknown_principal"}
+
+
+@given(name=st.sampled_from(HELD_HEADERS), place=st.integers(0, 10**6), bits=st.integers(1, 127))
+def test_a_changed_byte_of_a_headers_name_is_refused(name: str, place: int, bits: int) -> None:
+    renamed = flipped(name.encode(), place, bits).decode()
+    headers = {renamed if key == name else key: value for key, value in SIGNED.headers.items()}
+
+    assert fault(Message(SIGNED.key, SIGNED.value, headers)) in {"wrong", "missing"}
+
+
+@given(place=st.integers(0, 10**6), bits=st.integers(1, 127))
+def test_a_changed_byte_of_the_key_is_refused(place: int, bits: int) -> None:
+    changed = flipped(SIGNED.key.encode(), place, bits).decode()
+
+    assert fault(Message(changed, SIGNED.value, SIGNED.headers)) == "wrong"
+
+
+@pytest.mark.parametrize("name", HELD_HEADERS)
+def test_a_header_that_was_taken_away_is_missed(name: str) -> None:
+    assert fault(without(SIGNED, name)) in {"wrong", "missing"}
+
+
+@pytest.mark.parametrize("name", ["ce_final", "ce_", "at_admin", "at_"])
+def test_a_header_that_was_put_in_is_refused(name: str) -> None:
+    assert fault(with_headers(SIGNED, **{name: "true"})) == "wrong"
+
+
+def test_what_tracing_puts_in_on_the_way_is_let_be() -> None:
+    passed = with_headers(without(SIGNED, "traceparent"), tracestate="a=b", baggage="c=d")
+
+    assert VERIFIER.principal_of(passed) == "desk-a"
+
+
+@pytest.mark.parametrize(
+    ("parts", "moved"),
+    [
+        (("ab", b"c"), ("a", b"bc")),
+        (("", b"ab"), ("ab", b"")),
+    ],
+)
+def test_no_byte_can_move_from_one_part_into_the_next(
+    parts: tuple[str, bytes], moved: tuple[str, bytes]
+) -> None:
+    signed = SIGNER.sign(Message(*parts, {}))
+
+    assert fault(Message(*moved, signed.headers)) == "wrong"
+
+
+def test_a_signature_under_another_name_or_key_is_refused() -> None:
+    assert fault(with_headers(SIGNED, at_principal="desk-b")) == "wrong"
+    assert fault(with_headers(SIGNED, at_principal="desk-c")) == "unknown_principal"
+    assert fault(Signer("desk-a", OTHER_KEY).sign(SIGNED)) == "wrong"
+
+
+def test_a_message_without_a_signature_is_nobodys() -> None:
+    assert fault(envelope_message(envelope())) == "missing"
+    assert fault(with_headers(SIGNED, at_signature="")) == "missing"
+
+
+@given(st.text(st.characters(exclude_categories=()), min_size=1))
+def test_whatever_stands_there_instead_is_no_signature(text: str) -> None:
+    assert fault(with_headers(SIGNED, at_signature=text)) == "wrong"
+    assert fault(with_headers(SIGNED, at_principal=text)) in {"wrong", "unknown_principal"}
+
+
+def test_signing_anew_takes_the_place_of_a_signature() -> None:
+    again = SIGNER.sign(SIGNER.sign(SIGNED))
+
+    assert again == SIGNED
+    assert VERIFIER.principal_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)) == "desk-b"
+
+
+@pytest.mark.parametrize("principal", ["", ".", "-a", "a b", "a/b", "ä", "a\n", "x" * 129])
+def test_a_principal_has_a_name_that_fits_into_a_header(principal: str) -> None:
+    with pytest.raises(SigningKeyError, match="letters, digits"):
+        Signer(principal, KEY)
+    with pytest.raises(SigningKeyError, match="letters, digits"):
+        Verifier({principal: KEY})
+
+
+def test_a_short_key_is_none() -> None:
+    for make in (lambda: Signer("desk-a", KEY[:31]), lambda: Verifier({"desk-a": KEY[:31]})):
+        with pytest.raises(SigningKeyError, match="has 31 bytes; allowed: 32 and more"):
+            make()
+
+
+def test_no_repr_shows_a_key() -> None:
+    assert repr(SIGNER) == "Signer('desk-a', …)"
+    assert repr(VERIFIER) == "Verifier('desk-a', 'desk-b')"
+
+
+def test_keys_are_read_by_the_names_of_their_files(tmp_path: Path) -> None:
+    (tmp_path / "desk-a").write_bytes(b" " + KEY + b"\n")
+    (tmp_path / "desk-b").write_bytes(OTHER_KEY + b"longer")
+    (tmp_path / "..data").mkdir()
+    (tmp_path / ".note").write_text("no key", encoding="utf-8")
+
+    assert read_keys(tmp_path) == {"desk-a": KEY, "desk-b": OTHER_KEY + b"longer"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("desk-b", b"short\n", "has 5 bytes; allowed: 32 and more"),
+        ("desk-b", b"", "has 0 bytes"),
+        ("desk-b", KEY + b"\n", "is the key of desk-a too"),
+        ("desk b", OTHER_KEY, "is called 'desk b'"),
+        ("desk-b~", OTHER_KEY, "is called 'desk-b~'"),
+    ],
+)
+def test_a_file_that_holds_no_key_of_its_own_is_named(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / "desk-a").write_bytes(KEY)
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(SigningKeyError) as caught:
+        read_keys(tmp_path)
+
+    assert (caught.value.where, said in str(caught.value)) == (str(tmp_path / name), True)
+    assert KEY.decode() not in str(caught.value)
+
+
+def test_a_folder_without_keys_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "desk-a").mkdir()
+
+    for folder, said in (
+        (tmp_path / "none", "cannot be read"),
+        (tmp_path / "folder", "cannot be read"),
+        (tmp_path / "folder" / "desk-a", "holds no key"),
+    ):
+        with pytest.raises(SigningKeyError, match=said):
+            read_keys(folder)
+
+
+def test_a_principal_signs_with_the_key_that_it_is_said_to_have() -> None:
+    keys = {"desk-a-2026": KEY, "desk-b": OTHER_KEY, "old": b"x" * 32}
+
+    assert keys_by_principal(keys, {"desk-a": "desk-a-2026", "desk-b": "desk-b"}) == {
+        "desk-a": KEY,
+        "desk-b": OTHER_KEY,
+    }
+    with pytest.raises(
+        SigningKeyError, match="the key 'desk-c' of desk-c is not there; allowed: desk-a-2026, "
+    ):
+        keys_by_principal(keys, {"desk-b": "desk-b", "desk-c": "desk-c"})

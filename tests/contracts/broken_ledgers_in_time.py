@@ -1,0 +1,266 @@
+"""More ledgers that break one promise each, most about leases, changed limits or their past: the suite finds every one."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, tzinfo
+from typing import ClassVar
+
+from agentic_trading.governance.errors import ReservationConflictError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import (
+    LEASE_S,
+    Ask,
+    Balance,
+    Booking,
+    CallState,
+    Expired,
+    Held,
+    Position,
+    Refusal,
+    Reservation,
+    Settlement,
+)
+from agentic_trading.governance.ledgers.book import Book
+from agentic_trading.governance.ledgers.rules import Rules
+from agentic_trading.governance.limit import ANY, Limit
+from tests.contracts import ledger_changes as changes
+from tests.contracts import ledger_history as history
+from tests.contracts import ledger_leases as leases
+from tests.contracts import ledger_line as line
+from tests.contracts import ledger_steps as steps
+from tests.contracts.broken_ledgers import NeverWakes
+from tests.contracts.ledger_opening import Promise
+from tests.contracts.whole_ledger import Whole
+from tests.governance.asking import AT
+
+
+class SweepsOnlyWhatWasSent(Whole):
+    async def sweep(self) -> Sequence[Expired]:
+        for id_, call in self._book("acme").in_flight.items():
+            if call.state is CallState.RESERVED:
+                await super().dispatch(id_, lease_s=0)
+        return await super().sweep()
+
+
+class RefundsWhatIsSilent(Whole):
+    async def sweep(self) -> Sequence[Expired]:
+        expired = await super().sweep()
+        for one in expired:
+            if one.state is CallState.IN_DOUBT:
+                await super().settle(one.reservation_id, Amount(0, 0, 0))
+        return expired
+
+
+class KnowsNoLease(Whole):
+    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
+        await super().dispatch(reservation_id, lease_s=0)
+
+
+class ClosesWhatIsOver(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
+        self.over: set[str] = set()
+
+    async def sweep(self) -> Sequence[Expired]:
+        expired = await super().sweep()
+        self.over |= {one.reservation_id for one in expired}
+        return expired
+
+    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+        if reservation_id in self.over:
+            return await super().in_doubt(reservation_id)
+        return await super().settle(reservation_id, actual)
+
+
+class ForgetsWhatIsOver(ClosesWhatIsOver):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, key=f"{ask.key} again") if ask.reservation_id in self.over else ask
+
+
+class RevivesTheDead(ClosesWhatIsOver):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
+        self.asks: dict[str, Ask] = {}
+
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        self.asks[ask.reservation_id] = ask
+        return await super().reserve(ask)
+
+    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
+        if reservation_id in self.over:
+            await super().reserve(self.asks[reservation_id])
+        await super().dispatch(reservation_id, lease_s=lease_s)
+
+
+class IgnoresOrders(Whole):
+    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        """Do nothing."""
+
+
+class TakesEveryVersion(Whole):
+    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        await super().adopt(tenant, limits, version=self._book(tenant).version + 1)
+
+
+class WritesOffWhatIsInFlight(Whole):
+    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        await super().adopt(tenant, limits, version=version)
+        for id_ in list(self._book(tenant).in_flight):
+            await super().settle(id_, Amount(0, 0, 0))
+
+
+class ForgetsNamesWhenTold(Whole):
+    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        await super().adopt(tenant, [limit for limit in limits if limit.id == ANY], version=version)
+
+
+class OnlyAddsLimits(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
+        self.first = limits
+
+    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        await super().adopt(tenant, [*self.first, *limits], version=version)
+
+
+class BlankBook(Book):
+    __slots__ = ()
+
+    def adopt(self, rules: Rules, version: int) -> None:
+        calls, self.calls = self.calls, {}
+        super().adopt(rules, version)
+        self.calls = calls
+
+
+class StartsAtNothing(Whole):
+    book_class: ClassVar[type[Book]] = BlankBook
+
+
+class StandsStill(Whole):
+    async def position(self, tenant: str) -> Position:
+        return Position(1, "here", len(self._book(tenant).calls))
+
+
+class IsNeverSure(Whole):
+    async def expect(self, tenant: str, position: Position) -> None:
+        await super().expect(tenant, replace(position, sequence=position.sequence + 1))
+
+
+class NeverLooksBack(Whole):
+    async def expect(self, tenant: str, position: Position) -> None:
+        """Do nothing."""
+
+
+class LetsThemWaitBook(Book):
+    __slots__ = ()
+
+    def expect(self, position: Position) -> None:
+        waiters, self.line.waiters = self.line.waiters, []
+        super().expect(position)
+        self.line.waiters = waiters
+
+
+class LetsThemWait(Whole):
+    book_class: ClassVar[type[Book]] = LetsThemWaitBook
+
+
+class OpensWithoutTheLog(Whole):
+    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+        return await super().restore(tenant, ())
+
+
+class AddsToWhatWas(Whole):
+    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+        for booking in bookings:
+            await super().reserve(booking.ask)
+            await super().dispatch(booking.ask.reservation_id)
+            await super().settle(booking.ask.reservation_id, booking.charged)
+        self._book(tenant).generation += 1
+        return await self.position(tenant)
+
+
+class ForgetsWhatIsInFlight(Whole):
+    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+        self._book(tenant).in_flight.clear()
+        return await super().restore(tenant, bookings)
+
+
+class TrustsWhatHasGoneBack(Whole):
+    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+        self._book(tenant)._lost = None
+        return await super().restore(tenant, bookings)
+
+
+class ShowsAllTheSame(Whole):
+    async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+        return await super().snapshot(tenant, limited=limited and not self._book(tenant).calls)
+
+
+class ShowsEverybody(Whole):
+    async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+        return [one for of in list(self._books) for one in await super(ShowsEverybody, self).snapshot(of)]
+
+
+class LivesInThePast(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, at=ask.at or AT)
+
+
+class TakesAnotherMomentForOtherFacts(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
+        self.moments: dict[str, datetime | None] = {}
+
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        if self.moments.setdefault(ask.reservation_id, ask.at) != ask.at:
+            raise ReservationConflictError(ask.key, ask.attempt)
+        return await super().reserve(ask)
+
+
+class RemembersWhatWasAsked(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
+        self.amounts: dict[str, Amount] = {}
+
+    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+        if self.amounts.setdefault(ask.reservation_id, ask.amount) != ask.amount:
+            raise ReservationConflictError(ask.key, ask.attempt)
+        return await super().reserve(ask)
+
+
+class CountsNothingAsACall(Whole):
+    def changed(self, ask: Ask) -> Ask:
+        return replace(ask, amount=Amount(0, 0, 1)) if ask.is_for_nothing else ask
+
+
+BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
+    (SweepsOnlyWhatWasSent, leases.what_was_never_sent_is_refunded_when_its_lease_is_over),
+    (RefundsWhatIsSilent, leases.what_was_sent_and_is_silent_is_charged_in_full),
+    (KnowsNoLease, leases.who_is_within_its_lease_is_left_alone),
+    (ClosesWhatIsOver, leases.an_answer_after_the_lease_corrects_the_charge),
+    (ForgetsWhatIsOver, leases.a_redelivery_after_the_lease_is_not_charged_again),
+    (RevivesTheDead, leases.who_comes_back_after_the_lease_cannot_send),
+    (NeverWakes, leases.who_waits_gets_what_the_dead_held),
+    (IgnoresOrders, changes.adopted_limits_hold_from_the_next_ask_on),
+    (TakesEveryVersion, changes.an_older_version_changes_nothing),
+    (WritesOffWhatIsInFlight, changes.a_limit_below_what_is_used_stops_the_next_and_not_those_in_flight),
+    (ForgetsNamesWhenTold, changes.adopted_limits_go_by_name_before_everyone),
+    (OnlyAddsLimits, changes.a_limit_taken_away_holds_no_longer),
+    (StartsAtNothing, changes.a_new_limit_knows_the_calls_before_it),
+    (NeverWakes, changes.who_waits_is_served_by_a_higher_limit),
+    (NeverWakes, changes.who_waits_is_refused_by_a_lower_limit),
+    (StandsStill, history.every_step_moves_the_position),
+    (IsNeverSure, history.a_ledger_that_has_come_on_is_not_behind),
+    (NeverLooksBack, history.a_ledger_that_has_gone_back_lets_nothing_run),
+    (LetsThemWait, history.who_waits_at_a_ledger_that_has_gone_back_is_told),
+    (OpensWithoutTheLog, history.what_is_restored_opens_it_again_and_is_never_charged_twice),
+    (AddsToWhatWas, history.what_is_restored_takes_the_place_of_what_was),
+    (ForgetsWhatIsInFlight, history.what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so),
+    (TrustsWhatHasGoneBack, history.what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten),
+    (ShowsAllTheSame, history.a_look_at_what_can_run_out_shows_nothing_else),
+    (ShowsEverybody, history.a_tenant_sees_only_its_own),
+    (LivesInThePast, history.without_a_moment_it_is_the_present),
+    (TakesAnotherMomentForOtherFacts, history.a_redelivery_stays_in_the_window_of_the_first),
+    (RemembersWhatWasAsked, steps.what_was_released_may_come_back_with_other_facts),
+    (CountsNothingAsACall, line.who_asks_for_nothing_always_gets_it),
+)

@@ -1,0 +1,156 @@
+"""What every board for the orders of operators promises, one function a promise."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from agentic_trading.governance.control import PLATFORM, ControlBoard, Controls, HaltScope
+from agentic_trading.governance.limit import ANY, LARGEST, Limit, ScopeKind
+from agentic_trading.governance.orders import HaltOrder, Order, RemoveLimit, Resume, SetLimit, order
+from agentic_trading.governance.windows import Window
+from tests.build import NOW
+
+Opens = Callable[[], Awaitable[ControlBoard]]
+"""Open a board; each time another one, over the same place."""
+
+Promise = Callable[[Opens], Awaitable[None]]
+
+OPERATORS = 64
+
+
+def version(number: int) -> Controls:
+    """Return a document that holds nothing but its version."""
+    return Controls(version=number)
+
+
+def daily(nusd: int, agent: str = ANY) -> SetLimit:
+    """Return the order of a limit on what an agent may cost in a day."""
+    return SetLimit(Limit(ScopeKind.AGENT, agent, Window.DAY, nusd=nusd))
+
+
+async def what_nobody_has_written_is_version_zero(opens: Opens) -> None:
+    board = await opens()
+
+    assert await board.read("acme") == Controls()
+
+
+async def what_was_written_is_read_as_it_was(opens: Opens) -> None:
+    board = await opens()
+    orders: tuple[Order, ...] = (
+        SetLimit(Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=LARGEST, tokens=0, calls=1)),
+        SetLimit(Limit(ScopeKind.TRACE, ANY, Window.NONE, tokens=10**6)),
+        SetLimit(Limit(ScopeKind.AGENT, "cmt-1", Window.MINUTE, calls=3)),
+        HaltOrder(HaltScope.MODEL, "anthropic/claude-opus-5-5"),
+        HaltOrder(HaltScope.AGENT, "Ärger\n\"'{}"),
+        RemoveLimit(ScopeKind.TRACE, ANY, Window.NONE),
+        Resume(HaltScope.MODEL, "anthropic/claude-opus-5-5"),
+    )
+    written = Controls()
+    for number, wanted in enumerate(orders):
+        written = await order(
+            board, "acme", wanted, by="ann", why="“tests”", at=NOW + timedelta(microseconds=number)
+        )
+        assert await board.read("acme") == written
+
+    assert (written.version, len(written.limits), len(written.halts)) == (7, 2, 1)
+
+
+async def every_board_over_a_place_reads_the_same(opens: Opens) -> None:
+    one, other = await opens(), await opens()
+
+    assert await one.replace("acme", version(1))
+    assert (await other.read("acme")).version == 1
+    assert await other.replace("acme", version(2))
+    assert not await one.replace("acme", version(2))
+    assert (await one.read("acme")).version == 2
+
+
+async def only_the_next_version_is_written(opens: Opens) -> None:
+    board = await opens()
+
+    assert not await board.replace("acme", version(2))
+    assert await board.replace("acme", version(1))
+    for stale in (0, 1, 3):
+        assert not await board.replace("acme", version(stale))
+
+    assert (await board.read("acme")).version == 1
+
+
+async def a_board_outlives_who_wrote_to_it(opens: Opens) -> None:
+    board = await opens()
+    await order(board, "acme", daily(5), by="ann", why="", at=NOW)
+    await board.aclose()
+    await board.aclose()
+
+    assert len((await (await opens()).read("acme")).limits) == 1
+
+
+async def tenants_share_nothing(opens: Opens) -> None:
+    board = await opens()
+    tenants = [
+        "acme",
+        "ACME",
+        "acme/x",
+        "../acme",
+        "a:b",
+        "a}b",
+        "a%2Fb",
+        "a/b",
+        PLATFORM,
+        "%2A",
+        ".",
+        " ",
+        "é",
+    ]
+    for number, tenant in enumerate(tenants, start=1):
+        for step in range(1, number + 1):
+            assert await board.replace(tenant, version(step))
+
+    assert [(await board.read(tenant)).version for tenant in tenants] == list(range(1, len(tenants) + 1))
+
+
+async def of_many_who_replace_one_version_one_does(opens: Opens) -> None:
+    boards = [await opens(), await opens()]
+    written: list[int] = []
+
+    async def replace(number: int) -> None:
+        controls = Controls(version=1, limits=(daily(number).limit,))
+        if await boards[number % 2].replace("acme", controls):
+            written.append(number)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(OPERATORS):
+            group.create_task(replace(number))
+
+    (winner,) = written
+    assert (await boards[0].read("acme")).limits == (daily(winner).limit,)
+
+
+async def orders_given_at_once_all_count_once(opens: Opens) -> None:
+    boards = [await opens(), await opens()]
+
+    async def give(number: int) -> None:
+        wanted = daily(number, agent=f"agent-{number}")
+        await order(boards[number % 2], "acme", wanted, by=f"operator-{number}", why="", at=NOW)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(OPERATORS):
+            group.create_task(give(number))
+
+    controls = await boards[0].read("acme")
+    assert controls.version == OPERATORS
+    assert {limit.id for limit in controls.limits} == {f"agent-{number}" for number in range(OPERATORS)}
+    assert [action.version for action in controls.actions] == list(range(1, OPERATORS + 1))
+    assert len({action.by for action in controls.actions}) == OPERATORS
+
+
+PROMISES: tuple[Promise, ...] = (
+    what_nobody_has_written_is_version_zero,
+    what_was_written_is_read_as_it_was,
+    every_board_over_a_place_reads_the_same,
+    only_the_next_version_is_written,
+    a_board_outlives_who_wrote_to_it,
+    tenants_share_nothing,
+    of_many_who_replace_one_version_one_does,
+    orders_given_at_once_all_count_once,
+)

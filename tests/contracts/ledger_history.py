@@ -1,0 +1,265 @@
+"""What every ledger promises of its past and its present, one function a promise."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.errors import LedgerRolledBackError, UnknownReservationError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Booking, CallState, Ledger, Position, Reservation
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+from tests.contracts.ledger_opening import Opens, Promise, in_line
+from tests.governance.asking import AT, ask, balance, held, of_tenant, reserved, spend, tenant
+
+
+async def every_step_moves_the_position(opens: Opens) -> None:
+    ledger = await opens(tenant(100), reserved_lease_s=0)
+    first, second, third = ask(10), ask(10), ask(10)
+    seen = [await ledger.position("acme")]
+
+    async def note(step: Awaitable[object]) -> None:
+        await step
+        seen.append(await ledger.position("acme"))
+
+    await note(ledger.reserve(first))
+    await note(ledger.dispatch(first.reservation_id))
+    await note(ledger.in_doubt(first.reservation_id))
+    await note(ledger.settle(first.reservation_id, Amount(5, 0)))
+    await note(ledger.reserve(second))
+    await note(ledger.release(second.reservation_id))
+    await note(ledger.reserve(third))
+    await note(ledger.sweep())
+    await note(ledger.adopt("acme", [tenant(50)], version=1))
+
+    sequences = [one.sequence for one in seen]
+    assert sequences == sorted(set(sequences))
+    assert len({(one.generation, one.mark) for one in seen[1:]}) == 1
+    assert seen[0].generation <= seen[1].generation
+
+
+async def a_ledger_that_has_come_on_is_not_behind(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    await spend(ledger, ask(10))
+    before = await ledger.position("acme")
+    await spend(ledger, ask(10))
+
+    await ledger.expect("acme", before)
+    await ledger.expect("acme", await ledger.position("acme"))
+    await ledger.expect("acme", replace(before, generation=before.generation - 1, mark="gone"))
+
+    await spend(ledger, ask(10))
+
+
+async def a_ledger_that_has_gone_back_lets_nothing_run(opens: Opens) -> None:
+    for changes in ({"sequence": 1000}, {"mark": "another"}, {"generation": 7, "mark": "later"}):
+        ledger = await opens(tenant(100))
+        known = ask(10)
+        await reserved(ledger, known)
+        await ledger.dispatch(known.reservation_id)
+
+        await expect_beyond(ledger, **changes)
+
+        for asked in (known, ask(1)):
+            with pytest.raises(LedgerRolledBackError, match="acme"):
+                await ledger.reserve(asked)
+        with pytest.raises(LedgerRolledBackError):
+            await ledger.reserve_in_turn(ask(1))
+        with pytest.raises(LedgerRolledBackError):
+            await ledger.settle("acme:forgotten:1", Amount(1, 0))
+        await spend(ledger, ask(1, tenant="other"))
+        assert (await ledger.settle(known.reservation_id, Amount(7, 0))).charged == Amount(7, 0)
+
+
+async def expect_beyond(
+    ledger: Ledger, *, generation: int = 0, mark: str = "", sequence: int = 0, name: str = "acme"
+) -> Position:
+    """Have a ledger expected to be where it is not; return where it is."""
+    found = await ledger.position(name)
+    far = Position(found.generation + generation, mark or found.mark, found.sequence + sequence)
+    await ledger.expect(name, far)
+    return found
+
+
+async def who_waits_at_a_ledger_that_has_gone_back_is_told(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    await reserved(ledger, ask(80))
+
+    with pytest.RaisesGroup(LedgerRolledBackError):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ledger.reserve_in_turn(ask(90)))
+            await in_line(ledger, 1)
+            await expect_beyond(ledger, sequence=1)
+
+
+async def what_is_restored_opens_it_again_and_is_never_charged_twice(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    settled, doubtful = ask(40, key="done"), ask(30, key="doubtful")
+    found = await expect_beyond(ledger, generation=2, mark="older")
+
+    restored = await ledger.restore(
+        "acme",
+        [
+            Booking(settled, CallState.SETTLED, Amount(35, 2)),
+            Booking(doubtful, CallState.IN_DOUBT, doubtful.amount),
+        ],
+    )
+
+    assert restored.generation > found.generation + 2
+    assert restored.mark != found.mark
+    assert await ledger.position("acme") == restored
+    assert await ledger.reserve(settled) == Reservation("acme:done:1", settled.amount, CallState.SETTLED)
+    assert await ledger.reserve(doubtful) == Reservation(
+        "acme:doubtful:1", doubtful.amount, CallState.IN_DOUBT
+    )
+    assert (await ledger.settle("acme:done:1", Amount(1, 0))).charged == Amount(35, 2)
+    balance_ = await of_tenant(ledger)
+    assert (balance_.spent, balance_.in_doubt) == (Amount(65, 2, 2), Amount(30, 0, 1))
+    late = await ledger.settle("acme:doubtful:1", Amount(20, 0))
+    assert (late.charged, late.late) == (Amount(20, 0), True)
+    assert (await of_tenant(ledger)).spent == Amount(55, 2, 2)
+    await spend(ledger, ask(45))
+
+
+async def what_is_restored_takes_the_place_of_what_was(opens: Opens) -> None:
+    ledger = await opens(tenant(100, window=Window.DAY))
+    await spend(ledger, ask(20, key="spent"))
+    before = await ledger.position("acme")
+
+    restored = await ledger.restore("acme", [Booking(ask(40), CallState.SETTLED, Amount(40, 0))])
+
+    assert restored.generation > before.generation
+    found = await of_tenant(ledger, Window.DAY)
+    assert (found.spent, found.held) == (Amount(40, 0, 1), Amount(0, 0, 0))
+    assert await ledger.reserve(ask(20, key="spent")) == Reservation("acme:spent:1", Amount(20, 0))
+    await ledger.expect("acme", before)
+    await spend(ledger, ask(10))
+
+
+async def what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so(opens: Opens) -> None:
+    ledger = await opens(tenant(100, window=Window.DAY))
+    await spend(ledger, ask(20))
+    early, sent, logged = ask(10), ask(30), ask(5)
+    for wanted in (early, sent, logged):
+        await reserved(ledger, wanted)
+    await ledger.dispatch(sent.reservation_id)
+    await ledger.dispatch(logged.reservation_id)
+
+    await ledger.restore("acme", [Booking(logged, CallState.SETTLED, Amount(4, 0))])
+
+    found = await of_tenant(ledger, Window.DAY)
+    assert (found.spent, found.held) == (Amount(4, 0, 1), Amount(40, 0, 2))
+    assert await ledger.reserve(early) == Reservation(early.reservation_id, early.amount)
+    assert (await held(ledger, ask(57))).left == 56
+    await ledger.dispatch(early.reservation_id)
+    await ledger.settle(early.reservation_id, Amount(9, 0))
+    assert (await ledger.settle(sent.reservation_id, Amount(25, 0))).charged == Amount(25, 0)
+    assert (await ledger.settle(logged.reservation_id, Amount(1, 0))).charged == Amount(4, 0)
+    found = await of_tenant(ledger, Window.DAY)
+    assert (found.spent, found.held) == (Amount(38, 0, 3), Amount(0, 0, 0))
+
+
+async def what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    flying = await reserved(ledger, ask(30))
+    await expect_beyond(ledger, sequence=5)
+
+    await ledger.restore("acme", [Booking(ask(40), CallState.SETTLED, Amount(40, 0))])
+
+    with pytest.raises(UnknownReservationError):
+        await ledger.dispatch(flying)
+    found = await of_tenant(ledger)
+    assert (found.spent, found.held) == (Amount(40, 0, 1), Amount(0, 0, 0))
+    await spend(ledger, ask(60))
+
+
+async def a_look_at_what_can_run_out_shows_nothing_else(opens: Opens) -> None:
+    ledger = await opens(
+        tenant(100, window=Window.DAY),
+        Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=9),
+        Limit(ScopeKind.AGENT, ANY, Window.NONE, calls=9),
+        Limit(ScopeKind.WORKFLOW, "analysis", Window.HOUR, tokens=50),
+    )
+    assert await ledger.snapshot("acme", limited=True) == []
+    await spend(ledger, ask(1))
+    await spend(ledger, ask(2, tokens=3, agent="agent/2", at=AT + timedelta(days=1)))
+    await spend(ledger, ask(3, workflow="execution", at=AT + timedelta(minutes=5)))
+    await reserved(ledger, ask(4, at=AT + timedelta(days=1)))
+
+    found = await ledger.snapshot("acme", limited=True)
+
+    assert {(one.scope, one.id, one.window, one.window_id, one.spent, one.held) for one in found} == {
+        (ScopeKind.TENANT, "acme", Window.DAY, "2026-01-03", Amount(2, 3), Amount(4, 0)),
+        (ScopeKind.AGENT, "agent-1", Window.NONE, "", Amount(4, 0, 2), Amount(4, 0)),
+        (ScopeKind.AGENT, "agent/2", Window.NONE, "", Amount(2, 3), Amount(0, 0, 0)),
+        (ScopeKind.WORKFLOW, "analysis", Window.HOUR, "2026-01-03T12+0000", Amount(2, 3), Amount(4, 0)),
+    }
+    assert set(found) <= set(await ledger.snapshot("acme"))
+
+
+async def a_tenant_sees_only_its_own(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    await reserved(ledger, ask(80, tenant="other"))
+    await reserved(ledger, ask(80))
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reserve_in_turn(ask(90, key="mine", priority=2)))
+        await in_line(ledger, 1)
+        lines = [await ledger.line(name) for name in ("acme", "other", "nobody")]
+        snapshots = [await ledger.snapshot(name) for name in ("acme", "other", "nobody")]
+        waiting.cancel()
+
+    assert [[one.reservation_id for one in line] for line in lines] == [["acme:mine:1"], [], []]
+    assert (lines[0][0].priority, lines[0][0].held.asked, lines[0][0].held.left) == (2, 90, 20)
+    assert [{one.tenant for one in found} for found in snapshots] == [{"acme"}, {"other"}, set()]
+
+
+async def without_a_moment_it_is_the_present(opens: Opens) -> None:
+    ledger = await opens(tenant(100, window=Window.DAY))
+    wall = SystemClock()
+
+    before = wall.now()
+    await spend(ledger, ask(10, at=None))
+    after = wall.now()
+
+    days = {
+        one.window_id for one in await ledger.snapshot("acme") if one.window is Window.DAY and one.spent.nusd
+    }
+    assert len(days) == 1
+    assert days <= {f"{moment:%Y-%m-%d}" for moment in (before, after)}
+
+
+async def a_redelivery_stays_in_the_window_of_the_first(opens: Opens) -> None:
+    ledger = await opens(tenant(100, window=Window.MINUTE))
+    then, now = ask(10, at=AT), ask(10, at=None)
+    await reserved(ledger, then)
+    await reserved(ledger, now)
+
+    for again in (replace(then, at=None), replace(now, at=AT)):
+        answer = await ledger.reserve(again)
+        assert isinstance(answer, Reservation)
+        await ledger.dispatch(answer.id)
+        await ledger.settle(answer.id, Amount(7, 0))
+
+    found = await balance(ledger, ScopeKind.TENANT, "acme", Window.MINUTE, "2026-01-02T12:30+0000")
+    assert (found.spent, found.held) == (Amount(7, 0, 1), Amount(0, 0, 0))
+
+
+HISTORY: tuple[Promise, ...] = (
+    every_step_moves_the_position,
+    a_ledger_that_has_come_on_is_not_behind,
+    a_ledger_that_has_gone_back_lets_nothing_run,
+    who_waits_at_a_ledger_that_has_gone_back_is_told,
+    what_is_restored_opens_it_again_and_is_never_charged_twice,
+    what_is_restored_takes_the_place_of_what_was,
+    what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so,
+    what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten,
+    a_look_at_what_can_run_out_shows_nothing_else,
+    a_tenant_sees_only_its_own,
+    without_a_moment_it_is_the_present,
+    a_redelivery_stays_in_the_window_of_the_first,
+)

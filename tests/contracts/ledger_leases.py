@@ -1,0 +1,116 @@
+"""What every ledger promises of calls that nobody ends, one function a promise."""
+
+import asyncio
+
+import pytest
+
+from agentic_trading.governance.errors import ReservationStateError, UnknownReservationError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import CallState, Expired, Reservation
+from tests.contracts.ledger_opening import Opens, Promise, in_line
+from tests.governance.asking import ask, of_tenant, reserved, tenant
+
+
+async def what_was_never_sent_is_refunded_when_its_lease_is_over(opens: Opens) -> None:
+    ledger = await opens(tenant(100), reserved_lease_s=0)
+    id_ = await reserved(ledger, ask(60, tokens=5))
+
+    expired = await ledger.sweep()
+
+    assert list(expired) == [Expired(id_, CallState.RELEASED, Amount(60, 5))]
+    found = await of_tenant(ledger)
+    assert (found.held, found.spent) == (Amount(0, 0, 0), Amount(0, 0, 0))
+    assert list(await ledger.sweep()) == []
+
+
+async def what_was_sent_and_is_silent_is_charged_in_full(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    id_ = await reserved(ledger, ask(60, tokens=5))
+    await ledger.dispatch(id_, lease_s=0)
+
+    expired = await ledger.sweep()
+
+    assert list(expired) == [Expired(id_, CallState.IN_DOUBT, Amount(60, 5))]
+    found = await of_tenant(ledger)
+    assert (found.spent, found.held, found.in_doubt) == (Amount(60, 5), Amount(0, 0, 0), Amount(60, 5))
+    assert await ledger.state_of(id_) is CallState.IN_DOUBT
+    assert list(await ledger.sweep()) == []
+
+
+async def who_is_within_its_lease_is_left_alone(opens: Opens) -> None:
+    ledger = await opens(tenant(100), reserved_lease_s=0)
+    sent = await reserved(ledger, ask(60))
+    await ledger.dispatch(sent)
+    patient = await opens(tenant(100))
+    waits = await reserved(patient, ask(60))
+
+    assert [list(await one.sweep()) for one in (ledger, patient)] == [[], []]
+    assert await ledger.state_of(sent) is CallState.DISPATCHED
+    assert await patient.state_of(waits) is CallState.RESERVED
+
+
+async def an_answer_after_the_lease_corrects_the_charge(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    id_ = await reserved(ledger, ask(60))
+    await ledger.dispatch(id_, lease_s=0)
+    await ledger.sweep()
+
+    settlement = await ledger.settle(id_, Amount(45, 0))
+
+    assert (settlement.charged, settlement.late) == (Amount(45, 0), True)
+    found = await of_tenant(ledger)
+    assert (found.spent, found.in_doubt) == (Amount(45, 0), Amount(0, 0, 0))
+
+
+async def a_redelivery_after_the_lease_is_not_charged_again(opens: Opens) -> None:
+    ledger = await opens(tenant(200))
+    wanted = ask(60)
+    id_ = await reserved(ledger, wanted)
+    await ledger.dispatch(id_, lease_s=0)
+    await ledger.sweep()
+
+    again = await ledger.reserve(wanted)
+
+    assert again == Reservation(id_, wanted.amount, CallState.IN_DOUBT)
+    with pytest.raises(ReservationStateError):
+        await ledger.dispatch(id_)
+    await ledger.settle(id_, Amount(50, 0))
+    assert await ledger.reserve(wanted) == Reservation(id_, wanted.amount, CallState.SETTLED)
+    assert (await of_tenant(ledger)).spent == Amount(50, 0, 1)
+
+
+async def who_comes_back_after_the_lease_cannot_send(opens: Opens) -> None:
+    ledger = await opens(tenant(100), reserved_lease_s=0)
+    wanted = ask(60)
+    id_ = await reserved(ledger, wanted)
+    await ledger.sweep()
+
+    with pytest.raises((ReservationStateError, UnknownReservationError)):
+        await ledger.dispatch(id_)
+
+    assert (await of_tenant(ledger)).held == Amount(0, 0, 0)
+    assert await ledger.reserve(wanted) == Reservation(id_, wanted.amount, CallState.RESERVED)
+    await ledger.dispatch(id_)
+
+
+async def who_waits_gets_what_the_dead_held(opens: Opens) -> None:
+    ledger = await opens(tenant(100), reserved_lease_s=0)
+    await reserved(ledger, ask(80))
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reserve_in_turn(ask(90, key="outlives")))
+        await in_line(ledger, 1)
+        await ledger.sweep()
+
+    assert waiting.result() == Reservation("acme:outlives:1", Amount(90, 0))
+
+
+LEASES: tuple[Promise, ...] = (
+    what_was_never_sent_is_refunded_when_its_lease_is_over,
+    what_was_sent_and_is_silent_is_charged_in_full,
+    who_is_within_its_lease_is_left_alone,
+    an_answer_after_the_lease_corrects_the_charge,
+    a_redelivery_after_the_lease_is_not_charged_again,
+    who_comes_back_after_the_lease_cannot_send,
+    who_waits_gets_what_the_dead_held,
+)

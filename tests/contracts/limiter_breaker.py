@@ -1,0 +1,198 @@
+"""What every limiter promises of its breaker and its retry budget, one function a promise."""
+
+from agentic_trading.governance.limiter import BreakerRules, BreakerState, Outcome, RetryBudget
+from tests.contracts.limiter_opening import Asking, Opens, Promise, Rules, entry
+
+ANSWERED, FAILED, NEUTRAL, UNUSED = Outcome.ANSWERED, Outcome.FAILED, Outcome.NEUTRAL, Outcome.UNUSED
+SOON_S = 0.06
+LATER_S = 0.07
+
+
+async def half_open(opens: Opens, *, probes: int = 1, least_calls: int = 2) -> Asking:
+    """Return a limiter whose circuit was opened by failures, and may be tried again."""
+    rules = Rules(breaker=BreakerRules(least_calls=least_calls, open_s=SOON_S, probes=probes))
+    asking = await opens(rules)
+    await asking.ends(*[FAILED] * least_calls)
+    await asking.pass_s(LATER_S)
+    assert (await asking.status()).breaker is BreakerState.HALF_OPEN
+    return asking
+
+
+async def the_circuit_opens_at_its_share_of_failures(opens: Opens) -> None:
+    asking = await opens(Rules(breaker=BreakerRules(least_calls=4, failure_share=0.5)))
+
+    await asking.ends(FAILED, ANSWERED, ANSWERED, ANSWERED, FAILED)
+    assert (await asking.status()).breaker is BreakerState.CLOSED
+    await asking.ends(FAILED)
+
+    shut = await asking.is_shut()
+    assert shut.reason == "circuit_open"
+    assert 25 < shut.seconds <= 30
+    assert (await asking.status()).breaker is BreakerState.OPEN
+
+
+async def a_few_failures_open_nothing(opens: Opens) -> None:
+    asking = await opens(Rules(breaker=BreakerRules(least_calls=4)))
+
+    await asking.ends(FAILED, FAILED, FAILED)
+    await asking.enters()
+    await asking.ends(ANSWERED)
+
+    await asking.is_shut()
+
+
+async def what_says_nothing_of_the_provider_is_not_counted(opens: Opens) -> None:
+    asking = await opens(Rules(breaker=BreakerRules(least_calls=3)))
+
+    await asking.ends(FAILED, FAILED, NEUTRAL, UNUSED, NEUTRAL)
+
+    status = await asking.status()
+    assert (status.breaker, status.failed, status.answered) == (BreakerState.CLOSED, 2, 0)
+
+
+async def failures_pass_with_the_window(opens: Opens) -> None:
+    asking = await opens(Rules(breaker=BreakerRules(window_s=0.1, least_calls=3)))
+
+    await asking.ends(FAILED, FAILED)
+    await asking.pass_s(0.13)
+    await asking.ends(FAILED)
+
+    status = await asking.status()
+    assert (status.breaker, status.failed) == (BreakerState.CLOSED, 1)
+
+
+async def a_half_open_circuit_lets_its_probes_in_and_nobody_else(opens: Opens) -> None:
+    asking = await half_open(opens, probes=2)
+
+    first, _ = await asking.enters(), await asking.enters()
+    await asking.is_shut()
+    await asking.limiter.leave(first, NEUTRAL)
+
+    await asking.enters()
+    await asking.is_shut()
+
+
+async def an_answered_probe_closes_the_circuit(opens: Opens) -> None:
+    asking = await half_open(opens)
+
+    await asking.ends(ANSWERED)
+
+    status = await asking.status()
+    assert (status.breaker, status.failed, status.answered) == (BreakerState.CLOSED, 0, 0)
+    await asking.ends(FAILED)
+    await asking.enters()
+
+
+async def a_failed_probe_opens_the_circuit_again(opens: Opens) -> None:
+    asking = await half_open(opens)
+
+    await asking.ends(FAILED)
+
+    await asking.is_shut()
+    assert (await asking.status()).breaker is BreakerState.OPEN
+    await asking.pass_s(LATER_S)
+    await asking.enters()
+
+
+async def a_probe_that_was_not_sent_lets_another_try(opens: Opens) -> None:
+    asking = await half_open(opens)
+
+    await asking.ends(UNUSED, UNUSED)
+
+    await asking.enters()
+    await asking.is_shut()
+
+
+async def a_probe_that_died_lets_another_try(opens: Opens) -> None:
+    asking = await half_open(opens)
+    await asking.enters(entry(lease_s=SOON_S))
+    await asking.is_shut()
+
+    await asking.pass_s(LATER_S)
+
+    await asking.enters()
+    await asking.is_shut()
+
+
+async def what_was_sent_before_says_nothing_of_now(opens: Opens) -> None:
+    rules = Rules(breaker=BreakerRules(least_calls=2, open_s=SOON_S))
+    asking = await opens(rules)
+    old = [await asking.enters() for _ in range(6)]
+    for permit in old[:2]:
+        await asking.limiter.leave(permit, FAILED)
+    await asking.is_shut()
+
+    await asking.limiter.leave(old[2], ANSWERED)
+    await asking.is_shut()
+    await asking.pass_s(LATER_S)
+    await asking.limiter.leave(old[3], FAILED)
+    await asking.ends(ANSWERED)
+    for permit in old[4:]:
+        await asking.limiter.leave(permit, FAILED)
+
+    status = await asking.status()
+    assert (status.breaker, status.failed) == (BreakerState.CLOSED, 0)
+
+
+async def retries_have_a_budget_and_first_calls_none(opens: Opens) -> None:
+    asking = await opens(Rules(retries=RetryBudget(least=3)))
+
+    for _ in range(3):
+        await asking.enters(entry(is_retry=True))
+
+    shut = await asking.is_shut(entry(is_retry=True))
+    assert shut.reason == "retry_budget"
+    assert 55 <= shut.seconds <= 65
+    await asking.enters()
+
+
+async def retries_may_be_a_share_of_the_calls(opens: Opens) -> None:
+    asking = await opens(Rules(retries=RetryBudget(share=0.2, least=0)))
+    for _ in range(4):
+        await asking.enters()
+    await asking.is_shut(entry(is_retry=True))
+
+    await asking.enters()
+
+    await asking.enters(entry(is_retry=True))
+    await asking.is_shut(entry(is_retry=True))
+    assert (await asking.status()).retries_left == 0
+
+
+async def a_retry_that_was_not_sent_is_not_counted(opens: Opens) -> None:
+    asking = await opens(Rules(retries=RetryBudget(share=1, least=1)))
+
+    for _ in range(3):
+        await asking.limiter.leave(await asking.enters(entry(is_retry=True)), UNUSED)
+    await asking.enters(entry(is_retry=True))
+
+    await asking.is_shut(entry(is_retry=True))
+
+
+async def retries_come_back_with_time(opens: Opens) -> None:
+    asking = await opens(Rules(retries=RetryBudget(least=1, window_s=0.12)))
+    await asking.enters(entry(is_retry=True))
+
+    shut = await asking.is_shut(entry(is_retry=True))
+    assert shut.seconds <= 0.13
+    await asking.pass_s(shut.seconds)
+
+    await asking.enters(entry(is_retry=True))
+
+
+BREAKER: tuple[Promise, ...] = (
+    the_circuit_opens_at_its_share_of_failures,
+    a_few_failures_open_nothing,
+    what_says_nothing_of_the_provider_is_not_counted,
+    failures_pass_with_the_window,
+    a_half_open_circuit_lets_its_probes_in_and_nobody_else,
+    an_answered_probe_closes_the_circuit,
+    a_failed_probe_opens_the_circuit_again,
+    a_probe_that_was_not_sent_lets_another_try,
+    a_probe_that_died_lets_another_try,
+    what_was_sent_before_says_nothing_of_now,
+    retries_have_a_budget_and_first_calls_none,
+    retries_may_be_a_share_of_the_calls,
+    a_retry_that_was_not_sent_is_not_counted,
+    retries_come_back_with_time,
+)

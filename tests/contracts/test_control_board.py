@@ -1,0 +1,168 @@
+"""Every board for the orders of operators keeps every promise, and the suite finds those that break one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.governance.control import ControlBoard, Controls
+from agentic_trading.governance.controls.file import FileControlBoard
+from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.controls.redis import RedisControlBoard
+from tests.contracts import control_promises as promises
+from tests.contracts.control_promises import PROMISES, Opens, Promise
+from tests.redis_server import namespace
+
+PATIENCE_S = 10.0
+Place = dict[str, Controls]
+
+each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+
+
+@asynccontextmanager
+async def opening(make: Callable[[], ControlBoard]) -> AsyncIterator[Opens]:
+    """Hand out a way to open boards, off the loop, and close them in the end."""
+    async with AsyncExitStack() as boards, asyncio.timeout(PATIENCE_S):
+
+        async def opens() -> ControlBoard:
+            board = await asyncio.to_thread(make)
+            boards.push_async_callback(board.aclose)
+            return board
+
+        yield opens
+
+
+@each_promise
+async def test_the_board_in_memory_keeps_the_promise(promise: Promise) -> None:
+    board = MemoryControlBoard()
+    async with opening(lambda: board) as opens:
+        await promise(opens)
+
+
+@each_promise
+async def test_the_board_in_a_folder_keeps_the_promise(promise: Promise, tmp_path: Path) -> None:
+    async with opening(lambda: FileControlBoard(tmp_path / "not" / "there")) as opens:
+        await promise(opens)
+
+
+@each_promise
+async def test_the_board_on_a_server_keeps_the_promise(promise: Promise, redis_url: str) -> None:
+    name = namespace()
+    async with opening(lambda: RedisControlBoard(redis_url, namespace=name)) as opens:
+        await promise(opens)
+
+
+class Whole:
+    """A board that keeps its promises; each broken one below changes one thing."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def name(self, tenant: str) -> str:
+        return tenant
+
+    async def read(self, tenant: str) -> Controls:
+        await asyncio.sleep(0)
+        return self.place.get(self.name(tenant), Controls())
+
+    async def replace(self, tenant: str, controls: Controls) -> bool:
+        if not self.follows(self.place.get(self.name(tenant), Controls()), controls):
+            return False
+        self.place[self.name(tenant)] = controls
+        return True
+
+    def follows(self, before: Controls, after: Controls) -> bool:
+        return before.version == after.version - 1
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+class BeginsAtOne(Whole):
+    async def read(self, tenant: str) -> Controls:
+        return self.place.get(tenant, Controls(version=1))
+
+
+class ForgetsTokens(Whole):
+    async def replace(self, tenant: str, controls: Controls) -> bool:
+        kept = tuple(limit for limit in controls.limits if limit.tokens is None)
+        return await super().replace(tenant, controls.model_copy(update={"limits": kept}))
+
+
+class KeepsItToItself(Whole):
+    def __init__(self, place: Place) -> None:
+        super().__init__({})
+        self.below = place
+
+    async def replace(self, tenant: str, controls: Controls) -> bool:
+        self.place.setdefault(tenant, self.below.get(tenant, Controls()))
+        self.below[tenant] = controls  # written, and never read again by who has been here
+        return await super().replace(tenant, controls)
+
+    async def read(self, tenant: str) -> Controls:
+        return self.place.get(tenant) or self.below.get(tenant, Controls())
+
+
+class TakesWhatIsNewer(Whole):
+    def follows(self, before: Controls, after: Controls) -> bool:
+        return before.version < after.version
+
+
+class EndsWithItsWriter(Whole):
+    async def aclose(self) -> None:
+        self.place.clear()
+
+
+class KnowsNoCase(Whole):
+    def name(self, tenant: str) -> str:
+        return tenant.lower()
+
+
+class LooksThenWrites(Whole):
+    async def replace(self, tenant: str, controls: Controls) -> bool:
+        is_next = self.follows(await self.read(tenant), controls)
+        await asyncio.sleep(0)
+        if is_next:
+            self.place[tenant] = controls
+        return is_next
+
+
+class LosesNowAndThen(Whole):
+    async def replace(self, tenant: str, controls: Controls) -> bool:
+        before = self.place.get(tenant, Controls())
+        if before.version == 40 and len(before.limits) == 40:
+            controls = controls.model_copy(update={"limits": before.limits})
+        return await super().replace(tenant, controls)
+
+
+BROKEN: tuple[tuple[type[Whole], Promise], ...] = (
+    (BeginsAtOne, promises.what_nobody_has_written_is_version_zero),
+    (ForgetsTokens, promises.what_was_written_is_read_as_it_was),
+    (KeepsItToItself, promises.every_board_over_a_place_reads_the_same),
+    (TakesWhatIsNewer, promises.only_the_next_version_is_written),
+    (EndsWithItsWriter, promises.a_board_outlives_who_wrote_to_it),
+    (KnowsNoCase, promises.tenants_share_nothing),
+    (LooksThenWrites, promises.of_many_who_replace_one_version_one_does),
+    (LosesNowAndThen, promises.orders_given_at_once_all_count_once),
+)
+
+
+@pytest.mark.parametrize(("broken", "promise"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
+async def test_a_broken_board_is_found(broken: type[Whole], promise: Promise) -> None:
+    place: Place = {}
+    async with opening(lambda: broken(place)) as opens:
+        with pytest.raises((AssertionError, ValueError)):
+            await promise(opens)
+
+
+@each_promise
+async def test_the_broken_boards_are_whole_but_for_one_thing(promise: Promise) -> None:
+    place: Place = {}
+    async with opening(lambda: Whole(place)) as opens:
+        await promise(opens)
+
+
+def test_there_is_a_broken_board_for_each_promise() -> None:
+    assert [promise for _, promise in BROKEN] == list(PROMISES)

@@ -1,0 +1,244 @@
+"""Nothing leaks: whatever a tenant asks, it gets the answer of a log that holds its records alone."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_trading.llm import LLMInteraction, MemoryInteractionStore
+from agentic_trading.llm.interaction import interaction_id
+from agentic_trading.llm.records import Records, Spend, SpendKey, TraceSummary
+from agentic_trading.llm.store import Record
+from agentic_trading.llm.stores.memory import MemoryRecords
+from agentic_trading.llm.stores.record import identity_of
+from tests.build import envelope, event, interaction
+from tests.contracts import tenant_promises as promises
+from tests.contracts.records_opening import OPENINGS, Opens, live_relaxed, memory, put
+from tests.contracts.tenant_promises import (
+    KEYS,
+    MINE,
+    PROMISES,
+    THEIRS,
+    Promise,
+    ids_of,
+    records_alone,
+    tenant_of,
+)
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize("opens", OPENINGS, ids=lambda opening: opening.__name__)
+async def test_a_tenant(opens: Opens, promise: Promise, tmp_path: Path) -> None:
+    await promise(opens, tmp_path)
+
+
+class FindsForEverybody(MemoryRecords):
+    """Find whatever has the id."""
+
+    async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
+        return await super().find(record_id)
+
+
+class FindsFirstAndLooksThen(MemoryRecords):
+    """Find one record of the id, and hide it if it is another's."""
+
+    async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
+        found = await super().find(record_id)
+        return found if found is None or tenant in (None, tenant_of(found)) else None
+
+
+class GivesWholeTraces(MemoryRecords):
+    """Give the whole chain to everybody who was in it."""
+
+    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
+        own = await super().trace(trace_id, tenant=tenant)
+        return await super().trace(trace_id) if own else []
+
+
+class SumsUpWholeChains(MemoryRecords):
+    """Name a tenant's chains with what everybody did in them."""
+
+    async def traces(
+        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+    ) -> list[TraceSummary]:
+        own = {chain.trace_id for chain in await super().traces(limit, with_calls=with_calls, tenant=tenant)}
+        return [chain for chain in await super().traces(100) if chain.trace_id in own]
+
+
+class CutsBeforeItLooks(MemoryRecords):
+    """Take the newest chains of all, and of these the tenant's."""
+
+    async def traces(
+        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+    ) -> list[TraceSummary]:
+        newest = {chain.trace_id for chain in await super().traces(limit)}
+        own = await super().traces(100, with_calls=with_calls, tenant=tenant)
+        return [chain for chain in own if chain.trace_id in newest]
+
+
+class CountsEverybodysCalls(MemoryRecords):
+    """Name the tenant's chains in which anybody was asked."""
+
+    async def traces(
+        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+    ) -> list[TraceSummary]:
+        asked = {chain.trace_id for chain in await super().traces(100, with_calls=with_calls)}
+        own = await super().traces(100, tenant=tenant)
+        return [chain for chain in own if chain.trace_id in asked][:limit]
+
+
+class GivesAllAttempts(MemoryRecords):
+    """Give every attempt at an envelope of the id."""
+
+    async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
+        return await super().by_envelope(envelope_id)
+
+
+class SharesAnswers(MemoryRecords):
+    """Give every answer to a question."""
+
+    async def by_request(
+        self, request_hash: str, occurrence: int, *, tenant: str | None = None
+    ) -> list[LLMInteraction]:
+        return await super().by_request(request_hash, occurrence)
+
+
+class SumsForEverybody(MemoryRecords):
+    """Sum what all used."""
+
+    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
+        return await super().spend(*by)
+
+
+class SumsNothingToZero(MemoryRecords):
+    """Give a sum of nothing to a tenant that used nothing."""
+
+    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
+        return await super().spend(*by, tenant=tenant) or [Spend(("",) * len(by), 0, 0, 0, 0, 0)]
+
+
+class TakesTheEmptyNameForAll(MemoryRecords):
+    """Look at the tenant only if it has a name."""
+
+    def _of(self, tenant: str | None, places: Iterable[int]) -> Iterable[int]:
+        return super()._of(tenant or None, places)
+
+
+class ComparesBeginnings(MemoryRecords):
+    """Take a tenant for another whose name begins alike."""
+
+    def _of(self, tenant: str | None, places: Iterable[int]) -> Iterable[int]:
+        return (place for place in places if self._facts[place].tenant.startswith(tenant or ""))
+
+
+class ComparesLetters(MemoryRecords):
+    """Take no notice of capitals."""
+
+    def _of(self, tenant: str | None, places: Iterable[int]) -> Iterable[int]:
+        wanted = None if tenant is None else tenant.lower()
+        return (place for place in places if wanted in (None, self._facts[place].tenant.lower()))
+
+
+class HidesFromThePlatform(MemoryRecords):
+    """Take nobody for the first tenant."""
+
+    def _of(self, tenant: str | None, places: Iterable[int]) -> Iterable[int]:
+        return super()._of(MINE if tenant is None else tenant, places)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (FindsForEverybody, promises.finds_a_tenants_records_and_no_others),
+        (FindsFirstAndLooksThen, promises.finds_a_tenants_records_and_no_others),
+        (GivesWholeTraces, promises.gives_a_tenants_part_of_a_trace),
+        (SumsUpWholeChains, promises.names_the_chains_of_a_tenant_as_if_there_were_no_others),
+        (CutsBeforeItLooks, promises.names_the_chains_of_a_tenant_as_if_there_were_no_others),
+        (CountsEverybodysCalls, promises.counts_a_call_of_another_as_none),
+        (GivesAllAttempts, promises.gives_a_tenants_attempts_at_an_envelope),
+        (SharesAnswers, promises.gives_nobody_the_answer_to_another_with_the_same_question),
+        (SumsForEverybody, promises.sums_what_a_tenant_used),
+        (SumsNothingToZero, promises.sums_what_a_tenant_used),
+        (TakesTheEmptyNameForAll, promises.takes_the_empty_name_for_a_tenant),
+        (ComparesBeginnings, promises.tells_tenants_apart_by_their_whole_name),
+        (ComparesLetters, promises.tells_tenants_apart_by_their_whole_name),
+        (HidesFromThePlatform, promises.shows_everything_to_who_names_no_tenant),
+    ],
+)
+async def test_answers_that_leak_are_found_out(
+    broken: type[MemoryRecords], promise: Promise, tmp_path: Path
+) -> None:
+    @asynccontextmanager
+    async def opens(records: Sequence[Record], folder: Path) -> AsyncGenerator[Records]:
+        store = MemoryInteractionStore()
+        await put(store, records)
+        yield broken(store._lines)
+
+    with pytest.raises(AssertionError):
+        await promise(opens, tmp_path)
+
+
+TENANTS = st.sampled_from([MINE, THEIRS])
+TRACES = st.sampled_from(["t1", "t2", "t3"])
+ENVELOPES = ("a1", "a2", "a3")
+NUMBERS = (1, 2)
+CALLS = st.sampled_from([interaction_id(asked, number) for asked in ENVELOPES for number in NUMBERS])
+NAMES = st.sampled_from(["e1", "e2", "e3", "e4", *ENVELOPES]) | CALLS
+CAUSES = st.just("") | NAMES | TRACES
+
+events = st.builds(event, id=NAMES, tenant_id=TENANTS, trace_id=TRACES, causation_id=CAUSES)
+calls = st.builds(
+    lambda asked, number, **changes: interaction(
+        envelope=envelope(envelope_id=asked, **changes), attempt_number=number, cost_nusd=7
+    ),
+    asked=st.sampled_from(ENVELOPES),
+    number=st.sampled_from(NUMBERS),
+    tenant_id=TENANTS,
+    trace_id=TRACES,
+    causation_id=CAUSES,
+    occurrence=st.integers(0, 1),
+    instructions=st.sampled_from(["Judge.", "Fill."]),
+)
+logs = st.lists(events | calls, max_size=12, unique_by=lambda record: identity_of(record).key)
+
+
+async def everything(records: Records, log: Sequence[Record], tenant: str | None) -> list[Any]:
+    """Return all that a tenant, or the platform, can ask about a log."""
+    names = ids_of(log)
+    hashes = sorted({call.envelope.request_hash for call in log if isinstance(call, LLMInteraction)})
+    return [
+        [await records.find(name, tenant=tenant) for name in names],
+        [await records.trace(name, tenant=tenant) for name in names],
+        [await records.by_envelope(name, tenant=tenant) for name in names],
+        [await records.by_request(each, number, tenant=tenant) for each in hashes for number in range(2)],
+        [await records.traces(limit, tenant=tenant) for limit in range(4)],
+        [await records.traces(limit, with_calls=True, tenant=tenant) for limit in range(4)],
+        [await records.spend(key, tenant=tenant) for key in KEYS],
+        await records.spend(*KEYS, tenant=tenant),
+    ]
+
+
+async def check_that_nothing_leaks(opens: Opens, log: Sequence[Record], folder: Path) -> None:
+    alone = await records_alone(log, MINE)
+    async with opens(log, folder) as records:
+        answers = await everything(records, log, MINE)
+    assert answers == await everything(alone, log, None)
+    assert THEIRS not in repr(answers)
+
+
+@given(logs)
+def test_nothing_leaks_from_a_log_in_memory(log: list[Record]) -> None:
+    asyncio.run(check_that_nothing_leaks(memory, log, Path()))
+
+
+@given(logs)
+@settings(max_examples=25)
+def test_nothing_leaks_from_a_log_in_a_file(log: list[Record]) -> None:
+    with TemporaryDirectory() as folder:
+        asyncio.run(check_that_nothing_leaks(live_relaxed, log, Path(folder)))

@@ -1,0 +1,238 @@
+"""Every board for the statuses of workers keeps every promise, and the suite finds those that break one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.governance.status import BudgetStatus, StatusBoard
+from agentic_trading.governance.statuses.file import FileStatusBoard
+from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.governance.statuses.redis import RedisStatusBoard
+from tests.contracts import status_promises as promises
+from tests.contracts.status_promises import PROMISES, Opens, Promise
+from tests.governance.telling import told
+from tests.redis_server import namespace
+
+PATIENCE_S = 10.0
+Place = dict[tuple[str, str], BudgetStatus]
+
+each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+
+
+@asynccontextmanager
+async def opening(make: Callable[[], StatusBoard]) -> AsyncIterator[Opens]:
+    """Hand out a way to open boards, off the loop, and close them in the end."""
+    async with AsyncExitStack() as boards, asyncio.timeout(PATIENCE_S):
+
+        async def opens() -> StatusBoard:
+            board = await asyncio.to_thread(make)
+            boards.push_async_callback(board.aclose)
+            return board
+
+        yield opens
+
+
+@each_promise
+async def test_the_board_in_memory_keeps_the_promise(promise: Promise) -> None:
+    board = MemoryStatusBoard()
+    async with opening(lambda: board) as opens:
+        await promise(opens)
+
+
+@each_promise
+async def test_the_board_in_a_folder_keeps_the_promise(promise: Promise, tmp_path: Path) -> None:
+    async with opening(lambda: FileStatusBoard(tmp_path)) as opens:
+        await promise(opens)
+
+
+@each_promise
+async def test_the_board_on_a_server_keeps_the_promise(promise: Promise, redis_url: str) -> None:
+    name = namespace()
+    async with opening(lambda: RedisStatusBoard(redis_url, namespace=name)) as opens:
+        await promise(opens)
+
+
+class Whole:
+    """A board that keeps its promises; each broken one below changes one thing."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def key(self, status: BudgetStatus) -> tuple[str, str]:
+        return status.tenant, status.worker
+
+    async def publish(self, status: BudgetStatus) -> None:
+        await asyncio.sleep(0)
+        self.place[self.key(status)] = status
+
+    async def read(self, tenant: str) -> list[BudgetStatus]:
+        return [self.place[key] for key in sorted(self.place) if key[0] == tenant]
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+class MakesOneUp(Whole):
+    async def read(self, tenant: str) -> list[BudgetStatus]:
+        return await super().read(tenant) or [told(tenant=tenant)]
+
+
+class LeavesOutCounters(Whole):
+    async def publish(self, status: BudgetStatus) -> None:
+        await super().publish(status.model_copy(update={"counters": ()}))
+
+
+class KeepsTheFirst(Whole):
+    async def publish(self, status: BudgetStatus) -> None:
+        self.place.setdefault(self.key(status), status)
+
+
+class KeepsTheOrderOfTelling(Whole):
+    async def read(self, tenant: str) -> list[BudgetStatus]:
+        return [status for key, status in self.place.items() if key[0] == tenant]
+
+
+class TellsOthersToo(Whole):
+    async def read(self, tenant: str) -> list[BudgetStatus]:
+        return [self.place[key] for key in sorted(self.place) if key[0].lower() == tenant.lower()]
+
+
+class KeepsItToItself(Whole):
+    def __init__(self, place: Place) -> None:
+        super().__init__({})
+        self.below = place
+
+    async def publish(self, status: BudgetStatus) -> None:
+        await super().publish(status)
+        self.below[self.key(status)] = status
+
+    async def read(self, tenant: str) -> list[BudgetStatus]:
+        return await super().read(tenant) or [
+            self.below[key] for key in sorted(self.below) if key[0] == tenant
+        ]
+
+
+class EndsWithItsWriter(Whole):
+    async def aclose(self) -> None:
+        self.place.clear()
+
+
+class ReadsThenWrites(Whole):
+    async def publish(self, status: BudgetStatus) -> None:
+        before = dict(self.place)
+        await asyncio.sleep(0)
+        self.place.clear()
+        self.place.update({**before, self.key(status): status})
+
+
+BROKEN: tuple[tuple[type[Whole], Promise], ...] = (
+    (MakesOneUp, promises.of_whom_nobody_has_told_nothing_is_known),
+    (LeavesOutCounters, promises.what_was_told_is_read_as_it_was),
+    (KeepsTheFirst, promises.the_last_thing_told_takes_the_place_of_what_was_told_before),
+    (KeepsTheOrderOfTelling, promises.each_worker_is_read_in_the_order_of_their_names),
+    (TellsOthersToo, promises.tenants_share_nothing),
+    (KeepsItToItself, promises.every_board_over_a_place_reads_the_same),
+    (EndsWithItsWriter, promises.what_was_told_is_there_when_who_told_it_is_gone),
+    (ReadsThenWrites, promises.of_many_who_tell_at_once_each_is_heard),
+)
+
+
+@pytest.mark.parametrize(("broken", "promise"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
+async def test_a_broken_board_is_found(broken: type[Whole], promise: Promise) -> None:
+    place: Place = {}
+    async with opening(lambda: broken(place)) as opens:
+        with pytest.raises(AssertionError):
+            await promise(opens)
+
+
+@each_promise
+async def test_the_broken_boards_are_whole_but_for_one_thing(promise: Promise) -> None:
+    place: Place = {}
+    async with opening(lambda: Whole(place)) as opens:
+        await promise(opens)
+
+
+def test_there_is_a_broken_board_for_each_promise() -> None:
+    assert [promise for _, promise in BROKEN] == list(PROMISES)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_a_folder_that_is_not_there_is_told_nothing(tmp_path: Path) -> None:
+    board = FileStatusBoard(tmp_path / "gone")
+
+    await board.publish(told())
+
+    assert await board.read("acme") == []
+    assert names_in(tmp_path) == []
+
+
+async def test_what_cannot_be_told_in_a_folder_is_not_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("where a folder was", encoding="utf-8")
+    board = FileStatusBoard(tmp_path / "file")
+
+    await board.publish(told())
+
+    assert await board.read("acme") == []
+
+
+async def test_a_file_that_is_no_status_is_not_one(tmp_path: Path) -> None:
+    board = FileStatusBoard(tmp_path)
+    await board.publish(told("w-1"))
+    (tmp_path / "budget-acme@w-2.json").write_text("{", encoding="utf-8")
+    (tmp_path / "budget-acme@w-3.json").mkdir()
+
+    assert await board.read("acme") == [told("w-1")]
+    assert not [name for name in names_in(tmp_path) if name.endswith(".new")]
+
+
+async def test_a_server_that_is_away_is_told_nothing_and_tells_nothing() -> None:
+    board = await asyncio.to_thread(RedisStatusBoard, "redis://127.0.0.1:1/0")
+
+    await board.publish(told())
+
+    assert await board.read("acme") == []
+    await board.aclose()
+
+
+@asynccontextmanager
+async def on_server(url: str) -> AsyncIterator[RedisStatusBoard]:
+    name = namespace()
+    board = await asyncio.to_thread(lambda: RedisStatusBoard(url, namespace=name))
+    yield board
+    await board.aclose()
+
+
+async def test_what_is_no_status_on_a_server_is_not_one(redis_url: str) -> None:
+    async with on_server(redis_url) as board:
+        await board.publish(told("w-1"))
+        await board.publish(told("w-2"))
+        (statuses, _) = keys = board._keys("acme")
+        await board._redis.hset(statuses, "w-2", "{")  # what another release may have written there
+
+        assert await board.read("acme") == [told("w-1")]
+        for key in keys:
+            assert 0 < await board._redis.pttl(key) <= 60_000
+
+
+async def test_a_worker_that_has_told_nothing_for_a_minute_is_left_out_and_then_forgotten(
+    redis_url: str,
+) -> None:
+    async with on_server(redis_url) as board:
+        for worker in ("w-1", "w-2", "w-3"):
+            await board.publish(told(worker))
+        statuses, moments = board._keys("acme")
+        at = await board._redis.zscore(moments, "w-3")
+        await board._redis.zadd(moments, {"w-1": at - 60_001, "w-2": at - 50_000})
+
+        left = await board.read("acme")
+        await board.publish(told("w-3"))
+
+        assert left == [told("w-2"), told("w-3")]
+        assert sorted(await board._redis.hkeys(statuses)) == [b"w-2", b"w-3"]
+        assert await board._redis.zcard(moments) == 2

@@ -1,0 +1,114 @@
+"""A rehearsal: rules that have a price, and a budget that runs out in mid-run."""
+
+import asyncio
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.budget.history import Happening, happened
+from agentic_trading.app.budget.place import Whereabouts, seen
+from agentic_trading.app.replaying import replay
+from agentic_trading.app.report import RunReport
+from agentic_trading.llm.failure import FailureKind
+from tests.flows.overseen import rehearsal
+from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran
+
+BUDGET_USD = Decimal("0.08")
+BUDGET_NUSD = 80_000_000
+
+
+@pytest.fixture(scope="module")
+def spent_up(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    """Return the report of a run whose budget ran out."""
+    folder = tmp_path_factory.mktemp("rehearsal")
+    return asyncio.run(
+        ran(
+            folder / "out",
+            data=SAMPLES[:1],
+            bars=500,
+            budget_usd=BUDGET_USD,
+            prices_file=rehearsal(folder),
+        )
+    )
+
+
+async def test_the_run_finishes_with_no_decision_for_the_rest_and_never_passes_its_budget(
+    spent_up: RunReport,
+) -> None:
+    records = await kept_in(spent_up.log)
+    results = [call.result for call in calls_in(records)]
+    categories = [result.failure.category if result.failure else None for result in results]
+    first = categories.index(FailureKind.BUDGET_EXHAUSTED)
+
+    assert 0 < spent_up.cost_nusd <= BUDGET_NUSD
+    assert set(categories[:first]) == {None}
+    assert set(categories[first:]) == {FailureKind.BUDGET_EXHAUSTED}
+    assert all(result.cost_nusd == 0 and result.dispatched_at is None for result in results[first:])
+    assert spent_up.no_decisions["analysis"] == {"budget_exhausted": len(results) - first}
+    assert len(events_in(records, "no_decision")) == len(results) - first
+    assert not spent_up.interrupted
+
+
+async def test_the_history_tells_why(spent_up: RunReport) -> None:
+    found = await happened(spent_up.log, "default", together=True)
+
+    (ordered,) = [one for one in found if one.what == "ordered"]
+    (refused,) = [one for one in found if one.what == "refused"]
+    assert (ordered.subject, ordered.why) == (
+        "tenant * in all",
+        "no limit -> 0.08 USD, by run: --budget-usd",
+    )
+    assert refused.subject == "cmt-analyst · analysis · rules/rules-1 · budget_exhausted"
+    assert refused.times == spent_up.no_decisions["analysis"]["budget_exhausted"] > 1
+    assert refused.first < refused.last
+    left = BUDGET_NUSD - spent_up.cost_nusd
+    assert refused.why.startswith(f"tenant default has {Decimal(left).scaleb(-9).normalize()} USD left, ")
+    assert refused.why.endswith("raise the limit or ask for less")
+
+
+async def test_each_refusal_is_told_by_itself_if_asked_for(spent_up: RunReport) -> None:
+    found = await happened(spent_up.log, "default", together=False)
+
+    refused = [one for one in found if one.what == "refused"]
+    assert len(refused) == spent_up.no_decisions["analysis"]["budget_exhausted"]
+    assert {one.times for one in refused} == {1}
+    assert await happened(spent_up.log, "somebody-else", together=True) == list[Happening]()
+
+
+async def test_what_the_worker_told_last_is_what_the_log_sums_up_to(spent_up: RunReport) -> None:
+    view = await seen(Whereabouts(spent_up.log.parent), "default")
+
+    (counter,) = view.counters
+    (worker,) = view.workers
+    assert counter.most[0] == BUDGET_NUSD
+    assert counter.spent[0] == spent_up.cost_nusd
+    assert (counter.held, counter.in_doubt) == ((0, 0, 0), (0, 0, 0))
+    assert not worker.is_running
+    assert worker.calls.admitted == spent_up.accepted
+    assert worker.calls.refused == spent_up.attempts - spent_up.accepted
+    assert {one.kind for one in worker.refusals} == {FailureKind.BUDGET_EXHAUSTED}
+
+
+async def test_it_repeats_byte_for_byte(spent_up: RunReport) -> None:
+    assert (await replay(spent_up.log.parent, workers=8)).identical
+
+
+async def test_a_second_run_in_the_folder_has_a_budget_of_its_own(
+    spent_up: RunReport, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"  # a copy: other tests look at the first one
+    await asyncio.to_thread(shutil.copytree, spent_up.log.parent, folder)
+
+    again = await ran(
+        folder,
+        data=SAMPLES[:1],
+        bars=400,
+        budget_usd=Decimal(1),
+        prices_file=rehearsal(tmp_path),
+    )
+
+    assert again.run_number == 2
+    assert again.no_decisions == {}
+    assert (await seen(Whereabouts(folder), "default")).controls.limits[0].nusd == 10**9

@@ -1,0 +1,151 @@
+"""Orders of an operator come from another process in the middle of a run, and hold within a second."""
+
+import asyncio
+from datetime import timedelta
+from decimal import Decimal
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app import wire_budgets
+from agentic_trading.app.budget.ordering import halted, limited, resumed
+from agentic_trading.app.budget.place import Whereabouts, seen
+from agentic_trading.app.replaying import replay
+from agentic_trading.llm.failure import FailureKind
+from tests.flows.overseen import Overseen, Waiting, agentic_trading, rehearsal
+from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran
+
+pytestmark = pytest.mark.timeout(60)  # a program of its own takes a second to start
+
+A_SECOND = timedelta(seconds=1)
+AFTER_THE_FIRST_CALLS = 360
+NOBODY = {"agent": None, "workflow": None, "model": None}
+
+
+async def test_a_halt_ends_what_is_under_way_and_lets_nothing_new_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules, out = Waiting(monkeypatch, 3), tmp_path / "out"
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(
+            ran(out, data=SAMPLES[:1], bars=420, mode="paper", prices_file=rehearsal(tmp_path))
+        )
+        await rules.is_asked.wait()
+        await agentic_trading("halt", "--store", out, "--why", "it trembles")
+    records = await kept_in(out / "interactions.jsonl")
+    report, calls = run.result(), calls_in(records)
+
+    ended, *after = [call.result for call in calls[2:]]
+    (action,) = [event for event in events_in(records, "operator.action") if event.body["kind"] == "halt"]
+    assert rules.begun == 3
+    assert rules.cancelled_at is not None
+    assert rules.cancelled_at - action.time < A_SECOND
+    assert (action.body["after"], action.body["why"]) == ("halted", "it trembles")
+    assert ended.failure is not None
+    assert (ended.failure.category, ended.in_doubt) == (FailureKind.HALTED, True)
+    assert ended.cost_nusd == ended.reserved_nusd > 0
+    assert "it trembles" in ended.failure.description
+    assert after
+    assert {one.failure.category for one in after if one.failure} == {FailureKind.HALTED}
+    assert all(one.dispatched_at is None and one.cost_nusd == 0 for one in after)
+    assert report.no_decisions["analysis"] == {"halted": 1 + len(after)}
+    monkeypatch.undo()
+    assert (await replay(out, workers=8)).identical
+
+
+async def test_who_is_parked_is_told_and_goes_on_with_a_raised_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules, out = Waiting(monkeypatch, 1, 2), tmp_path / "out"
+
+    async def somebody_is_parked() -> None:
+        while not (await seen(Whereabouts(out), "default")).parked:
+            pass  # the worker tells of it twice a second
+
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(
+            ran(out, bars=360, mode="paper", budget_usd=Decimal("0.06"), prices_file=rehearsal(tmp_path))
+        )
+        await rules.is_asked.wait()
+        rules.is_asked.clear()
+        await somebody_is_parked()
+        told = await agentic_trading("budget", "show", "--store", out)
+        await agentic_trading("budget", "set", "tenant", "*", "--usd", "5", "--store", out)
+        await rules.is_asked.wait()  # the second one, while the first is still under way
+        rules.may_answer.set()
+    report = run.result()
+
+    actions = events_in(await kept_in(report.log), "operator.action")
+    assert "Waiting for headroom: 1" in told
+    assert [action.body["after"] for action in actions] == ["0.06 USD", "5 USD"]
+    assert report.no_decisions == {}
+    monkeypatch.undo()
+    assert (await replay(out, workers=8)).identical
+
+
+async def test_what_was_refused_for_want_of_money_goes_on_with_a_raised_limit(tmp_path: Path) -> None:
+    async def more(session: Overseen) -> None:
+        await session.order(limited("tenant", "*", "none", usd="5", tokens=None, calls=None, remove=False))
+
+    session = Overseen(
+        Whereabouts(tmp_path),
+        {AFTER_THE_FIRST_CALLS: more},
+        {"ledger": wire_budgets.budget_ledger(60_000_000), "workers": 1},
+    )
+    played = await session.play()
+
+    results = [call.result for call in calls_in(await played.records())]
+    kinds = [result.failure.category if result.failure else None for result in results]
+    assert FailureKind.BUDGET_EXHAUSTED in kinds
+    assert kinds[-1] is None
+    refusals = [number for number, kind in enumerate(kinds) if kind is FailureKind.BUDGET_EXHAUSTED]
+    assert None not in kinds[refusals[0] : refusals[-1]]
+
+
+async def test_between_a_halt_and_its_end_nothing_is_sent(tmp_path: Path) -> None:
+    async def halt(session: Overseen) -> None:
+        await session.order(halted("default", **NOBODY))
+
+    async def resume(session: Overseen) -> None:
+        await session.order(resumed("default", **NOBODY))
+
+    session = Overseen(
+        Whereabouts(tmp_path), {AFTER_THE_FIRST_CALLS: halt, AFTER_THE_FIRST_CALLS + 30: resume}
+    )
+    played = await session.play()
+
+    results = [call.result for call in calls_in(await played.records())]
+    halts = [bool(one.failure and one.failure.category is FailureKind.HALTED) for one in results]
+    assert [is_halted for is_halted, _ in groupby(halts)] == [False, True, False]
+    assert [
+        (event.body["kind"], event.body["after"])
+        for event in events_in(await played.records(), "operator.action")
+    ] == [("halt", "halted"), ("resume", "running")]
+
+
+@pytest.mark.parametrize(
+    ("scope", "stopped"),
+    [
+        ({"workflow": "execution"}, {"execution"}),
+        ({"agent": "cmt-analyst"}, {"analysis"}),
+        ({"model": "scripted/*"}, {"analysis"}),
+        ({"model": "somebody/else"}, set[str]()),
+    ],
+)
+async def test_a_halt_stops_its_own_scope_only(
+    scope: dict[str, str], stopped: set[str], tmp_path: Path
+) -> None:
+    async def halt(session: Overseen) -> None:
+        await session.order(halted("default", **{**NOBODY, **scope}))
+
+    played = await Overseen(Whereabouts(tmp_path), {1: halt}, {"most_bars": 480}).play()
+
+    calls = calls_in(await played.records())
+    refused = {
+        call.envelope.workflow
+        for call in calls
+        if call.result.failure and call.result.failure.category is FailureKind.HALTED
+    }
+    assert refused == stopped
+    assert all(call.result.failure for call in calls if call.envelope.workflow in stopped)

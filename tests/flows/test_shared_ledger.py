@@ -1,0 +1,163 @@
+"""Runs that share a ledger on a real server: one limit for all, outages, and a server that was set back."""
+
+import asyncio
+import shutil
+from contextlib import aclosing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app import wire_budgets
+from agentic_trading.app.budget.place import Whereabouts, seen
+from agentic_trading.app.budget.rebuilding import rebuilt
+from agentic_trading.app.replaying import replay
+from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.limit import ScopeKind
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.interaction import LLMInteraction
+from tests.flows.overseen import Overseen, rehearsal
+from tests.flows.sessions import SAMPLES, calls_in, kept_in, ran
+from tests.redis_server import RealServer
+
+pytestmark = pytest.mark.timeout(60)  # real servers are started, killed and set back
+
+
+async def spent_on(server: RealServer) -> Amount:
+    """Return what the tenant has spent in all, as the server tells."""
+    ledger = await asyncio.to_thread(wire_budgets.shared_ledger, server.url)
+    async with aclosing(ledger):
+        balances = await ledger.snapshot("default")
+    (balance,) = [one for one in balances if one.scope is ScopeKind.TENANT and one.window == "none"]
+    assert balance.held == Amount(0, 0, 0)
+    return balance.spent
+
+
+def charged(calls: list[LLMInteraction]) -> int:
+    return sum(call.result.cost_nusd for call in calls)
+
+
+def kinds(calls: list[LLMInteraction], workflow: str) -> set[FailureKind | None]:
+    """Return how the calls of a workflow ended; None is well."""
+    results = [call.result for call in calls if call.envelope.workflow == workflow]
+    return {result.failure.category if result.failure else None for result in results}
+
+
+async def overseen(server: RealServer, *, allowance_of: int | None = None, **more: Any) -> Overseen:
+    given = None if allowance_of is None else wire_budgets.tenant_limit(allowance_of)
+    ledger = await asyncio.to_thread(wire_budgets.lasting_ledger, server.url, limit=given)
+    at_moment = more.pop("at_moment", {})
+    return Overseen(Whereabouts(None, server.url), at_moment, {"ledger": ledger, **more})
+
+
+async def limit(server: RealServer, usd: str) -> None:
+    """Have a limit of the tenant stand on the server."""
+    board, statuses = await asyncio.to_thread(wire_budgets.shared_boards, server.url)
+    async with aclosing(board), aclosing(statuses):
+        nusd = int(Decimal(usd).scaleb(9))
+        await wire_budgets.set_budget(board, "default", wire_budgets.tenant_limit(nusd))
+
+
+async def test_two_runs_at_once_keep_one_limit(own_redis: RealServer) -> None:
+    await limit(own_redis, "0.15")
+    runs = [await overseen(own_redis, session_id=name, workers=8) for name in ("one", "two")]
+
+    async with asyncio.TaskGroup() as group:
+        for run in runs:
+            group.create_task(run.play())
+
+    each = [calls_in(await run.evening.records()) for run in runs]
+    spent = charged(each[0]) + charged(each[1])
+    assert (await spent_on(own_redis)).nusd == spent
+    assert 0 < spent <= 150_000_000
+    for calls in each:
+        assert kinds(calls, "analysis") == {None, FailureKind.BUDGET_EXHAUSTED}
+    told = (await seen(Whereabouts(None, own_redis.url), "default")).workers
+    assert len(told) == 2
+
+
+async def test_the_same_run_twice_makes_calls_of_its_own(own_redis: RealServer, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {
+        "data": SAMPLES[:1],
+        "bars": 360,
+        "budget_usd": Decimal(1),
+        "prices_file": rehearsal(tmp_path),
+        "ledger_url": own_redis.url,
+    }
+
+    first = await ran(tmp_path / "first", **asked)
+    second = await ran(tmp_path / "second", **asked)
+
+    assert (first.no_decisions, second.no_decisions) == ({}, {})
+    assert first.cost_nusd == second.cost_nusd > 0
+    assert (await spent_on(own_redis)).nusd == first.cost_nusd + second.cost_nusd
+    assert (await replay(tmp_path / "second", workers=8)).identical
+
+
+async def test_while_the_server_is_away_only_analysis_goes_on_and_all_of_it_is_booked(
+    own_redis: RealServer,
+) -> None:
+    async def away(_run: Overseen) -> None:
+        await asyncio.to_thread(own_redis.kill)
+
+    async def back(_run: Overseen) -> None:
+        await asyncio.to_thread(own_redis.start)
+
+    await limit(own_redis, "100")
+    run = await overseen(own_redis, allowance_of=100 * 10**9, at_moment={350: away, 500: back}, most_bars=520)
+
+    played = await run.play()
+
+    calls = calls_in(await played.records())
+    assert kinds(calls, "execution") == {FailureKind.LEDGER_UNAVAILABLE, None}  # the second when it is back
+    assert kinds(calls, "analysis") == {None}
+    assert (await spent_on(own_redis)).nusd == charged(calls) > 0
+
+
+async def test_without_an_allowance_nothing_runs_while_the_server_is_away(own_redis: RealServer) -> None:
+    async def away(_run: Overseen) -> None:
+        await asyncio.to_thread(own_redis.kill)
+
+    await limit(own_redis, "100")
+    run = await overseen(own_redis, at_moment={350: away})
+
+    played = await run.play()
+
+    calls = calls_in(await played.records())
+    last = [call.result.failure for call in calls[-2:]]
+    assert [failure.category for failure in last if failure] == [FailureKind.LEDGER_UNAVAILABLE] * 2
+    with pytest.raises(LedgerUnavailableError):
+        await spent_on(own_redis)
+
+
+async def test_a_server_that_was_set_back_lets_nothing_run_until_it_is_rebuilt(
+    own_redis: RealServer, tmp_path: Path
+) -> None:
+    out, kept = tmp_path / "out", tmp_path / "kept"
+    asked: dict[str, Any] = {
+        "data": SAMPLES[:1],
+        "bars": 360,
+        "budget_usd": Decimal(1),
+        "prices_file": rehearsal(tmp_path),
+        "ledger_url": own_redis.url,
+    }
+    await ran(out, **asked)
+    await asyncio.to_thread(own_redis.stop)
+    shutil.copytree(own_redis.append_only_files, kept)
+    await asyncio.to_thread(own_redis.start)
+    await ran(out, **asked)
+    await asyncio.to_thread(own_redis.stop)
+    shutil.rmtree(own_redis.append_only_files)
+    shutil.copytree(kept, own_redis.append_only_files)
+    await asyncio.to_thread(own_redis.start)
+
+    with pytest.raises(LedgerRolledBackError, match="agentic-trading budget rebuild"):
+        await ran(out, **asked)
+    report = await rebuilt([out / "interactions.jsonl"], own_redis.url, "default")
+    again = await ran(out, **asked)
+
+    assert again.no_decisions == {}
+    assert report.calls == report.in_doubt + 2 * again.attempts
+    assert (await spent_on(own_redis)).nusd == charged(calls_in(await kept_in(again.log)))

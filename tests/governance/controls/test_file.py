@@ -1,0 +1,159 @@
+"""Orders in a folder hold between processes, are all or nothing, and what is not theirs is left alone."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.governance.control import Controls, HaltScope
+from agentic_trading.governance.controls.file import FileControlBoard
+from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.orders import HaltOrder, SetLimit, order
+from agentic_trading.governance.windows import Window
+from tests.build import NOW
+
+PROCESSES, EACH = 3, 20
+ORDERS = """
+import asyncio, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from agentic_trading.governance.control import HaltScope
+from agentic_trading.governance.controls.file import FileControlBoard
+from agentic_trading.governance.orders import HaltOrder, order
+
+async def main(folder, name, count):
+    board = FileControlBoard(Path(folder))
+    for number in range(int(count)):
+        halt = HaltOrder(HaltScope.AGENT, f"{name}-{number}")
+        await order(board, "acme", halt, by=name, why="", at=datetime(2026, 1, 2, tzinfo=UTC))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> FileControlBoard:
+    return FileControlBoard(tmp_path)
+
+
+def path(folder: Path, tenant: str = "acme") -> Path:
+    return folder / f"controls-{tenant}.json"
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+async def halt(board: FileControlBoard, agent: str = "cmt-1") -> Controls:
+    return await order(board, "acme", HaltOrder(HaltScope.AGENT, agent), by="ann", why="", at=NOW)
+
+
+async def test_processes_that_order_at_once_lose_nothing(tmp_path: Path, board: FileControlBoard) -> None:
+    def run() -> None:
+        command = [sys.executable, "-c", ORDERS, str(tmp_path)]
+        processes = [subprocess.Popen([*command, f"p{number}", str(EACH)]) for number in range(PROCESSES)]
+        assert [process.wait() for process in processes] == [0] * PROCESSES
+
+    await asyncio.to_thread(run)
+
+    controls = await board.read("acme")
+    assert controls.version == PROCESSES * EACH
+    assert {one.id for one in controls.halts} == {f"p{n}-{i}" for n in range(PROCESSES) for i in range(EACH)}
+
+
+async def test_a_document_is_json_to_look_at(tmp_path: Path, board: FileControlBoard) -> None:
+    limit = Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=25 * 10**9, calls=1000)
+    await order(board, "acme", SetLimit(limit), by="ann", why="a new desk", at=NOW)
+    await order(
+        board, "acme", HaltOrder(HaltScope.AGENT, "cmt-1"), by="bob", why="", at=NOW + timedelta(hours=1)
+    )
+
+    document = json.loads(path(tmp_path).read_text(encoding="utf-8"))
+
+    assert document["version"] == 2
+    assert document["limits"] == [
+        {"scope": "tenant", "id": "*", "window": "day", "nusd": 25 * 10**9, "calls": 1000}
+    ]
+    assert document["halts"] == [
+        {"scope": "agent", "id": "cmt-1", "by": "bob", "why": "", "at": "2026-01-02T01:00:00Z"}
+    ]
+    assert document["actions"][0]["after"] == "25 USD, 1000 calls"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "document: Invalid JSON"),
+        ("{", "document: Invalid JSON"),
+        ("[]", "document: Input should be an object"),
+        ("{}", "version: is not there or 0"),
+        ('{"version": "x"}', "version: Input should be a valid integer"),
+        ('{"version": 1, "pauses": []}', "pauses: Extra inputs are not permitted"),
+        ('{"version": 1, "limits": [{"scope": "tenant", "id": "*", "window": "day"}]}', "has no ceiling"),
+        (
+            '{"version": 1, "limits": [{"scope": "team", "id": "*", "window": "day", "calls": 1}]}',
+            "limits.0.scope",
+        ),
+        ("\xff", "document: Invalid JSON"),
+    ],
+)
+async def test_what_is_no_document_is_an_error_and_stays(
+    tmp_path: Path, board: FileControlBoard, content: str, said: str
+) -> None:
+    raw = content.encode("latin-1")
+    path(tmp_path).write_bytes(raw)
+
+    with pytest.raises(ControlsUnreadableError, match="it, or move it away") as caught:
+        await board.read("acme")
+    with pytest.raises(ControlsUnreadableError):
+        await board.replace("acme", Controls(version=1))
+
+    assert said in caught.value.reason
+    assert caught.value.where == str(path(tmp_path))
+    assert path(tmp_path).read_bytes() == raw
+
+
+async def test_what_a_dead_writer_left_is_written_over(tmp_path: Path, board: FileControlBoard) -> None:
+    await halt(board)
+    path(tmp_path).with_name("controls-acme.json.new").write_text('{"version": 2, "ha', encoding="utf-8")
+
+    assert (await board.read("acme")).version == 1
+    assert (await halt(board, "cmt-2")).version == 2
+    assert names_in(tmp_path) == ["controls-acme.json", "controls.lock"]
+
+
+async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, board: FileControlBoard) -> None:
+    before = await halt(board)
+    path(tmp_path).with_name("controls-acme.json.new").mkdir()
+
+    with pytest.raises(ControlsUnavailableError, match="cannot be reached"):
+        await halt(board, "cmt-2")
+
+    assert await board.read("acme") == before
+
+
+async def test_a_place_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    path(tmp_path).mkdir()
+
+    for folder in (tmp_path / "file", tmp_path):
+        board = FileControlBoard(folder)
+        with pytest.raises(ControlsUnavailableError) as caught:
+            await board.read("acme")
+        assert caught.value.where == str(path(folder))
+        with pytest.raises(ControlsUnavailableError):
+            await board.replace("acme", Controls(version=1))
+
+
+async def test_a_tenant_stays_in_the_folder_whatever_it_is_called(tmp_path: Path) -> None:
+    folder = tmp_path / "board"
+    for tenant in ("../../up", "/etc/x", "a\0b", "..", "\ud800"):
+        assert await FileControlBoard(folder).replace(tenant, Controls(version=1))
+
+    assert names_in(tmp_path) == ["board"]
+    assert len(names_in(folder)) == 6

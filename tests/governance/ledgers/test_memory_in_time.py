@@ -1,0 +1,296 @@
+"""What only the memory ledger promises of its clock, of limits that change, and of what is booked again."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.errors import (
+    AskError,
+    LedgerRolledBackError,
+    ReservationStateError,
+    UnknownReservationError,
+)
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Booking, CallState, Expired, Reservation
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+from tests.contracts.ledger_opening import in_line
+from tests.governance.asking import AT, ask, balance, held, of_tenant, refused, reserved, spend, tenant
+
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+
+
+async def test_leases_run_by_the_ledgers_clock() -> None:
+    clock = SimClock(AT)
+    ledger = MemoryLedger([tenant(100)], clock=clock, reserved_lease_s=60.0)
+    waits = await reserved(ledger, ask(10))
+    sent = await reserved(ledger, ask(20))
+    await ledger.dispatch(sent, lease_s=120.0)
+
+    found = []
+    for seconds in (59, 60, 119, 120):
+        clock.advance_to(AT + timedelta(seconds=seconds))
+        found.append(await ledger.sweep())
+
+    assert found == [
+        [],
+        [Expired(waits, CallState.RELEASED, Amount(10, 0))],
+        [],
+        [Expired(sent, CallState.IN_DOUBT, Amount(20, 0))],
+    ]
+    with pytest.raises(ReservationStateError) as e:
+        await ledger.dispatch(waits)
+    assert e.value.state is CallState.RELEASED
+
+
+async def test_what_expires_is_counted_as_what_it_becomes() -> None:
+    ledger = MemoryLedger([tenant(100)], reserved_lease_s=0)
+    await reserved(ledger, ask(10))
+    await ledger.dispatch(await reserved(ledger, ask(20)), lease_s=0)
+
+    await ledger.sweep()
+
+    found = ledger.statistics()
+    assert (found.released, found.in_doubt, found.in_flight, found.charged_nusd) == (1, 1, 0, 20)
+
+
+async def test_without_a_moment_the_window_is_that_of_the_ledgers_clock() -> None:
+    ledger = MemoryLedger([tenant(100, window=Window.MINUTE)], clock=SimClock(AT))
+
+    await spend(ledger, ask(60, at=None))
+
+    assert (await refused(ledger, ask(50, at=None))).left == 40
+    assert (
+        await balance(ledger, ScopeKind.TENANT, "acme", Window.MINUTE)
+    ).window_id == "2026-01-02T12:30+0000"
+
+
+async def test_who_waits_for_the_present_gets_the_window_in_which_it_is_served() -> None:
+    clock = SimClock(AT)
+    ledger = MemoryLedger([tenant(100, window=Window.DAY)], clock=clock)
+    await ledger.dispatch(await reserved(ledger, ask(80, at=None)), lease_s=1e6)
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reserve_in_turn(ask(90, at=None)))
+        fixed = group.create_task(ledger.reserve_in_turn(ask(90, at=AT)))
+        await in_line(ledger, 2)
+        clock.advance_to(AT + DAY)
+        await ledger.sweep()
+        await in_line(ledger, 1)
+        fixed.cancel()
+
+    assert isinstance(waiting.result(), Reservation)
+    assert (await balance(ledger, ScopeKind.TENANT, "acme", Window.DAY, "2026-01-03")).held.nusd == 90
+
+
+async def test_the_line_says_since_when_somebody_waits() -> None:
+    clock = SimClock(AT)
+    ledger = MemoryLedger([tenant(100)], clock=clock)
+    first = await reserved(ledger, ask(80))
+
+    async with asyncio.TaskGroup() as group:
+        for place, seconds in enumerate((1, 2), start=1):
+            clock.advance_to(AT + timedelta(seconds=seconds))
+            group.create_task(ledger.reserve_in_turn(ask(40, priority=place)))
+            await in_line(ledger, place)
+        line = await ledger.line("acme")
+        await ledger.release(first)
+
+    assert [(one.priority, one.since) for one in line] == [
+        (2, AT + timedelta(seconds=2)),
+        (1, AT + timedelta(seconds=1)),
+    ]
+
+
+async def test_a_new_limit_on_every_kind_of_scope_knows_the_calls_before_it() -> None:
+    ledger = MemoryLedger()
+    first = ask(10, tokens=3, key="known")
+    await spend(ledger, first)
+    limits = [Limit(kind, ANY, window, calls=1) for kind in ScopeKind for window in Window]
+
+    await ledger.adopt("acme", limits, version=1)
+
+    found = await ledger.snapshot("acme")
+    assert {(one.scope, one.window) for one in found} == {
+        (kind, window) for kind in ScopeKind for window in Window
+    }
+    assert {one.spent for one in found} == {Amount(10, 3)}
+    await refused(ledger, ask(key="known", attempt=2))
+
+
+async def test_a_limit_that_comes_back_finds_its_counter_as_it_was() -> None:
+    ledger = MemoryLedger([tenant(100, window=Window.HOUR)])
+    await spend(ledger, ask(60))
+    await ledger.adopt("acme", [tenant(1000)], version=1)
+    await spend(ledger, ask(30))
+
+    await ledger.adopt("acme", [tenant(100, window=Window.HOUR)], version=2)
+
+    assert (await refused(ledger, ask(11))).left == 10
+    assert (await balance(ledger, ScopeKind.TENANT, "acme", Window.NONE)).spent.nusd == 90
+
+
+async def test_a_new_limit_counts_a_released_call_and_a_forgotten_one_for_nothing() -> None:
+    ledger = MemoryLedger(keep=HOUR)
+    await spend(ledger, ask(60))
+    await spend(ledger, ask(5, at=AT + 3 * HOUR))
+    await ledger.release(await reserved(ledger, ask(7, at=AT + 3 * HOUR)))
+
+    await ledger.adopt("acme", [tenant(100)], version=1)
+
+    assert (await of_tenant(ledger)).spent == Amount(5, 0)
+
+
+async def test_who_waits_stands_behind_the_new_counters_too() -> None:
+    ledger = MemoryLedger([tenant(100)])
+    await reserved(ledger, ask(80))
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reserve_in_turn(ask(50)))
+        await in_line(ledger, 1)
+        await ledger.adopt("acme", [tenant(1000), tenant(120, window=Window.DAY)], version=1)
+        (found,) = await ledger.line("acme")
+        waiting.cancel()
+
+    assert (found.held.window, found.held.left) == (Window.DAY, 40)
+
+
+async def test_two_ledgers_are_told_apart_by_when_they_began() -> None:
+    clock = SimClock(AT)
+    older = MemoryLedger(clock=clock)
+    await spend(older, ask(1))
+    clock.advance_to(AT + HOUR)
+    younger = MemoryLedger(clock=clock)
+    for _ in range(5):
+        await spend(younger, ask(1))
+
+    await younger.expect("acme", await older.position("acme"))
+
+    with pytest.raises(LedgerRolledBackError, match="had come to step 3 of generation 1") as e:
+        await younger.reserve(ask(1))
+    assert "now it is at step 15 of generation 1" in str(e.value)
+
+
+async def test_what_is_booked_again_is_counted_however_long_ago_it_was() -> None:
+    ledger = MemoryLedger([tenant(100), tenant(100, window=Window.MONTH)], keep=HOUR)
+    await spend(ledger, ask(1, tenant="other", at=AT + 20 * DAY))
+    long_ago = ask(40)
+
+    await ledger.restore("acme", [Booking(long_ago, CallState.SETTLED, Amount(40, 0))])
+
+    assert (await refused(ledger, ask(61, at=AT + 20 * DAY))).window is Window.NONE
+    assert (await balance(ledger, ScopeKind.TENANT, "acme", Window.MONTH)).spent.nusd == 40
+
+
+async def test_of_two_bookings_of_a_call_the_last_holds() -> None:
+    ledger = MemoryLedger([tenant(100)])
+    wanted = ask(40)
+
+    await ledger.restore(
+        "acme",
+        [
+            Booking(wanted, CallState.IN_DOUBT, wanted.amount),
+            Booking(wanted, CallState.SETTLED, Amount(9, 0)),
+        ],
+    )
+
+    found = await of_tenant(ledger)
+    assert (found.spent, found.in_doubt) == (Amount(9, 0), Amount(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("booking", "complaint"),
+    [
+        (Booking(ask(1, tenant="other"), CallState.SETTLED, Amount(1, 0)), "allowed is 'acme'"),
+        (Booking(ask(1, at=None), CallState.SETTLED, Amount(1, 0)), "allowed are asks with `at`"),
+        (Booking(ask(1), CallState.RESERVED, Amount(1, 0)), "allowed are settled and in_doubt"),
+    ],
+)
+async def test_what_cannot_be_booked_again_is_refused_and_nothing_is_forgotten(
+    booking: Booking, complaint: str
+) -> None:
+    ledger = MemoryLedger([tenant(100)])
+    await spend(ledger, ask(30))
+
+    with pytest.raises(AskError, match=complaint):
+        await ledger.restore("acme", [Booking(ask(1), CallState.SETTLED, Amount(1, 0)), booking])
+
+    assert (await of_tenant(ledger)).spent == Amount(30, 0)
+
+
+async def test_who_waits_is_served_when_what_held_it_is_gone() -> None:
+    ledger = MemoryLedger([tenant(100)])
+    flying = ask(80)
+    await reserved(ledger, flying)
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reserve_in_turn(ask(90)))
+        await in_line(ledger, 1)
+        await ledger.restore("acme", [Booking(flying, CallState.SETTLED, Amount(5, 0))])
+
+    assert isinstance(waiting.result(), Reservation)
+    assert (await of_tenant(ledger)).held.nusd == 90
+
+
+async def test_who_is_cancelled_when_the_ledger_closes_just_goes() -> None:
+    ledger = MemoryLedger([tenant(100)])
+    await reserved(ledger, ask(80))
+
+    async with asyncio.TaskGroup() as group:
+        leaving = group.create_task(ledger.reserve_in_turn(ask(90)))
+        await in_line(ledger, 1)
+        found = await ledger.position("acme")
+        await ledger.expect("acme", replace(found, generation=9))
+        leaving.cancel()
+
+    assert leaving.cancelled()
+    assert await ledger.line("acme") == []
+
+
+async def test_a_step_of_a_tenant_never_heard_of_is_an_error_like_any_other() -> None:
+    ledger = MemoryLedger()
+
+    with pytest.raises(UnknownReservationError):
+        await ledger.dispatch("nobody:call:1")
+    assert await ledger.state_of("nobody:call:1") is None
+
+
+async def test_tenants_with_strange_names_are_told_apart() -> None:
+    ledger = MemoryLedger([tenant(100)])
+    for name in ("a", "a:b", "a%3Ab"):
+        await spend(ledger, ask(60, key="same", tenant=name))
+
+    for name in ("a", "a:b", "a%3Ab"):
+        (found,) = [one for one in await ledger.snapshot(name) if one.scope is ScopeKind.TENANT]
+        assert (found.id, found.spent.nusd) == (name, 60)
+        assert (await refused(ledger, ask(50, tenant=name))).left == 40
+
+
+async def test_closing_is_harmless_twice() -> None:
+    ledger = MemoryLedger()
+
+    await ledger.aclose()
+    await ledger.aclose()
+
+    assert (await ledger.position("acme")).sequence == 0
+    await reserved(ledger, ask(1))
+
+
+async def test_a_reservation_made_anew_after_its_lease_has_a_lease_of_its_own() -> None:
+    clock = SimClock(AT)
+    ledger = MemoryLedger([tenant(100)], clock=clock, reserved_lease_s=60.0)
+    wanted = ask(60)
+    await reserved(ledger, wanted)
+    clock.advance_to(AT + timedelta(seconds=60))
+    await ledger.sweep()
+    await reserved(ledger, wanted)
+
+    clock.advance_to(AT + timedelta(seconds=119))
+
+    assert await ledger.sweep() == []
+    assert (await held(ledger, ask(50))).left == 40

@@ -1,0 +1,240 @@
+"""A call that is asked for again, by a retry or another delivery, while something of it is still to be taken."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Ask, CallState, Reservation
+from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
+from tests.governance.ledgers.outages import RULES, Case
+
+
+async def not_noted(case: Case, wanted: Ask) -> str:
+    """Reserve, and fail to note that it is sent."""
+    id_ = await reserved(case.ledger, wanted)
+    case.server.fails = {"dispatch", "release"}
+    with pytest.raises(LedgerUnavailableError):
+        await case.ledger.dispatch(id_)
+    await case.ledger.release(id_)
+    case.server.fails = set()
+    return id_
+
+
+async def test_a_retry_is_not_taken_back_by_what_was_owed_before() -> None:
+    case = Case()
+    wanted = ask(100)
+    id_ = await not_noted(case, wanted)
+
+    await reserved(case.ledger, wanted)
+    await case.ledger.sweep()
+    await case.ledger.dispatch(id_)
+    await case.ledger.sweep()
+    await case.ledger.settle(id_, Amount(90, 0))
+
+    found = await of_tenant(case.server)
+    assert (found.spent.nusd, found.held.nusd) == (90, 0)
+
+
+async def test_retries_that_come_while_it_is_being_taken_back_are_reserved_after_that() -> None:
+    case = Case()
+    wanted = ask(100)
+    id_ = await not_noted(case, wanted)
+    case.server.slow["release"] = answered = asyncio.Event()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(case.ledger.sweep())
+        await asyncio.sleep(0)
+        retries = [group.create_task(case.ledger.reserve_in_turn(wanted)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(retry.done() for retry in retries)
+        answered.set()
+
+    assert [retry.result() for retry in retries] == [Reservation(id_, Amount(100, 0))] * 2
+    assert case.server.statistics().released == 1
+    await case.ledger.dispatch(id_)
+
+
+async def test_a_retry_waits_until_what_is_owed_can_be_taken() -> None:
+    case = Case(rules=RULES)
+    await case.begun(agent="agent-1")
+    wanted = ask(50)
+    await not_noted(case, wanted)
+    case.server.away = True
+
+    with pytest.raises(LedgerUnavailableError):
+        await case.ledger.reserve(wanted)
+    with pytest.raises(LedgerUnavailableError):
+        await case.ledger.reserve_in_turn(wanted)
+
+
+async def test_a_call_under_way_is_not_begun_again_from_what_was_set_aside() -> None:
+    case = Case(rules=RULES)
+    wanted = ask(50)
+    await case.begun_with(wanted)
+    case.server.away = True
+
+    with pytest.raises(LedgerUnavailableError):
+        await case.ledger.reserve(wanted)
+
+
+async def test_who_is_cancelled_while_a_sum_is_set_aside_holds_nothing() -> None:
+    case = Case(tenant(100), rules=RULES)
+    case.server.slow["position"] = asyncio.Event()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await case.ledger.reserve_in_turn(ask(50))
+
+    assert (await of_tenant(case.server)).held.nusd == 0
+    assert await case.remembers() == 0
+
+
+async def test_who_is_cancelled_after_another_run_has_sent_leaves_it_alone() -> None:
+    case = Case(rules=RULES)
+    case.server.slow["position"] = asyncio.Event()
+    wanted = ask(50)
+
+    async with asyncio.TaskGroup() as group:
+        waits = group.create_task(case.ledger.reserve_in_turn(wanted))
+        await asyncio.sleep(0)
+        await case.ledger.dispatch(wanted.reservation_id)
+        waits.cancel()
+
+    assert await case.ledger.state_of(wanted.reservation_id) is CallState.DISPATCHED
+
+
+async def test_a_sum_that_was_booked_for_who_was_cancelled_is_given_back() -> None:
+    case = Case(rules=RULES)
+    case.server.slow["dispatch"] = asyncio.Event()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await case.ledger.reserve(ask(50))
+    case.clock.advance_to(AT + timedelta(seconds=301))
+    await case.ledger.sweep()
+
+    found = await of_tenant(case.server)
+    assert (found.spent.nusd, found.held.nusd) == (0, 0)
+
+
+async def test_a_sum_whose_reservation_was_all_that_came_is_given_back() -> None:
+    case = Case(rules=RULES)
+    case.server.fails = {"dispatch"}
+    await reserved(case.ledger, ask(50))
+    case.server.fails = set()
+    assert (await of_tenant(case.server)).held.nusd == 150
+
+    case.clock.advance_to(AT + timedelta(seconds=301))
+    await case.ledger.sweep()
+
+    assert (await of_tenant(case.server)).held.nusd == 0
+
+
+async def test_duplicates_leave_nothing_behind() -> None:
+    case = Case()
+    other = case.process("other")
+    for _ in range(20):
+        wanted = ask(1)
+        id_ = await reserved(other, wanted)
+        await reserved(case.ledger, wanted)
+        await other.dispatch(id_)
+        with pytest.raises(ReservationStateError):
+            await case.ledger.dispatch(id_)
+        await other.settle(id_, Amount(1, 0))
+        assert await reserved(case.ledger, wanted)
+
+    assert await case.remembers() == 0
+
+
+async def test_what_others_have_sent_or_ended_is_not_remembered() -> None:
+    case = Case()
+    other = case.process("other")
+    sent, swept = ask(1), ask(1)
+    for wanted in (sent, swept):
+        await reserved(case.ledger, wanted)
+    await other.dispatch(sent.reservation_id)
+    with pytest.raises(ReservationStateError):
+        await case.ledger.release(sent.reservation_id)
+    assert await case.remembers() == 1
+
+    case.clock.advance_to(AT + timedelta(seconds=61))
+    await other.sweep()
+    case.clock.advance_to(AT + timedelta(days=1))
+    await case.ledger.sweep()
+
+    assert await case.remembers() == 0
+
+
+async def test_a_run_that_loses_the_race_to_send_does_not_make_the_other_be_forgotten() -> None:
+    case = Case()
+    wanted = ask(60)
+    id_ = await case.begun_with(wanted)
+    with pytest.raises(ReservationStateError):
+        await case.ledger.dispatch(id_)
+    with pytest.raises(ReservationStateError):
+        await case.ledger.release(id_)
+    await case.rebuilt()
+
+    await case.ledger.settle(id_, Amount(50, 0))
+
+    assert (await of_tenant(case.server)).spent.nusd == 50
+
+
+async def test_a_call_that_another_process_has_reserved_is_sent_and_settled_here() -> None:
+    case = Case()
+    id_ = await reserved(case.process("other"), ask(60))
+
+    await case.ledger.dispatch(id_)
+    await case.ledger.settle(id_, Amount(50, 0))
+
+    assert (await of_tenant(case.server)).spent.nusd == 50
+
+
+async def test_who_would_send_again_does_not_undo_what_is_to_be_charged() -> None:
+    case = Case()
+    id_ = await case.begun()
+    case.server.away = True
+    await case.ledger.settle(id_, Amount(50, 0))
+
+    with pytest.raises(LedgerUnavailableError):
+        await case.ledger.dispatch(id_)
+
+    case.server.away = False
+    await case.ledger.sweep()
+    assert (await of_tenant(case.server)).spent.nusd == 50
+
+
+async def test_a_sweep_leaves_a_step_to_who_is_taking_it() -> None:
+    case = Case()
+    id_ = await case.begun()
+    case.server.slow["settle"] = answered = asyncio.Event()
+
+    async with asyncio.TaskGroup() as group:
+        settles = group.create_task(case.ledger.settle(id_, Amount(50, 0)))
+        await asyncio.sleep(0)
+        await case.ledger.sweep()
+        assert not settles.done()
+        answered.set()
+
+    assert (await of_tenant(case.server)).spent.nusd == 50
+
+
+async def test_a_duplicate_whose_answer_comes_late_does_not_make_the_sent_one_be_forgotten() -> None:
+    case = Case()
+    wanted = ask(60)
+    id_ = await reserved(case.ledger, wanted)
+    case.server.slow["reserve"] = answered = asyncio.Event()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(case.ledger.reserve(wanted))
+        await asyncio.sleep(0)
+        await case.ledger.dispatch(id_)
+        answered.set()
+    case.server.slow.clear()
+    await case.rebuilt()
+    await case.ledger.settle(id_, Amount(50, 0))
+
+    assert (await of_tenant(case.server)).spent.nusd == 50

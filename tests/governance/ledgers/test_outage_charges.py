@@ -1,0 +1,219 @@
+"""What was told is charged, whatever becomes of the server meanwhile: rebuilt, away once more, its answers lost."""
+
+import asyncio
+
+import pytest
+import structlog
+
+from agentic_trading.governance.errors import (
+    LedgerUnavailableError,
+    ReservationStateError,
+    UnknownReservationError,
+)
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Booking, CallState
+from tests.contracts.ledger_opening import in_line
+from tests.governance.asking import ask, of_tenant, reserved, tenant
+from tests.governance.ledgers.outages import Case
+
+PAID = Amount(70, 5)
+
+
+async def test_a_call_that_a_rebuilt_ledger_does_not_know_is_charged_all_the_same() -> None:
+    case = Case()
+    id_ = await case.begun()
+    await case.rebuilt()
+
+    assert (await case.ledger.settle(id_, PAID)).charged == PAID
+
+    found = await of_tenant(case.server)
+    assert (found.spent, found.held) == (PAID, Amount(0, 0, 0))
+
+
+async def test_a_call_in_doubt_that_a_rebuilt_ledger_does_not_know_is_charged_in_full() -> None:
+    case = Case()
+    id_ = await case.begun()
+    await case.rebuilt()
+
+    await case.ledger.in_doubt(id_)
+
+    assert (await of_tenant(case.server)).spent == Amount(60, 0, 1)
+
+
+async def test_it_is_charged_though_nothing_is_left() -> None:
+    case = Case()
+    id_ = await case.begun()
+    await case.rebuilt([Booking(ask(2000, key="other"), CallState.SETTLED, Amount(2000, 0))])
+
+    await case.ledger.settle(id_, PAID)
+
+    assert (await of_tenant(case.server)).spent == Amount(2070, 5, 2)
+
+
+async def test_it_is_charged_though_somebody_waits() -> None:
+    case = Case(tenant(100))
+    id_ = await case.begun(30)
+    await case.rebuilt()
+    await case.begun(80)
+
+    async with asyncio.TaskGroup() as group:
+        waits = group.create_task(case.ledger.reserve_in_turn(ask(50)))
+        await in_line(case.ledger, 1)
+        await case.ledger.settle(id_, Amount(30, 0))
+        assert (await of_tenant(case.server)).spent.nusd == 30
+        waits.cancel()
+
+
+@pytest.mark.parametrize("ends", ["settle", "in_doubt"])
+@pytest.mark.parametrize("kind", ["fails", "loses"])
+@pytest.mark.parametrize("step", ["reserve", "dispatch", "settle"])
+async def test_it_is_charged_once_though_the_server_goes_again_meanwhile(
+    ends: str, kind: str, step: str
+) -> None:
+    case = Case()
+    id_ = await case.begun()
+    await case.rebuilt()
+    setattr(case.server, kind, {step})
+
+    told = await (case.ledger.settle(id_, Amount(60, 0)) if ends == "settle" else case.ledger.in_doubt(id_))
+    setattr(case.server, kind, set())
+    for _ in range(2):
+        await case.ledger.sweep()
+
+    assert told.charged == Amount(60, 0)
+    found = await of_tenant(case.server)
+    assert (found.spent, found.held.nusd) == (Amount(60, 0, 1), 0)
+
+
+async def test_a_call_that_another_run_has_begun_anew_is_charged_and_not_sent_again() -> None:
+    case = Case()
+    wanted = ask(60)
+    id_ = await case.begun_with(wanted)
+    await case.rebuilt()
+    await reserved(case.server, wanted)
+
+    await case.ledger.settle(id_, PAID)
+
+    assert (await of_tenant(case.server)).spent == PAID
+    with pytest.raises(ReservationStateError):
+        await case.server.dispatch(id_)
+
+
+async def test_what_was_never_sent_is_not_charged() -> None:
+    case = Case()
+    id_ = await reserved(case.ledger, ask(60))
+
+    with pytest.raises(ReservationStateError):
+        await case.ledger.settle(id_, PAID)
+    await case.rebuilt()
+    with pytest.raises(UnknownReservationError):
+        await case.ledger.settle(id_, PAID)
+
+
+async def test_what_nobody_knows_any_more_is_said_when_it_cannot_be_booked() -> None:
+    case = Case()
+    case.server.away = True
+    await case.ledger.settle("acme:nobody:1", PAID)
+    case.server.away = False
+
+    with structlog.testing.capture_logs() as logs:
+        await case.ledger.sweep()
+        await case.ledger.sweep()
+
+    assert [(line["event"], line["nusd"]) for line in logs] == [("charge_unbooked", 70)]
+
+
+async def test_a_ledger_that_has_no_room_for_a_charge_is_asked_again() -> None:
+    case = Case()
+    id_ = await case.begun()
+    await case.rebuilt()
+    case.server.is_full = True
+    assert (await case.ledger.settle(id_, PAID)).charged == PAID
+    with pytest.raises(LedgerUnavailableError):
+        await case.ledger.sweep()
+    case.server.is_full = False
+    await case.ledger.sweep()
+
+    assert (await of_tenant(case.server)).spent == PAID
+
+
+async def test_a_ledger_that_has_gone_back_keeps_nobody_elses_charges_waiting() -> None:
+    case = Case()
+    lost, other = await case.begun(), await case.begun(tenant="other")
+    case.server.away = True
+    await case.ledger.settle(lost, PAID)
+    await case.ledger.settle(other, PAID)
+    case.server.away = False
+    await case.rebuilt()
+    await case.lose()
+
+    await case.ledger.sweep()
+
+    assert await case.server.state_of(other) is CallState.SETTLED
+    await case.server.restore("acme", [])
+    await case.ledger.sweep()
+    assert (await of_tenant(case.server)).spent == PAID
+
+
+async def test_an_answer_that_comes_after_a_doubt_that_is_owed_is_what_is_booked() -> None:
+    case = Case()
+    id_ = await case.begun()
+    case.server.away = True
+    await case.ledger.in_doubt(id_)
+
+    told = await case.ledger.settle(id_, Amount(5, 0))
+    later = await case.ledger.in_doubt(id_)
+
+    case.server.away = False
+    await case.ledger.sweep()
+    found = await of_tenant(case.server)
+    assert (told.charged, later) == (Amount(5, 0), told)
+    assert (found.spent.nusd, found.in_doubt.nusd) == (5, 0)
+
+
+async def test_an_answer_that_comes_while_the_doubt_is_being_booked_is_what_is_booked() -> None:
+    case = Case()
+    id_ = await case.begun()
+    case.server.away = True
+    await case.ledger.in_doubt(id_)
+    case.server.away = False
+    case.server.slow["in_doubt"] = answered = asyncio.Event()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(case.ledger.sweep())
+        await asyncio.sleep(0)
+        await case.ledger.settle(id_, Amount(5, 0))
+        answered.set()
+
+    found = await of_tenant(case.server)
+    assert (found.spent.nusd, found.in_doubt.nusd) == (5, 0)
+    assert await case.owes() == 0
+
+
+async def test_who_is_cancelled_while_it_charges_has_charged() -> None:
+    case = Case()
+    id_ = await case.begun()
+    case.server.slow["settle"] = asyncio.Event()
+
+    async with asyncio.TaskGroup() as group:
+        settles = group.create_task(case.ledger.settle(id_, PAID))
+        await asyncio.sleep(0)
+        settles.cancel()
+    case.server.slow.clear()
+    await case.ledger.sweep()
+
+    assert (await of_tenant(case.server)).spent == PAID
+
+
+async def test_what_was_sent_is_not_given_back_because_its_charge_is_owed() -> None:
+    case = Case()
+    id_ = await case.begun()
+    case.server.away = True
+    await case.ledger.settle(id_, PAID)
+
+    with pytest.raises(ReservationStateError):
+        await case.ledger.release(id_)
+    case.server.away = False
+    await case.ledger.sweep()
+
+    assert (await of_tenant(case.server)).spent == PAID

@@ -1,0 +1,353 @@
+"""The ledger on a real server: what several processes share, and what it asks of the server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+from typing_extensions import override
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.errors import (
+    ClosedWindowError,
+    LedgerUnavailableError,
+)
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import CallState, Held, Reservation
+from agentic_trading.governance.ledgers.redis import RedisLedger
+from agentic_trading.governance.ledgers.redis_line import Waiter
+from agentic_trading.governance.ledgers.redis_replies import Reply
+from agentic_trading.governance.ledgers.redis_tenant import Tenant
+from agentic_trading.governance.limit import ANY, LARGEST, Ceiling, Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+from agentic_trading.ids import fraction
+from tests.contracts.ledger_opening import in_line
+from tests.governance.asking import (
+    AT,
+    ask,
+    balance,
+    held,
+    of_tenant,
+    refused,
+    reserved,
+    select,
+    spend,
+    tenant,
+)
+from tests.governance.ledgers.redis_ledgers import Opening, ledgers
+from tests.redis_server import namespace
+
+MOMENTS = timedelta(milliseconds=1)
+
+
+@pytest.fixture
+async def opens(redis_url: str) -> AsyncIterator[Opening]:
+    async with ledgers(redis_url, namespace()) as opening:
+        yield opening
+
+
+class Jumping(SystemClock):
+    """A clock that jumps a day ahead with each look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @override
+    def now(self) -> datetime:
+        raise AssertionError("the ledger's time is the server's")
+
+    @override
+    def monotonic(self) -> float:
+        self.looks += 1
+        return super().monotonic() + 86_400 * (self.looks % 3)
+
+
+async def test_processes_share_counters_and_calls(opens: Opening) -> None:
+    one, other = await opens([tenant(100)]), await opens([tenant(100)])
+    wanted = ask(60)
+    id_ = await reserved(one, wanted)
+
+    assert (await refused(other, ask(101))).left == 100
+    assert (await held(other, ask(50))).left == 40
+    assert await other.reserve(wanted) == Reservation(id_, wanted.amount)
+    await other.dispatch(id_)
+    await one.settle(id_, Amount(45, 0))
+    assert (await of_tenant(other)).spent == Amount(45, 0, 1)
+
+
+async def test_processes_share_one_line(opens: Opening) -> None:
+    one, other = await opens([tenant(100)]), await opens([tenant(100)])
+    first = await reserved(one, ask(100))
+    order: list[str] = []
+
+    async def wait(ledger: RedisLedger, key: str, priority: int) -> None:
+        answer = await ledger.reserve_in_turn(ask(60, key=key, priority=priority))
+        assert isinstance(answer, Reservation)
+        order.append(key)
+        await one.release(answer.id)
+
+    came = [(other, "first", 0), (one, "second", 0), (other, "third", 0), (one, "urgent", 5)]
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
+        for place, (ledger, key, priority) in enumerate(came, start=1):
+            group.create_task(wait(ledger, key, priority))
+            await in_line(one, place)
+        await one.release(first)
+
+    assert order == ["urgent", "first", "second", "third"]
+
+
+async def test_who_waits_is_called_and_need_not_look(opens: Opening) -> None:
+    one, other = await opens([tenant(100)]), await opens([tenant(100)], look_s=3600)
+    first = await reserved(one, ask(100))
+
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
+        waits = [group.create_task(other.reserve_in_turn(ask(30))) for _ in range(3)]
+        await in_line(one, 3)
+        await one.release(first)
+
+    assert all(isinstance(done.result(), Reservation) for done in waits)
+
+
+async def test_no_call_is_lost_however_many_wait(opens: Opening) -> None:
+    limits = [
+        tenant(300),
+        Limit(ScopeKind.AGENT, ANY, Window.NONE, tokens=120),
+        Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=90),
+    ]
+    processes = [await opens(limits, look_s=3600) for _ in range(2)]
+    charges: list[int] = []
+
+    async def work(number: int) -> None:
+        ledger, chance = processes[number % 2], partial(fraction, "waits", number)
+        nusd, tokens = 1 + int(100 * chance("nusd")), int(60 * chance("tokens"))
+        agent, trace = f"agent-{number % 3}", f"trace-{number % 2}"
+        wanted = ask(nusd, tokens=tokens, priority=number % 3, agent=agent, trace=trace)
+        answer = await ledger.reserve_in_turn(wanted)
+        if isinstance(answer, Reservation):
+            await ledger.dispatch(answer.id)
+            charges.append(1 + int(4 * chance("used")))
+            await ledger.settle(answer.id, Amount(charges[-1], 1))
+
+    async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+        for number in range(64):
+            group.create_task(work(number))
+
+    found = await of_tenant(processes[0])
+    assert (found.spent.nusd, found.held) == (sum(charges), Amount(0, 0, 0))
+    assert len(charges) > 40
+    assert await processes[0].line("acme") == []
+
+
+async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Opening) -> None:
+    one, other = await opens([tenant(100)], look_s=0.001), await opens([tenant(100)])
+    first = await reserved(other, ask(100))
+    await one.look(ask(60, key="dead"), Waiter("nobody hears"))
+    await other.release(first)
+
+    async with asyncio.timeout(4):
+        while isinstance(answer := await other.reserve(ask(60)), Held):
+            pass
+
+    assert isinstance(answer, Reservation)
+    await one.look(ask(60, key="dead again"), Waiter("nobody hears"))
+    async with asyncio.timeout(4):
+        while await other.line("acme"):
+            pass
+    await other.sweep()
+    assert await other._server._redis.hlen(other._tenant("acme").keys.shared[6]) == 0
+
+
+async def test_a_limit_that_another_process_changes_holds_from_the_next_ask_on(opens: Opening) -> None:
+    one, other = await opens([tenant(100)]), await opens([tenant(100)])
+    await spend(one, ask(60))
+
+    await other.adopt("acme", [tenant(70)], version=1)
+
+    assert (await refused(one, ask(11))).left == 10
+    assert (await of_tenant(one)).ceiling == Ceiling(nusd=70)
+    assert isinstance(await one.reserve(ask(100, tenant="not adopted for")), Reservation)
+
+
+async def test_who_waits_in_another_process_sees_a_higher_limit(opens: Opening) -> None:
+    one, other = await opens([tenant(100)]), await opens([tenant(100)], look_s=3600)
+    await reserved(one, ask(80))
+
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
+        waits = group.create_task(other.reserve_in_turn(ask(90)))
+        await in_line(one, 1)
+        await one.adopt("acme", [tenant(200)], version=1)
+
+    assert isinstance(waits.result(), Reservation)
+
+
+async def test_what_an_ask_limits_itself_in_is_counted_by_all_from_then_on(opens: Opening) -> None:
+    one, other = await opens(), await opens()
+    own = (Limit(ScopeKind.AGENT, ANY, Window.HOUR, calls=2),)
+    await spend(one, ask())
+    await spend(one, ask(limits=own))
+
+    await spend(other, ask())
+
+    assert (await refused(one, ask(limits=own))).left == 0
+    assert (await balance(other, ScopeKind.AGENT, "agent-1", Window.HOUR)).spent.calls == 2
+
+
+async def test_the_minute_is_the_servers_whatever_the_local_clock_does(opens: Opening) -> None:
+    steady, jumping = await opens([tenant(100, window=Window.MINUTE)]), await opens(clock=Jumping())
+    before = await _server_minute(steady)
+    await spend(steady, ask(1, at=None))
+
+    for _ in range(5):
+        await spend(jumping, ask(1, at=None))
+
+    after = await _server_minute(steady)
+    days = {one.window_id for one in await steady.snapshot("acme") if one.window is Window.DAY}
+    minutes = select(await steady.snapshot("acme"), ScopeKind.TENANT, "acme", Window.MINUTE)
+    assert {one.window_id for one in minutes} <= {before, after}
+    assert days <= {before[:10], after[:10]}
+
+
+async def _server_minute(ledger: RedisLedger) -> str:
+    await ledger.open()
+    seconds, _ = await ledger._server._redis.time()
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M}+0000"
+
+
+async def test_ids_may_hold_anything(opens: Opening) -> None:
+    ledger = await opens([Limit(ScopeKind.AGENT, ANY, Window.NONE, nusd=100)])
+    for name in ("a/b", "a\nb", "a%0Ab", "{x}", "ü:日本", " ", "a\x00b"):
+        wanted = ask(60, key=f"key {name}", agent=name, tenant=f"tenant {name}", workflow=name, trace=name)
+        await spend(ledger, wanted)
+
+        assert (await refused(ledger, ask(41, agent=name, tenant=f"tenant {name}"))).id == name
+        found = select(await ledger.snapshot(f"tenant {name}"), ScopeKind.AGENT, name, Window.NONE)
+        assert [one.spent.nusd for one in found] == [60]
+
+
+async def test_an_ask_without_scopes_is_remembered_all_the_same(opens: Opening) -> None:
+    ledger = await opens()
+    bare = ask(5)
+    wanted = type(bare)("bare", 1, {}, Amount(5, 0))
+
+    id_ = await reserved(ledger, wanted)
+    await ledger.dispatch(id_)
+    await ledger.settle(id_, Amount(4, 0))
+
+    assert await ledger.state_of(id_) is CallState.SETTLED
+    assert await ledger.snapshot("") == []
+
+
+async def test_sums_are_exact_up_to_the_largest(opens: Opening) -> None:
+    ledger = await opens()
+    await spend(ledger, ask(LARGEST - 1))
+
+    assert (await refused(ledger, ask(2))).left == 1
+    await spend(ledger, ask(1))
+    assert (await of_tenant(ledger)).spent.nusd == LARGEST
+
+
+async def test_ten_thousand_scopes_do_not_drift(opens: Opening) -> None:
+    kinds = (ScopeKind.TRACE, ScopeKind.AGENT, ScopeKind.WORKFLOW, ScopeKind.CALL)
+    ledger = await opens([tenant(10**12)], counted=[(kind, Window.NONE) for kind in kinds])
+    numbers = iter(range(2_500))
+
+    async def work() -> None:
+        for number in numbers:
+            name = f"scope-{number}"
+            wanted = ask(1_000 + number, trace=name, agent=name, workflow=name)
+            await reserved(ledger, wanted)
+            if number % 10 == 0:
+                await ledger.dispatch(wanted.reservation_id)
+                await ledger.settle(wanted.reservation_id, Amount(number, 0))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(64):
+            group.create_task(work())
+
+    found = await ledger.snapshot("acme")
+    spent = sum(range(0, 2_500, 10))
+    left = sum(1_000 + number for number in range(2_500) if number % 10)
+    for kind in (*kinds, ScopeKind.TENANT):
+        of_kind = [one for one in found if one.scope is kind]
+        assert len(of_kind) == (1 if kind is ScopeKind.TENANT else 2_500)
+        assert sum(one.spent.nusd for one in of_kind) == spent
+        assert sum(one.held.nusd for one in of_kind) == left
+
+
+async def test_counters_are_forgotten_after_their_window_and_their_last_use(opens: Opening) -> None:
+    ledger = await opens([tenant(100, window=Window.DAY)], keep=MOMENTS, call_keep=MOMENTS)
+    for number in range(40):
+        await spend(ledger, ask(1, agent=f"agent-{number}", workflow=f"workflow-{number}"))
+    done = await spend(ledger, ask(20))
+    flying = await reserved(ledger, ask(10, at=AT + timedelta(days=1), agent="other"))
+
+    async with asyncio.timeout(4):
+        while select(await ledger.snapshot("acme"), ScopeKind.TENANT, "acme", Window.DAY, "2026-01-02"):
+            await ledger.sweep()
+
+    assert await ledger.state_of(done) is None
+    with pytest.raises(ClosedWindowError, match="2026-02-01T00:00:00"):
+        await ledger.reserve(ask(1))
+    with pytest.raises(ClosedWindowError):
+        await ledger.reserve_in_turn(ask(1))
+    day = await balance(ledger, ScopeKind.TENANT, "acme", Window.DAY, "2026-01-03")
+    assert day.held == Amount(10, 0, 1)
+    await ledger.release(flying)
+    assert (await of_tenant(ledger)).spent == Amount(60, 0, 41)
+
+
+async def test_who_is_cancelled_at_any_moment_holds_nothing(opens: Opening) -> None:
+    ledger = await opens([tenant(100)])
+    await reserved(ledger, ask(80))
+
+    for nusd in (20, 90):
+        for turns in range(40):
+            async with asyncio.TaskGroup() as group:
+                leaving = group.create_task(ledger.reserve_in_turn(ask(nusd)))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                leaving.cancel()
+            if not leaving.cancelled():
+                answer = leaving.result()
+                assert isinstance(answer, Reservation)
+                await ledger.release(answer.id)
+
+    assert (await of_tenant(ledger)).held == Amount(80, 0, 1)
+    assert (await ledger.line("acme"), ledger.statistics().waiting) == ([], 0)
+
+
+async def test_who_is_cancelled_in_mid_step_can_ask_again(opens: Opening) -> None:
+    ledger = await opens([tenant(100)])
+    wanted = ask(80)
+
+    for turns in range(12):
+        async with asyncio.TaskGroup() as group:
+            leaving = group.create_task(ledger.reserve(wanted))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            leaving.cancel()
+
+    await reserved(ledger, wanted)
+    assert (await of_tenant(ledger)).held == Amount(80, 0, 1)
+
+
+class Pestered(RedisLedger):
+    """Somebody changes the limits just before each ask."""
+
+    version = 0
+
+    @override
+    async def _run(self, tenant: Tenant, script: str, *args: object, calls: Sequence[str] = ()) -> Reply:
+        if script == "reserve":
+            self.version += 1
+            await self.adopt(tenant.name, [], version=self.version)
+        return await super()._run(tenant, script, *args, calls=calls)
+
+
+async def test_limits_that_change_faster_than_one_can_ask_are_an_outage(redis_url: str) -> None:
+    ledger = await asyncio.to_thread(partial(Pestered, redis_url, namespace=namespace()))
+
+    with pytest.raises(LedgerUnavailableError, match="change faster"):
+        await ledger.reserve(ask(1))
+    await ledger.aclose()

@@ -1,0 +1,15 @@
+"""Whatever happens to calls in whatever order, the ledger on a server is the sum of them."""
+
+from functools import partial
+
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.contracts.ledger_machine import machine
+from tests.contracts.ledger_on_redis import on_redis
+
+
+def test_the_ledger_is_the_sum_of_its_calls(redis_url: str) -> None:
+    few = settings(max_examples=10, stateful_step_count=25)
+
+    run_state_machine_as_test(machine(partial(on_redis, redis_url)), settings=few)

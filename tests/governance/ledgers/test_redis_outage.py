@@ -1,0 +1,234 @@
+"""The server is killed before, between and after the steps of a call; an older file is put in its place."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.governance.errors import (
+    LedgerRolledBackError,
+    LedgerUnavailableError,
+    ReservationStateError,
+)
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Booking, CallState, Reservation, Settlement
+from agentic_trading.governance.ledgers.redis import RedisLedger
+from tests.contracts.ledger_opening import in_line
+from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
+from tests.governance.ledgers.redis_ledgers import ledgers
+from tests.redis_server import RealServer, namespace
+
+Step = Callable[[RedisLedger], Awaitable[object]]
+
+WANTED = ask(60, key="the-call")
+ID = WANTED.reservation_id
+STEPS: dict[str, Step] = {
+    "reserve": lambda ledger: ledger.reserve(WANTED),
+    "dispatch": lambda ledger: ledger.dispatch(ID),
+    "in_doubt": lambda ledger: ledger.in_doubt(ID),
+    "settle": lambda ledger: ledger.settle(ID, Amount(45, 3)),
+}
+
+
+async def restarted(server: RealServer) -> None:
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+
+
+async def answered(step: Callable[[], Awaitable[object]]) -> object:
+    """Take a step until it is known to be taken; a dispatch may have been taken before."""
+    while True:
+        try:
+            return await step()
+        except LedgerUnavailableError:
+            await asyncio.sleep(0)
+        except ReservationStateError as e:
+            return e.state
+
+
+async def test_a_kill_between_any_two_steps_forgets_nothing(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        for step in STEPS.values():
+            await answered(partial(step, ledger))
+            await restarted(own_redis)
+        again = await answered(lambda: ledger.settle(ID, Amount(1, 0)))
+
+        assert isinstance(again, Settlement)
+        assert again.charged == Amount(45, 3)
+        assert (await of_tenant(ledger)).spent == Amount(45, 3, 1)
+        assert (await of_tenant(ledger)).held == Amount(0, 0, 0)
+
+
+async def test_a_step_that_finds_the_server_dead_can_be_taken_again(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        for step in STEPS.values():
+            await asyncio.to_thread(own_redis.kill)
+            with pytest.raises(LedgerUnavailableError):
+                await step(ledger)
+            await asyncio.to_thread(own_redis.start)
+            await step(ledger)
+
+        assert (await of_tenant(ledger)).spent == Amount(45, 3, 1)
+
+
+async def test_a_step_whose_answer_was_lost_is_taken_once(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        process, other = await opens([tenant(100)]), await opens([tenant(100)])
+        for name, step in STEPS.items():
+            await answered(partial(step, process))  # whoever asked has never heard of it
+            await restarted(own_redis)
+
+            again = await answered(partial(step, other))
+
+            assert isinstance(again, CallState if name == "dispatch" else Reservation | Settlement)
+        assert (await of_tenant(other)).spent == Amount(45, 3, 1)
+        assert (other.statistics().reserved, other.statistics().charged_nusd) == (0, 0)
+
+
+async def test_after_a_restart_one_step_at_most_finds_a_dead_connection(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(64):
+                group.create_task(reserved(ledger, ask(1)))
+        await restarted(own_redis)
+
+        with suppress(LedgerUnavailableError):
+            await ledger.reserve(ask(1))
+
+        for _ in range(64):
+            await reserved(ledger, ask(1))
+
+
+async def test_calls_go_on_exactly_through_restarts(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens([tenant(10_000)])
+        numbers = iter(range(300))
+
+        async def work(*, restarts: bool) -> None:
+            for number in numbers:
+                wanted = ask(20, key=f"through-{number}")
+                id_ = wanted.reservation_id
+                await answered(partial(ledger.reserve, wanted))
+                await answered(partial(ledger.dispatch, id_))
+                if restarts and number % 10 == 0:
+                    await restarted(own_redis)
+                await answered(partial(ledger.settle, id_, Amount(number % 20, 0)))
+
+        async with asyncio.timeout(15), asyncio.TaskGroup() as group:
+            for place in range(8):
+                group.create_task(work(restarts=place == 0))
+
+        found = await of_tenant(ledger)
+        assert found.spent == Amount(sum(number % 20 for number in range(300)), 0, 300)
+        assert found.held == Amount(0, 0, 0)
+
+
+async def test_who_waits_is_served_after_a_restart(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens([tenant(100)], look_s=0.05)
+        first = await reserved(ledger, ask(80))
+        patient = ask(90, key="patient")
+
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            group.create_task(answered(lambda: ledger.reserve_in_turn(patient)))
+            await in_line(ledger, 1)
+            await restarted(own_redis)
+            await answered(lambda: ledger.release(first))
+
+        assert (await of_tenant(ledger)).held == Amount(90, 0, 1)
+
+
+def set_back(server: RealServer, to: Path) -> None:
+    """Put an older append-only file into the place of the newer one."""
+    server.stop()
+    shutil.rmtree(server.append_only_files)
+    shutil.copytree(to, server.append_only_files)
+    server.start()
+
+
+def copied(server: RealServer, to: Path) -> None:
+    server.stop()
+    shutil.copytree(server.append_only_files, to)
+    server.start()
+
+
+async def test_an_older_file_put_in_place_closes_admission_for_all(
+    own_redis: RealServer, tmp_path: Path
+) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        settled = ask(30)
+        await spend(ledger, settled)
+        await asyncio.to_thread(copied, own_redis, tmp_path / "older")
+        doubtful = ask(20)
+        await answered(lambda: ledger.reserve(doubtful))
+        await ledger.dispatch(doubtful.reservation_id)
+        await ledger.in_doubt(doubtful.reservation_id)
+        await asyncio.to_thread(set_back, own_redis, tmp_path / "older")
+
+        newcomer = await opens([tenant(100)])
+        await answered(lambda: ledger.line("another tenant"))
+        with pytest.raises(LedgerRolledBackError) as e:
+            await ledger.reserve(ask(1))
+        for behind in (ledger, newcomer):
+            with pytest.raises(LedgerRolledBackError):
+                await behind.reserve(ask(1))
+            with pytest.raises(LedgerRolledBackError):
+                await behind.settle(doubtful.reservation_id, Amount(1, 0))
+            with pytest.raises(LedgerRolledBackError):
+                await behind.state_of(doubtful.reservation_id)
+        assert (e.value.known, e.value.found) == ("generation 1, step 6", "generation 1, step 3")
+        assert (await of_tenant(newcomer)).spent == Amount(30, 0, 1)
+
+        await newcomer.restore(
+            "acme",
+            [
+                Booking(settled, CallState.SETTLED, settled.amount),
+                Booking(doubtful, CallState.IN_DOUBT, doubtful.amount),
+            ],
+        )
+        assert (await of_tenant(ledger)).spent == Amount(50, 0, 2)
+        assert (await ledger.settle(doubtful.reservation_id, Amount(5, 0))).late
+        assert (await of_tenant(newcomer)).spent == Amount(35, 0, 2)
+        await spend(ledger, ask(65))
+
+
+async def test_an_emptied_server_is_noticed_by_who_knew_it(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        await spend(ledger, ask(30))
+        log = await ledger.position("acme")
+        await ledger._server._redis.flushall()
+
+        newcomer = await opens([tenant(100)])
+        await newcomer.expect("acme", log)
+        for behind in (newcomer, ledger):
+            with pytest.raises(LedgerRolledBackError):
+                await behind.reserve(ask(1))
+
+
+async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        flying = await reserved(ledger, ask(30))
+
+        def breaks_off() -> Iterator[Booking]:
+            yield Booking(ask(10), CallState.SETTLED, Amount(10, 0))
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            await ledger.restore("acme", breaks_off())
+
+        with pytest.raises(LedgerRolledBackError):
+            await ledger.reserve(ask(1))
+        assert (await ledger.restore("acme", [])).generation == 3
+        assert await ledger.state_of(flying) is CallState.RESERVED
+        assert (await of_tenant(ledger)).held == Amount(30, 0, 1)
+        await spend(ledger, ask(70))

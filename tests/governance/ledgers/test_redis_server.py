@@ -1,0 +1,70 @@
+"""What the ledger asks of its server, and of who makes it."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from agentic_trading.governance.errors import AskError, LedgerSettingsError, LedgerUnavailableError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Booking, CallState, Refusal, Reservation
+from agentic_trading.governance.ledgers.redis import RedisLedger
+from tests.governance.asking import ask, tenant
+from tests.governance.ledgers.redis_ledgers import ledgers
+from tests.redis_server import SAFE, RealServer, namespace, own_server, servers
+
+
+async def test_a_server_that_may_forget_is_refused() -> None:
+    unsafe = [setting.replace("always", "everysec") for setting in SAFE]
+    with own_server(servers()[-1], options=tuple(unsafe)) as server:
+        async with ledgers(server.url, namespace()) as opens:
+            ledger, trusting = await opens(), await opens(is_checked_elsewhere=True)
+
+            with pytest.raises(LedgerSettingsError) as e:
+                await ledger.reserve(ask(1))
+            assert (e.value.setting, e.value.found, e.value.allowed) == ("appendfsync", "everysec", "always")
+            assert isinstance(await trusting.reserve(ask(1)), Reservation)
+
+
+async def test_a_server_that_does_not_let_its_settings_be_read_is_refused() -> None:
+    with own_server(servers()[-1], options=(*SAFE, "--rename-command", "CONFIG", "")) as server:
+        async with ledgers(server.url, namespace()) as opens:
+            ledger, trusting = await opens(), await opens(is_checked_elsewhere=True)
+
+            with pytest.raises(LedgerSettingsError, match="CONFIG"):
+                await ledger.open()
+            assert isinstance(await trusting.reserve(ask(1)), Reservation)
+
+
+async def test_a_refused_connection_fails_at_once(own_redis: RealServer) -> None:
+    own_redis.kill()
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens()
+
+        async with asyncio.timeout(1):
+            with pytest.raises(LedgerUnavailableError):
+                await ledger.reserve(ask(1))
+            with pytest.raises(LedgerUnavailableError):
+                await ledger.reserve_in_turn(ask(1))
+
+
+async def test_a_booking_needs_its_moment(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens()
+
+        with pytest.raises(AskError, match="has no moment"):
+            await ledger.restore("acme", [Booking(ask(1, at=None), CallState.SETTLED, Amount(1, 0))])
+
+
+def test_calls_are_not_kept_longer_than_counters() -> None:
+    with pytest.raises(ValueError, match="allowed is more than 0, up to"):
+        RedisLedger("redis://localhost", keep=timedelta(days=1), call_keep=timedelta(days=2))
+
+
+async def test_closing_twice_is_harmless(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        assert isinstance(await ledger.reserve_in_turn(ask(101)), Refusal)
+
+        await ledger.aclose()
+        await ledger.aclose()

@@ -1,0 +1,43 @@
+"""Limits are merged unit by unit: the lower of two, the named before everyone's."""
+
+from agentic_trading.governance.ledgers.rules import Rules
+from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+
+
+def test_the_lower_of_two_limits_on_the_same_holds() -> None:
+    rules = Rules([
+        Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=10, calls=3),
+        Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=20, calls=2, tokens=5),
+    ])
+
+    assert rules.of(ScopeKind.AGENT, "one") == {Window.DAY: Ceiling(10, 5, 2)}
+
+
+def test_a_named_limit_goes_before_everyones_and_leaves_the_rest_to_it() -> None:
+    rules = Rules(
+        [
+            Limit(ScopeKind.AGENT, "big", Window.DAY, nusd=100),
+            Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=10, calls=3),
+            Limit(ScopeKind.AGENT, ANY, Window.HOUR, calls=1),
+        ],
+        counted=[(ScopeKind.AGENT, Window.MONTH)],
+    )
+
+    assert rules.of(ScopeKind.AGENT, "big") == {
+        Window.DAY: Ceiling(nusd=100, calls=3),
+        Window.HOUR: Ceiling(calls=1),
+        Window.MONTH: Ceiling(),
+    }
+    assert rules.of(ScopeKind.AGENT, "small")[Window.DAY] == Ceiling(nusd=10, calls=3)
+    assert rules.of(ScopeKind.TENANT, "acme") == {}
+
+
+def test_a_cap_says_the_same_in_numbers() -> None:
+    rules = Rules([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=7, calls=0)])
+
+    (cap,) = rules.caps(ScopeKind.TRACE, "any").values()
+
+    assert cap.ceiling == Ceiling(nusd=7, calls=0)
+    assert (cap.nusd, cap.calls) == (7, 0)
+    assert cap.tokens > 10**30

@@ -1,0 +1,195 @@
+"""The Redis limiter is one limiter for all processes, and says so when its server is away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+from redis.asyncio import Redis
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.errors import LimiterUnavailableError
+from agentic_trading.governance.limiter import (
+    BreakerRules,
+    BreakerState,
+    Outcome,
+    Permit,
+    RateLimits,
+    Shut,
+    Wait,
+)
+from agentic_trading.governance.limiters.redis import RedisLimiter
+from tests.contracts.limiter_opening import LANE, OTHER, entry
+from tests.redis_server import RealServer, namespace
+
+OPEN = RateLimits()
+FAILS_FAST = BreakerRules(least_calls=2, open_s=60)
+
+
+@asynccontextmanager
+async def limiters(
+    url: str, count: int = 1, limits: RateLimits = OPEN, space: str = ""
+) -> AsyncIterator[list[RedisLimiter]]:
+    """Open as many limiters as there would be processes."""
+    make = partial(RedisLimiter, url, default=limits, breaker=FAILS_FAST, namespace=space or namespace())
+    opened = [await asyncio.to_thread(make) for _ in range(count)]
+    try:
+        yield opened
+    finally:
+        for limiter in opened:
+            await limiter.aclose()
+
+
+async def test_processes_share_what_a_lane_takes(redis_url: str) -> None:
+    async with limiters(redis_url, 2, RateLimits(concurrent=1)) as (one, other):
+        permit = await one.enter(entry())
+        assert isinstance(permit, Permit)
+        assert isinstance(await other.enter(entry(id_="first")), Wait)
+        assert isinstance(await one.enter(entry(id_="second")), Wait)
+
+        await other.leave(permit, Outcome.ANSWERED)
+
+        assert isinstance(await one.enter(entry(id_="second")), Wait)
+        assert isinstance(await one.enter(entry(id_="first")), Permit)
+
+
+async def test_processes_share_a_circuit(redis_url: str) -> None:
+    async with limiters(redis_url, 2) as (one, other):
+        for _ in range(2):
+            permit = await one.enter(entry())
+            assert isinstance(permit, Permit)
+            await one.leave(permit, Outcome.FAILED)
+
+        assert isinstance(await other.enter(entry()), Shut)
+        assert (await other.status(LANE)).breaker is BreakerState.OPEN
+        assert isinstance(await other.enter(entry(lane=OTHER)), Permit)
+
+
+async def test_at_any_moment_no_more_are_in_flight_than_allowed_whoever_asks(redis_url: str) -> None:
+    clock = SystemClock()
+    inside, most, done = 0, 0, 0
+
+    async def call(limiter: RedisLimiter) -> None:
+        nonlocal inside, most, done
+        wanted = entry(5)
+        while not isinstance(answer := await limiter.enter(wanted), Permit):
+            assert isinstance(answer, Wait)
+            await clock.sleep(min(answer.seconds, 0.02))
+        inside += 1
+        most = max(most, inside)
+        await clock.sleep(0)
+        inside -= 1
+        done += 1
+        await limiter.leave(answer, Outcome.ANSWERED)
+
+    async with (
+        limiters(redis_url, 3, RateLimits(concurrent=4, requests_per_minute=1000)) as opened,
+        asyncio.TaskGroup() as group,
+    ):
+        for number in range(40):
+            group.create_task(call(opened[number % 3]))
+
+    assert done == 40
+    assert 1 < most <= 4
+
+
+async def test_namespaces_do_not_share(redis_url: str) -> None:
+    async with (
+        limiters(redis_url, 1, RateLimits(concurrent=1)) as (one,),
+        limiters(redis_url, 1, RateLimits(concurrent=1)) as (other,),
+    ):
+        assert isinstance(await one.enter(entry()), Permit)
+        assert isinstance(await other.enter(entry()), Permit)
+
+
+async def test_all_keys_of_a_lane_are_under_one_tag_and_pass_when_nobody_asks(redis_url: str) -> None:
+    space = namespace()
+    async with (
+        Redis.from_url(redis_url, decode_responses=True, driver_info=None) as client,
+        limiters(redis_url, 1, RateLimits(concurrent=1), space) as (limiter,),
+    ):
+        await limiter.enter(entry(lane=OTHER))
+        await limiter.enter(entry(lane=OTHER))
+
+        keys = [key async for key in client.scan_iter(f"{space}:*")]
+
+        tag = "{local/org%2F%7Bodd%7D%20model%3A1}"
+        names = ("lane", "inside", "permits", "line", "places")
+        assert sorted(keys) == sorted(f"{space}:{tag}:{name}" for name in names)
+        for key in keys:
+            assert 86_400_000 < await client.pttl(key) <= 172_800_000
+
+
+async def test_a_server_that_forgot_the_scripts_is_told_again(redis_url: str) -> None:
+    async with (
+        Redis.from_url(redis_url, driver_info=None) as client,
+        limiters(redis_url, 1, RateLimits(concurrent=1)) as (limiter,),
+    ):
+        permit = await limiter.enter(entry())
+        assert isinstance(permit, Permit)
+
+        await client.script_flush()
+
+        assert isinstance(await limiter.enter(entry()), Wait)
+        await client.script_flush()
+        await limiter.leave(permit, Outcome.ANSWERED)
+        assert (await limiter.status(LANE)).in_flight == 0
+
+
+async def test_a_cancelled_entry_leaves_nothing_behind_when_it_is_given_up(redis_url: str) -> None:
+    async with limiters(redis_url, 1, RateLimits(concurrent=1)) as (limiter,):
+        for wait_s in (0.0, 0.0001, 0.0005, 0.001, 0.002):
+            wanted = entry()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await limiter.enter(wanted)
+            except TimeoutError:
+                pass
+            await limiter.give_up(wanted)
+
+        status = await limiter.status(LANE)
+        assert (status.in_flight, status.waiting) == (0, 0)
+        assert isinstance(await limiter.enter(entry()), Permit)
+
+
+async def test_a_refused_connection_fails_fast_and_says_so(own_redis: RealServer) -> None:
+    own_redis.kill()
+    async with limiters(own_redis.url) as (limiter,), asyncio.timeout(1):
+        with pytest.raises(LimiterUnavailableError, match="ConnectionError"):
+            await limiter.enter(entry())
+        with pytest.raises(LimiterUnavailableError):
+            await limiter.leave(Permit(LANE, "any", 0), Outcome.ANSWERED)
+        with pytest.raises(LimiterUnavailableError):
+            await limiter.give_up(entry())
+        with pytest.raises(LimiterUnavailableError):
+            await limiter.status(LANE)
+
+
+async def test_after_a_crash_of_the_server_the_lane_is_as_it_was(own_redis: RealServer) -> None:
+    async with limiters(own_redis.url, 1, RateLimits(concurrent=2)) as (limiter,):
+        wanted = entry()
+        permit = await limiter.enter(wanted)
+        assert isinstance(permit, Permit)
+
+        await asyncio.to_thread(own_redis.kill)
+        with pytest.raises(LimiterUnavailableError):
+            await limiter.leave(permit, Outcome.ANSWERED)
+        await asyncio.to_thread(own_redis.start)
+
+        assert await limiter.enter(wanted) == permit
+        await limiter.leave(permit, Outcome.ANSWERED)
+        status = await limiter.status(LANE)
+        assert (status.in_flight, status.answered) == (0, 1)
+
+
+async def test_an_error_of_the_server_is_an_absent_limiter(redis_url: str) -> None:
+    space = namespace()
+    async with (
+        Redis.from_url(redis_url, driver_info=None) as client,
+        limiters(redis_url, space=space) as (limiter,),
+    ):
+        await client.set(f"{space}:{{anthropic/{LANE.model}}}:lane", "something else")
+
+        with pytest.raises(LimiterUnavailableError, match="ResponseError"):
+            await limiter.enter(entry())

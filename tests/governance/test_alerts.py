@@ -1,0 +1,74 @@
+"""Warnings come once, and again only when they had ceased to hold."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from fractions import Fraction
+
+import pytest
+
+from agentic_trading.governance.alerts import Alerts
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.forecast import Burn, Forecast
+from agentic_trading.governance.ledger import Balance
+from agentic_trading.governance.limit import Ceiling, ScopeKind
+from agentic_trading.governance.windows import Window
+
+NOTHING = Amount(0, 0, 0)
+END = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def forecast(spent: int, *, calls: int = 0, window_id: str = "2026-01-02") -> Forecast:
+    balance = Balance(
+        "acme", ScopeKind.AGENT, "a", Window.DAY, window_id, Ceiling(nusd=100, calls=10),
+        Amount(spent, 0, calls), NOTHING, NOTHING,
+    )  # fmt: skip
+    return Forecast(balance, Burn(NOTHING, NOTHING))
+
+
+def kinds(alerts: Alerts, *forecasts: Forecast) -> list[tuple[str, str]]:
+    return [(alert.kind, alert.unit) for alert in alerts.new(forecasts)]
+
+
+def test_a_soft_limit_is_told_once() -> None:
+    alerts = Alerts()
+
+    assert kinds(alerts, forecast(79)) == []
+    assert kinds(alerts, forecast(80)) == [("threshold", "nano-USD")]
+    assert kinds(alerts, forecast(95)) == []
+
+
+def test_the_end_is_told_beside_the_threshold() -> None:
+    alerts = Alerts()
+    kinds(alerts, forecast(90))
+
+    assert kinds(alerts, forecast(100)) == [("exhausted", "nano-USD")]
+
+
+def test_each_unit_and_window_is_told_by_itself() -> None:
+    alerts = Alerts()
+    kinds(alerts, forecast(90))
+
+    assert kinds(alerts, forecast(90, calls=9)) == [("threshold", "calls")]
+    assert kinds(alerts, forecast(90, window_id="2026-01-03")) == [("threshold", "nano-USD")]
+
+
+def test_what_ceased_to_hold_is_told_again() -> None:
+    alerts = Alerts()
+    kinds(alerts, forecast(90))
+    kinds(alerts, forecast(10))
+
+    assert kinds(alerts, forecast(90)) == [("threshold", "nano-USD")]
+
+
+def test_only_a_steady_pace_to_the_end_is_told() -> None:
+    hasty = replace(forecast(10), exhausted_at=END, unit="nano-USD")
+    steady = replace(hasty, is_steady=True)
+
+    assert kinds(Alerts(), hasty) == []
+    assert kinds(Alerts(), steady) == [("forecast", "nano-USD")]
+
+
+@pytest.mark.parametrize("share", [Fraction(0), Fraction(-1, 2), Fraction(11, 10)])
+def test_a_share_that_is_none_is_refused(share: Fraction) -> None:
+    with pytest.raises(ValueError, match="allowed is above 0, up to 1"):
+        Alerts(share)

@@ -1,0 +1,94 @@
+"""A circuit opens at its share of failures, lets probes try, and goes by what entered since it changed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.governance.breaker import Breaker
+from agentic_trading.governance.limiter import BreakerRules, BreakerState, Outcome
+
+ANSWERED, FAILED = Outcome.ANSWERED, Outcome.FAILED
+RULES = BreakerRules(window_s=30, least_calls=4, failure_share=0.5, open_s=30, probes=1)
+
+
+def opened(rules: BreakerRules = RULES, now_ms: int = 0) -> Breaker:
+    """Return a breaker that has opened just now."""
+    breaker = Breaker(rules)
+    for _ in range(rules.least_calls):
+        breaker.leave(breaker.enter(), FAILED, now_ms)
+    return breaker
+
+
+def test_it_opens_for_its_time() -> None:
+    breaker = opened()
+
+    assert breaker.state(29_999) is BreakerState.OPEN
+    assert breaker.shut_ms(29_999) == 1
+    assert breaker.state(30_000) is BreakerState.HALF_OPEN
+    assert breaker.shut_ms(30_000) == 0
+
+
+def test_while_probes_are_under_way_it_is_worth_looking_again_soon() -> None:
+    breaker = opened()
+    assert breaker.shut_ms(30_000) == 0
+
+    breaker.enter()
+
+    assert breaker.shut_ms(30_000) == 1000
+
+
+def test_a_clock_that_goes_back_does_not_keep_it_open_for_longer() -> None:
+    breaker = opened(now_ms=10_000_000)
+
+    assert breaker.shut_ms(0) == 30_000
+    assert breaker.shut_ms(30_000) == 0
+
+
+def test_an_answer_may_be_the_call_that_opens_it() -> None:
+    breaker = Breaker(RULES)
+    eras = [breaker.enter() for _ in range(4)]
+
+    for era, outcome in zip(eras, (FAILED, FAILED, FAILED, ANSWERED), strict=True):
+        breaker.leave(era, outcome, 0)
+
+    assert breaker.state(0) is BreakerState.OPEN
+
+
+def test_the_first_of_several_probes_decides() -> None:
+    breaker = opened(BreakerRules(least_calls=2, probes=2))
+    first, second = breaker.enter(), breaker.enter()
+
+    breaker.leave(first, ANSWERED, 31_000)
+    breaker.leave(second, FAILED, 31_000)
+
+    assert breaker.state(31_000) is BreakerState.CLOSED
+    assert (breaker.probes, breaker.ended.second) == (0, 0)
+
+
+@given(
+    plan=st.lists(
+        st.tuples(st.integers(0, 3000), st.sampled_from(Outcome), st.booleans()), min_size=1, max_size=80
+    ),
+    probes=st.integers(1, 3),
+)
+def test_whatever_happens_no_more_probes_are_under_way_than_allowed_and_it_can_always_close(
+    plan: list[tuple[int, Outcome, bool]], probes: int
+) -> None:
+    breaker = Breaker(BreakerRules(window_s=5, least_calls=3, open_s=2, probes=probes))
+    inside: list[int] = []
+    now_ms = 0
+    for passed_ms, outcome, is_leaving in plan:
+        now_ms += passed_ms
+        if is_leaving and inside:
+            breaker.leave(inside.pop(0), outcome, now_ms)
+        elif not breaker.shut_ms(now_ms):
+            inside.append(breaker.enter())
+        is_half_open = breaker.state(now_ms) is BreakerState.HALF_OPEN
+        assert breaker.probes == (inside.count(breaker.era) if is_half_open else 0)
+        assert breaker.probes <= probes
+
+    for era in inside:
+        breaker.leave(era, Outcome.NEUTRAL, now_ms)
+    now_ms += 10_000
+    assert not breaker.shut_ms(now_ms)
+    breaker.leave(breaker.enter(), ANSWERED, now_ms)
+    assert breaker.state(now_ms) is BreakerState.CLOSED

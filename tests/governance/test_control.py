@@ -1,0 +1,355 @@
+"""Orders make the next version of a document, or say why they do not; halts hold for what they name."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agentic_trading.governance.control import (
+    KEPT_ACTIONS,
+    PLATFORM,
+    Action,
+    Controls,
+    Halt,
+    HaltScope,
+    event_of,
+)
+from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.errors import OrderError
+from agentic_trading.governance.limit import ANY, LARGEST, Limit, ScopeKind
+from agentic_trading.governance.orders import HaltOrder, Order, RemoveLimit, Resume, SetLimit, applied, order
+from agentic_trading.governance.spelling import NO_LIMIT, limit_text, usd_text
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.event import Event
+from tests.build import NOW, envelope
+
+DAILY = Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=25 * 10**9, calls=1000)
+HALT = HaltOrder(HaltScope.AGENT, "cmt-1")
+
+
+def given_all(orders: Sequence[Order], controls: Controls | None = None) -> Controls:
+    """Return the document after these orders."""
+    controls = controls or Controls()
+    for number, wanted in enumerate(orders):
+        controls = applied(controls, wanted, by="ann", why="tests", at=NOW + timedelta(seconds=number))
+    return controls
+
+
+def refused(controls: Controls, wanted: Order) -> OrderError:
+    """Return the error that an order ends in."""
+    with pytest.raises(OrderError) as caught:
+        applied(controls, wanted, by="ann", why="", at=NOW)
+    return caught.value
+
+
+async def refused_for(tenant: str, wanted: Order) -> OrderError:
+    """Return the error that an order given to a tenant ends in."""
+    with pytest.raises(OrderError) as caught:
+        await order(MemoryControlBoard(), tenant, wanted, by="ann", why="", at=NOW)
+    return caught.value
+
+
+def halted(scope: HaltScope, id_: str) -> Controls:
+    return given_all([HaltOrder(scope, id_)])
+
+
+def test_an_order_makes_the_next_version_and_an_action() -> None:
+    controls = given_all([SetLimit(DAILY)])
+
+    assert (controls.version, controls.limits) == (1, (DAILY,))
+    assert controls.actions == (
+        Action(
+            version=1,
+            kind="set_limit",
+            subject="tenant * per day",
+            before=NO_LIMIT,
+            after="25 USD, 1000 calls",
+            by="ann",
+            why="tests",
+            at=NOW,
+        ),
+    )
+
+
+def test_a_limit_takes_the_place_of_the_whole_one_of_its_scope_and_window() -> None:
+    hourly = replace(DAILY, window=Window.HOUR)
+
+    controls = given_all([
+        SetLimit(DAILY),
+        SetLimit(hourly),
+        SetLimit(replace(DAILY, nusd=None, tokens=7, calls=None)),
+    ])
+
+    assert set(controls.limits) == {hourly, Limit(ScopeKind.TENANT, ANY, Window.DAY, tokens=7)}
+    assert (controls.actions[-1].before, controls.actions[-1].after) == ("25 USD, 1000 calls", "7 tokens")
+
+
+def test_a_limit_that_is_removed_is_gone() -> None:
+    controls = given_all([SetLimit(DAILY), RemoveLimit(DAILY.scope, DAILY.id, DAILY.window)])
+
+    assert (controls.version, controls.limits) == (2, ())
+    assert (controls.actions[-1].before, controls.actions[-1].after) == ("25 USD, 1000 calls", NO_LIMIT)
+
+
+def test_a_halt_stands_until_it_is_resumed() -> None:
+    halted = given_all([HALT])
+    resumed = given_all([Resume(HALT.scope, HALT.id)], halted)
+
+    assert halted.halts == (Halt(scope=HALT.scope, id=HALT.id, by="ann", why="tests", at=NOW),)
+    assert resumed.halts == ()
+    assert resumed.actions[-1].before == "halted by ann since 2026-01-02T00:00:00Z: tests"
+    assert [action.after for action in resumed.actions] == ["halted", "running"]
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "said"),
+    [
+        ([SetLimit(DAILY)], SetLimit(DAILY), "tenant * per day: it is 25 USD, 1000 calls already"),
+        (
+            [SetLimit(DAILY)],
+            RemoveLimit(ScopeKind.TENANT, ANY, Window.HOUR),
+            "tenant * per day: 25 USD, 1000 calls",
+        ),
+        (
+            [],
+            RemoveLimit(ScopeKind.TENANT, ANY, Window.NONE),
+            "tenant * in all: no such limit is set; allowed: nothing",
+        ),
+        ([HALT], HALT, "is halted already, by ann since 2026-01-02T00:00:00Z: tests; allowed: to resume it"),
+        ([HALT], Resume(HaltScope.AGENT, "cmt-2"), "agent cmt-2: is not halted; allowed: agent cmt-1"),
+        ([HALT], Resume(HaltScope.AGENT, ANY), "is not halted; allowed: agent cmt-1"),
+        ([], Resume(HaltScope.MODEL, "m"), "model m: is not halted; allowed: nothing"),
+    ],
+)
+def test_an_order_that_changes_nothing_is_refused_with_what_is_there(
+    there: list[Order], wanted: Order, said: str
+) -> None:
+    assert said in str(refused(given_all(there), wanted))
+
+
+def test_an_order_by_nobody_or_with_a_novel_for_a_reason_is_refused() -> None:
+    for by, why in (("", ""), ("x" * 501, ""), ("ann", "x" * 2001)):
+        with pytest.raises(OrderError, match=r"agent cmt-1: (by|why): "):
+            applied(Controls(), HALT, by=by, why=why, at=NOW)
+
+
+async def test_the_platform_has_halts_and_no_limits() -> None:
+    error = await refused_for(PLATFORM, SetLimit(DAILY))
+
+    assert "only halts hold for all of them" in error.allowed
+    board = MemoryControlBoard()
+    for scope, id_ in ((HaltScope.TENANT, "acme"), (HaltScope.TENANT, ANY), (HaltScope.MODEL, "anthropic/*")):
+        await order(board, PLATFORM, HaltOrder(scope, id_), by="ann", why="", at=NOW)
+    assert len((await board.read(PLATFORM)).halts) == 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "allowed"),
+    [
+        (HaltOrder(HaltScope.TENANT, "other"), "acme, *"),
+        (SetLimit(Limit(ScopeKind.TENANT, "other", Window.DAY, calls=1)), "acme, *"),
+        (HaltOrder(HaltScope.WORKFLOW, "analyses"), "analysis, planning, execution, general, *"),
+        (
+            SetLimit(Limit(ScopeKind.WORKFLOW, "exec", Window.DAY, calls=1)),
+            "analysis, planning, execution, general, *",
+        ),
+        (HaltOrder(HaltScope.AGENT, ""), "an id, or '*' for every agent"),
+    ],
+)
+async def test_an_order_that_would_hold_for_nothing_is_refused(wanted: Order, allowed: str) -> None:
+    assert (await refused_for("acme", wanted)).allowed == allowed
+
+
+async def test_an_order_is_for_a_tenant() -> None:
+    assert "no tenant" in (await refused_for("", HALT)).reason
+
+
+async def test_what_no_order_can_set_any_more_can_be_taken_away() -> None:
+    board = MemoryControlBoard()
+    halt = Halt(scope=HaltScope.WORKFLOW, id="of-an-older-version", by="ann", at=NOW)
+    await board.replace("acme", Controls(version=1, halts=(halt,)))
+
+    left = await order(board, "acme", Resume(halt.scope, halt.id), by="ann", why="", at=NOW)
+
+    assert left.halts == ()
+
+
+@pytest.mark.parametrize(
+    ("scope", "id_"),
+    [
+        (HaltScope.TENANT, "default"),
+        (HaltScope.AGENT, "analyst-1"),
+        (HaltScope.WORKFLOW, "general"),
+        (HaltScope.MODEL, "claude-sonnet-5-5"),
+        (HaltScope.MODEL, "anthropic/claude-sonnet-5-5"),
+        (HaltScope.MODEL, "anthropic/*"),
+        *((scope, ANY) for scope in HaltScope),
+    ],
+)
+def test_a_halt_holds_for_what_it_names(scope: HaltScope, id_: str) -> None:
+    controls = halted(scope, id_)
+
+    assert controls.halt_for(envelope()) == controls.halts[0]
+
+
+@pytest.mark.parametrize(
+    ("scope", "id_"),
+    [
+        (HaltScope.TENANT, "defaul"),
+        (HaltScope.AGENT, "analyst"),
+        (HaltScope.AGENT, "analyst-*"),
+        (HaltScope.WORKFLOW, "execution"),
+        (HaltScope.MODEL, "claude"),
+        (HaltScope.MODEL, "openai/claude-sonnet-5-5"),
+        (HaltScope.MODEL, "openai/*"),
+        (HaltScope.MODEL, "anthropic"),
+    ],
+)
+def test_a_halt_holds_for_nothing_else(scope: HaltScope, id_: str) -> None:
+    assert halted(scope, id_).halt_for(envelope()) is None
+
+
+def test_an_agent_without_an_id_is_halted_by_its_type() -> None:
+    controls = halted(HaltScope.AGENT, "analyst")
+
+    assert controls.halt_for(envelope(agent_id="")) is not None
+    assert halted(HaltScope.AGENT, "unnamed").halt_for(envelope(agent_id="", agent_type="")) is not None
+
+
+def test_a_model_whose_name_has_a_slash_is_halted_by_it() -> None:
+    asked = envelope(provider=LLMProvider.OPENAI, model="Qwen/Qwen3-8B")
+
+    assert halted(HaltScope.MODEL, "Qwen/Qwen3-8B").halt_for(asked) is not None
+    assert halted(HaltScope.MODEL, "openai/Qwen/Qwen3-8B").halt_for(asked) is not None
+
+
+def test_the_oldest_halt_is_the_one_that_is_told() -> None:
+    controls = given_all([HaltOrder(HaltScope.MODEL, ANY), HaltOrder(HaltScope.TENANT, ANY)])
+
+    assert controls.halt_for(envelope()) == controls.halts[0]
+
+
+def test_a_document_keeps_its_last_actions() -> None:
+    orders = [SetLimit(replace(DAILY, calls=calls)) for calls in range(KEPT_ACTIONS + 5)]
+
+    controls = given_all(orders)
+
+    assert [action.version for action in controls.actions] == list(range(6, KEPT_ACTIONS + 6))
+
+
+def test_an_action_is_the_same_record_whoever_makes_it() -> None:
+    action = given_all([HALT]).actions[0]
+
+    one, other = event_of("acme", action), event_of("acme", action.model_copy())
+
+    assert one == other
+    assert (one.kind, one.trace_id, one.tenant_id, one.time) == (
+        "operator.action",
+        "operator-acme",
+        "acme",
+        NOW,
+    )
+    assert one.body["subject"] == "agent cmt-1"
+    assert Event.from_wire(one.wire).body == one.body
+    assert event_of("other", action).id != one.id
+
+
+def test_the_first_action_of_a_new_board_is_another_record_than_that_of_a_lost_one() -> None:
+    lost = applied(Controls(), HALT, by="ann", why="", at=NOW).actions[0]
+    new = applied(Controls(), HALT, by="ann", why="", at=NOW + timedelta(days=1)).actions[0]
+
+    assert event_of("acme", lost).id != event_of("acme", new).id
+
+
+def test_a_document_holds_each_limit_and_halt_once() -> None:
+    halt = Halt(scope=HaltScope.AGENT, id="a", by="ann", at=NOW)
+
+    for twice in ({"limits": (DAILY, replace(DAILY, calls=5))}, {"halts": (halt, halt)}):
+        with pytest.raises(ValidationError, match="twice; allowed is once"):
+            Controls.model_validate(twice)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"version": 1, "pauses": []},
+        {"version": 1, "limits": [{"scope": "tenant", "id": "*", "window": "day", "calls": 1, "images": 2}]},
+        {
+            "version": 1,
+            "halts": [{"scope": "agent", "id": "a", "by": "b", "at": "2026-01-02T00:00:00Z", "until": 1}],
+        },
+    ],
+)
+def test_a_restriction_that_is_not_known_here_is_not_ignored(unknown: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Controls.model_validate(unknown)
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (DAILY, "tenant * per day: 25 USD, 1000 calls"),
+        (Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=500_000_000), "trace * in all: 0.5 USD"),
+        (
+            Limit(ScopeKind.AGENT, "a", Window.MINUTE, nusd=5, tokens=1, calls=1),
+            "agent a per minute: 0.000000005 USD, 1 token, 1 call",
+        ),
+        (
+            Limit(ScopeKind.CALL, ANY, Window.MONTH, nusd=0, tokens=LARGEST),
+            "call * per month: 0 USD, 9007199254740992 tokens",
+        ),
+    ],
+)
+def test_a_limit_is_spelled_in_one_line(limit: Limit, text: str) -> None:
+    assert limit_text(limit) == text
+
+
+@given(st.integers(0, LARGEST))
+def test_an_amount_is_spelled_to_the_last_digit(nusd: int) -> None:
+    whole, _, part = usd_text(nusd).removesuffix(" USD").partition(".")
+
+    assert int(whole) * 10**9 + int(part.ljust(9, "0")) == nusd
+
+
+ANY_ORDER = st.one_of(
+    st.builds(
+        SetLimit,
+        st.builds(
+            Limit,
+            st.sampled_from(ScopeKind),
+            st.sampled_from(["*", "a"]),
+            st.sampled_from(Window),
+            st.integers(0, 2),
+        ),
+    ),
+    st.builds(RemoveLimit, st.sampled_from(ScopeKind), st.sampled_from(["*", "a"]), st.sampled_from(Window)),
+    st.builds(HaltOrder, st.sampled_from(HaltScope), st.sampled_from(["*", "a"])),
+    st.builds(Resume, st.sampled_from(HaltScope), st.sampled_from(["*", "a"])),
+)
+
+
+@given(st.lists(ANY_ORDER, max_size=30))
+def test_whatever_is_ordered_each_version_is_one_action_and_reads_back(orders: list[Order]) -> None:
+    controls, done = Controls(), 0
+    for wanted in orders:
+        before = controls
+        try:
+            controls = applied(controls, wanted, by="ann", why="", at=NOW)
+            done += 1
+        except OrderError:
+            continue
+        assert (controls.limits, controls.halts) != (before.limits, before.halts)
+
+    assert controls.version == len(controls.actions) == done
+    assert Controls.model_validate_json(controls.model_dump_json(exclude_none=True)) == controls
+
+
+def test_every_workflow_can_be_halted() -> None:
+    for workflow in EnvelopeWorkflow:
+        assert halted(HaltScope.WORKFLOW, workflow).halt_for(envelope(workflow=workflow)) is not None

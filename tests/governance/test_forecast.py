@@ -1,0 +1,108 @@
+"""When a budget will be used up, at the pace of two spans."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.forecast import BurnMeter, Forecast
+from agentic_trading.governance.ledger import Balance
+from agentic_trading.governance.limit import Ceiling, ScopeKind
+from agentic_trading.governance.windows import Window, Windows
+
+START = datetime(2026, 1, 2, 8, tzinfo=UTC)
+NOTHING = Amount(0, 0, 0)
+
+
+def balance(
+    nusd: int,
+    *,
+    most: int | None = 1000,
+    calls: int | None = None,
+    window: Window = Window.NONE,
+    **more: object,
+) -> Balance:
+    spent = Amount(nusd, 0, int(str(more.get("spent_calls", 0))))
+    kind = ScopeKind(str(more.get("scope", "tenant")))
+    id_ = str(more.get("window_id", Windows(UTC).at(START)[window].id))
+    return Balance("acme", kind, "a", window, id_, Ceiling(nusd=most, calls=calls), spent, NOTHING, NOTHING)
+
+
+def after(meter: BurnMeter, minutes: float, seen: Balance) -> Forecast:
+    (found,) = meter.look([seen], START + timedelta(minutes=minutes))
+    return found
+
+
+def test_at_first_there_is_no_pace() -> None:
+    found = after(BurnMeter(Windows(UTC)), 0, balance(500))
+
+    assert (found.burn.long, found.exhausted_at) == (NOTHING, None)
+
+
+def test_a_steady_pace_ends_when_it_has_used_what_is_left() -> None:
+    meter = BurnMeter(Windows(UTC))
+    found = [after(meter, minute, balance(minute * 10)) for minute in range(11)][-1]
+
+    assert found.burn.long.nusd == 600
+    assert found.burn.short.nusd == 600
+    assert found.exhausted_at == START + timedelta(minutes=100)
+    assert (found.unit, found.is_steady) == ("nano-USD", True)
+
+
+def test_a_burst_that_is_over_is_not_steady() -> None:
+    meter = BurnMeter(Windows(UTC))
+    after(meter, 0, balance(0))
+    after(meter, 1, balance(300))
+    found = [after(meter, minute, balance(300)) for minute in range(2, 12)][-1]
+
+    assert found.burn.short.nusd == 0
+    assert found.burn.long.nusd > 0
+    assert found.exhausted_at is not None
+    assert not found.is_steady
+
+
+def test_what_is_older_than_an_hour_counts_no_more() -> None:
+    meter = BurnMeter(Windows(UTC))
+    after(meter, 0, balance(0))
+    after(meter, 1, balance(600))
+    found = [after(meter, minute, balance(600)) for minute in range(2, 70)][-1]
+
+    assert found.burn.long == NOTHING
+
+
+def test_a_window_that_ends_before_gives_no_date() -> None:
+    meter = BurnMeter(Windows(UTC))
+    after(meter, 0, balance(0, window=Window.DAY))
+    lasting = after(meter, 10, balance(1, window=Window.DAY))
+    short = after(meter, 20, balance(200, window=Window.DAY))
+
+    assert lasting.exhausted_at is None
+    assert short.exhausted_at is not None
+
+
+def test_the_unit_that_ends_first_is_named() -> None:
+    meter = BurnMeter(Windows(UTC))
+    after(meter, 0, balance(0, calls=10))
+    found = after(meter, 10, balance(10, calls=10, spent_calls=5))
+
+    assert found.unit == "calls"
+    assert found.exhausted_at == START + timedelta(minutes=20)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        balance(5, most=None),
+        balance(5, scope="trace"),
+        balance(5, window=Window.DAY, window_id="2026-01-01"),
+    ],
+)
+def test_what_has_no_ceiling_is_short_lived_or_over_has_no_forecast(other: Balance) -> None:
+    assert BurnMeter(Windows(UTC)).look([other], START) == []
+
+
+def test_a_charge_that_was_corrected_is_no_pace_backwards() -> None:
+    meter = BurnMeter(Windows(UTC))
+    after(meter, 0, balance(500))
+
+    assert after(meter, 10, balance(400)).burn.long == NOTHING

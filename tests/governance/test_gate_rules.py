@@ -1,0 +1,299 @@
+"""The gate asks everybody who may say no: the policy, operators, and a ledger that may be away."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.admission import Admission, Parked, Refused, Taken
+from agentic_trading.governance.control import Controls, Halt, HaltScope
+from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.ledger import CallState, Held
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ScopeKind
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.policy_file import Highest, Principal
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.failure import FailureKind
+from tests.build import NOW
+from tests.contracts.ledger_opening import in_line
+from tests.governance.asking import select
+from tests.governance.away import AwayLedger
+from tests.governance.gates import MOST_NUSD, USAGE, admitted, gate, parked, refused, tenant
+from tests.governance.requests import request
+
+
+def policy(**highest: Any) -> Policy:
+    """Return a policy under which only desk-a may do something."""
+    may = Principal(
+        tenants=("default",), models=("scripted/*",), highest=Highest().model_copy(update=highest)
+    )
+    return Policy({"desk-a": may})
+
+
+def halted(agent: str, version: int = 1) -> Controls:
+    return Controls(
+        version=version, halts=(Halt(scope=HaltScope.AGENT, id=agent, by="ann", why="odd", at=NOW),)
+    )
+
+
+async def test_who_the_policy_does_not_name_is_refused_and_nothing_is_asked_of_the_ledger() -> None:
+    ledger = MemoryLedger()
+    at = gate(ledger, policy=policy())
+
+    for principal in ("", "desk-b"):
+        answer = await at.admit(request(), principal=principal)
+        assert isinstance(answer, Refused)
+        assert answer.reason.category is FailureKind.NOT_ALLOWED
+
+    assert isinstance(await at.admit(request(), principal="desk-a"), Admission)
+    assert ledger.statistics().reserved == 1
+
+
+async def test_a_policy_without_principals_lets_everybody_run_without_more_ceilings() -> None:
+    ledger = MemoryLedger()
+
+    assert isinstance(await gate(ledger, policy=Policy()).admit(request()), Admission)
+
+
+@pytest.mark.parametrize(
+    ("highest", "scope", "window"),
+    [
+        ({"nusd_per_call": MOST_NUSD}, ScopeKind.CALL, Window.NONE),
+        ({"nusd_per_trace": MOST_NUSD}, ScopeKind.TRACE, Window.NONE),
+        ({"nusd_per_agent_day": MOST_NUSD}, ScopeKind.AGENT, Window.DAY),
+    ],
+)
+async def test_a_ceiling_of_the_policy_holds_where_nothing_else_limits(
+    highest: dict[str, int], scope: ScopeKind, window: Window
+) -> None:
+    asked = request(trace_id="trace-1")
+    ledger = MemoryLedger()
+    fits = gate(ledger, policy=policy(**highest))
+    less = gate(MemoryLedger(), policy=policy(**{name: most - 1 for name, most in highest.items()}))
+
+    assert isinstance(await fits.admit(asked, principal="desk-a"), Admission)
+    answer = await less.admit(asked, principal="desk-a")
+
+    assert isinstance(answer, Refused)
+    assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
+    assert answer.reason.description.startswith(str(scope))
+    assert select(await ledger.snapshot("default"), scope, answer.reason.description.split()[1], window)
+
+
+@pytest.mark.parametrize(
+    ("own", "platforms"), [(MOST_NUSD - 1, 10 * MOST_NUSD), (10 * MOST_NUSD, MOST_NUSD - 1)]
+)
+async def test_of_the_envelopes_own_ceiling_and_the_policys_the_tighter_one_holds(
+    own: int, platforms: int
+) -> None:
+    at = gate(MemoryLedger(), policy=policy(nusd_per_call=platforms))
+
+    answer = await at.admit(request(budget={"max_cost_nusd": own}), principal="desk-a")
+
+    assert isinstance(answer, Refused)
+    assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
+
+
+async def test_a_cap_that_was_raised_for_an_attempt_is_held_against_the_policy() -> None:
+    budget = {"max_output_tokens": 1000, "thinking_budget": 0}
+    at = gate(MemoryLedger(), policy=policy(output_tokens=1500))
+    first = request(budget=budget, max_tokens=1000)
+    raised = replace(first, attempt=2, max_tokens=2000)
+
+    assert isinstance(await at.admit(first, principal="desk-a"), Admission)
+    answer = await at.admit(raised, principal="desk-a")
+
+    assert isinstance(answer, Refused)
+    assert answer.reason.category is FailureKind.NOT_ALLOWED
+    assert "2000 output tokens" in answer.reason.description
+
+
+async def test_what_is_halted_is_refused_until_it_is_resumed() -> None:
+    ledger = MemoryLedger()
+    at = gate(ledger)
+    at.halts.update("default", halted("cmt-1"))
+
+    assert await refused(at, request(agent_id="cmt-1")) is FailureKind.HALTED
+    await admitted(at, request(agent_id="cmt-2"))
+    at.halts.update("default", Controls(version=2))
+
+    await admitted(at, request(agent_id="cmt-1"))
+
+
+async def test_an_attempt_that_was_sent_before_the_halt_is_taken() -> None:
+    at = gate(MemoryLedger())
+    asked = request(agent_id="cmt-1")
+    admission = await admitted(at, asked)
+    await at.dispatch(admission)
+    at.halts.update("default", halted("cmt-1"))
+
+    assert await at.admit(asked) == Taken(admission.reservation_id, CallState.DISPATCHED)
+
+
+async def test_who_waits_for_headroom_is_ended_by_a_halt_and_holds_nothing() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request(agent_id="cmt-1"))
+    asked = request(agent_id="cmt-2")
+    waiting = await parked(at, asked)
+
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1, tenant="default")
+        at.halts.update("default", halted("cmt-2"))
+    await at.release(first)
+
+    assert await refused(at, asked) is FailureKind.HALTED
+    assert (ledger.statistics().waiting, ledger.statistics().in_flight) == (0, 0)
+
+
+async def test_who_starts_to_wait_after_the_halt_does_not_wait() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    await admitted(at, request(agent_id="cmt-1"))
+    asked = request(agent_id="cmt-2")
+    waiting = await parked(at, asked)
+    at.halts.update("default", halted("cmt-2"))
+
+    async with asyncio.timeout(2):
+        await at.headroom(waiting)
+
+    assert await refused(at, asked) is FailureKind.HALTED
+
+
+async def test_what_was_handed_out_to_who_is_halted_meanwhile_is_given_back() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    first = await admitted(at, request(agent_id="cmt-1"))
+    asked = request(agent_id="cmt-2")
+    waiting = await parked(at, asked)
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1, tenant="default")
+        await at.release(first)
+    at.halts.update("default", halted("cmt-2"))
+
+    assert await refused(at, asked) is FailureKind.HALTED
+    assert ledger.statistics().in_flight == 0
+
+
+async def test_who_has_asked_for_nothing_waits_for_nothing() -> None:
+    lacks = Held(ScopeKind.TENANT, "default", Window.NONE, "nano-USD", 2, 1)
+
+    async with asyncio.timeout(2):
+        await gate(MemoryLedger()).headroom(Parked(request().envelope, lacks))
+
+
+async def test_a_second_order_while_a_halted_wait_is_being_ended_changes_nothing() -> None:
+    at = gate(MemoryLedger())
+    asked, is_ending, may_end = request(agent_id="cmt-2"), asyncio.Event(), asyncio.Event()
+
+    async def slow_to_end() -> None:
+        limit = asyncio.timeout(None)
+        with suppress(TimeoutError):
+            async with limit:
+                with at.halts.reached(asked.envelope, limit):
+                    try:
+                        await asyncio.Event().wait()
+                    finally:
+                        is_ending.set()
+                        await may_end.wait()
+        assert limit.expired()
+
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
+        group.create_task(slow_to_end())
+        await asyncio.sleep(0)
+        at.halts.update("default", halted("cmt-2"))
+        await is_ending.wait()
+        at.halts.update("default", halted("cmt-2", version=2))
+        may_end.set()
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "planning"])
+async def test_without_the_ledger_a_call_is_refused_and_may_come_again(workflow: str) -> None:
+    ledger = AwayLedger()
+    at = gate(ledger)
+    ledger.leave()
+
+    answer = await at.admit(request(workflow=workflow))
+
+    assert isinstance(answer, Refused)
+    assert (answer.reason.category, answer.reason.recoverable) == (FailureKind.LEDGER_UNAVAILABLE, True)
+    assert answer.reason.description.startswith(f"{workflow} may not run without the ledger")
+
+
+async def test_without_the_ledger_what_is_not_allowed_is_refused_for_what_it_is() -> None:
+    ledger = AwayLedger()
+    at = gate(ledger)
+    at.halts.update("default", halted("cmt-1"))
+    ledger.leave()
+
+    assert await refused(at, request(agent_id="cmt-1")) is FailureKind.HALTED
+    assert await refused(at, request(model="gpt-next")) is FailureKind.INVALID_REQUEST
+
+
+async def test_a_ledger_that_goes_away_ends_the_wait() -> None:
+    ledger = AwayLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    await admitted(at, request())
+    asked = request()
+    waiting = await parked(at, asked)
+    ledger.leave()
+
+    await at.headroom(waiting)
+
+    assert await refused(at, asked) is FailureKind.LEDGER_UNAVAILABLE
+
+
+async def test_what_could_not_be_noted_as_sent_must_not_be_sent() -> None:
+    ledger = AwayLedger()
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    ledger.leave("dispatch")
+
+    with pytest.raises(LedgerUnavailableError):
+        await at.dispatch(admission)
+
+
+@pytest.mark.parametrize("state", [CallState.DISPATCHED, CallState.SETTLED])
+async def test_an_attempt_that_was_sent_with_other_facts_is_taken(state: CallState) -> None:
+    at = gate(MemoryLedger())
+    asked = request(idempotency_key="mine")
+    admission = await admitted(at, asked)
+    await at.dispatch(admission)
+    if state is CallState.SETTLED:
+        await at.settle(admission, USAGE)
+
+    other = await at.admit(replace(asked, max_tokens=2000))
+
+    assert other == Taken(admission.reservation_id, state)
+
+
+async def test_a_refusal_is_remembered_with_when_and_whose_it_was() -> None:
+    clock = SimClock(NOW)
+    at = gate(MemoryLedger([tenant(0)]), clock=clock)
+    asked = [request(agent_id=f"cmt-{number}") for number in range(60)]
+    for one in asked:
+        await refused(at, one)
+
+    told = at.refusals()
+
+    assert [one.envelope for one in told] == [one.envelope for one in asked[-50:]]
+    assert {(one.at, one.reason.category) for one in told} == {(NOW, FailureKind.BUDGET_EXHAUSTED)}
+    assert at.statistics().refused == {FailureKind.BUDGET_EXHAUSTED: 60}
+
+
+async def test_only_refusals_are_remembered() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    asked = request()
+    await at.dispatch(await admitted(at, asked))
+
+    assert isinstance(await at.admit(request()), Parked)
+    assert isinstance(await at.admit(asked), Taken)
+
+    assert at.refusals() == ()

@@ -1,0 +1,130 @@
+"""What is halted does not run, and what runs is ended when it is halted."""
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from agentic_trading.governance.control import PLATFORM, Controls, Halt, HaltScope
+from agentic_trading.governance.halts import Halts
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.failure import FailureKind
+from tests.build import NOW
+from tests.gateway import asking
+
+
+def halted(*pairs: tuple[HaltScope, str]) -> Controls:
+    return Controls(
+        version=1, halts=tuple(Halt(scope=scope, id=id_, by="ann", why="odd", at=NOW) for scope, id_ in pairs)
+    )
+
+
+def halts(tenant: str, *pairs: tuple[HaltScope, str]) -> Halts:
+    known = Halts()
+    known.update(tenant, halted(*pairs))
+    return known
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (HaltScope.TENANT, "default"),
+        (HaltScope.AGENT, "adviser-1"),
+        (HaltScope.WORKFLOW, "analysis"),
+        (HaltScope.MODEL, "scripted-1"),
+        (HaltScope.MODEL, "scripted/scripted-1"),
+        (HaltScope.MODEL, "scripted/*"),
+    ],
+)
+def test_a_halt_names_who_has_halted_what_and_why(pair: tuple[HaltScope, str]) -> None:
+    problem = halts("default", pair).problem(asking().build())
+
+    assert problem is not None
+    assert problem.category is FailureKind.HALTED
+    assert pair[1] in problem.description
+    assert "ann" in problem.description
+    assert "odd" in problem.description
+
+
+@pytest.mark.parametrize(
+    ("tenant", "pairs"),
+    [
+        ("default", []),
+        ("default", [(HaltScope.AGENT, "adviser-2"), (HaltScope.WORKFLOW, "execution")]),
+        ("acme", [(HaltScope.TENANT, "acme"), (HaltScope.WORKFLOW, "analysis")]),
+    ],
+)
+def test_what_is_not_meant_runs(tenant: str, pairs: Iterable[tuple[HaltScope, str]]) -> None:
+    assert halts(tenant, *pairs).problem(asking().build()) is None
+
+
+def test_a_halt_of_the_platform_holds_for_every_tenant() -> None:
+    known = halts(PLATFORM, (HaltScope.MODEL, "scripted-1"))
+
+    assert known.problem(asking().build()) is not None
+    assert known.problem(asking().with_tenant("acme").build()) is not None
+
+
+def test_a_resumed_scope_runs_again() -> None:
+    known = halts("default", (HaltScope.AGENT, "adviser-1"))
+
+    known.update("default", Controls(version=2))
+
+    assert known.problem(asking().build()) is None
+
+
+@pytest.mark.parametrize("tenant", ["default", PLATFORM])
+def test_nothing_of_a_tenant_that_is_closed_runs_until_it_is_known_again(tenant: str) -> None:
+    known = Halts()
+    known.close(tenant, "the board is away")
+
+    problem = known.problem(asking().build())
+    other = known.problem(asking().with_tenant("acme").build())
+
+    assert problem is not None
+    assert (problem.category, problem.recoverable) == (FailureKind.HALTED, True)
+    assert problem.description == f"it is not known what is halted for tenant {tenant}: the board is away"
+    assert (other is not None) is (tenant == PLATFORM)
+    assert not known.knows(tenant)
+    known.update(tenant, Controls(version=1))
+    assert known.knows(tenant)
+    assert known.problem(asking().build()) is None
+
+
+def test_what_is_opened_again_is_as_it_was() -> None:
+    known = halts("default", (HaltScope.AGENT, "adviser-2"))
+    known.close("default", "unreadable")
+
+    known.open("default")
+    known.open("default")
+
+    assert known.problem(asking().build()) is None
+    assert known.problem(asking().with_agent("adviser-2", "adviser").build()) is not None
+
+
+async def test_a_halt_ends_the_waiting_of_those_it_concerns_and_of_no_others() -> None:
+    known = Halts()
+    ended: list[str] = []
+    has_ended = asyncio.Event()
+
+    async def wait(envelope: LLMEnvelope) -> None:
+        limit = asyncio.timeout(2)
+        try:
+            async with limit:
+                with known.reached(envelope, limit):
+                    await asyncio.Event().wait()
+        except TimeoutError:
+            ended.append(envelope.agent_id)
+            has_ended.set()
+
+    meant = asking().build()
+    other = asking().with_agent("adviser-2", "adviser").build()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(wait(meant))
+        spared = group.create_task(wait(other))
+        await asyncio.sleep(0)
+        known.update("default", halted((HaltScope.AGENT, "adviser-1")))
+        await has_ended.wait()
+        spared.cancel()
+
+    assert ended == ["adviser-1"]

@@ -1,0 +1,178 @@
+"""A bucket fills evenly and never beyond full; counts pass with their window, and not before."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.governance.rate import MINUTE_MS, Bucket, Tally, slot_length_ms
+
+steps = st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 120)), max_size=40)
+
+
+def test_a_bucket_begins_full() -> None:
+    assert Bucket(90, at_ms=5).left == 90
+
+
+def test_a_bucket_fills_by_its_limit_each_minute() -> None:
+    bucket = Bucket(60, at_ms=0)
+    bucket.take(60)
+
+    bucket.fill(999)
+    assert bucket.left == 0
+    bucket.fill(1000)
+    assert bucket.left == 1
+    bucket.fill(MINUTE_MS * 5)
+    assert bucket.left == 60
+
+
+def test_a_bucket_tells_the_exact_wait() -> None:
+    bucket = Bucket(7, at_ms=0)
+    bucket.take(7)
+
+    wait_ms = bucket.wait_ms(3, ahead=2)
+
+    bucket.fill(wait_ms - 1)
+    assert bucket.wait_ms(3, ahead=2) == 1
+    bucket.fill(wait_ms)
+    assert bucket.wait_ms(3, ahead=2) == 0
+
+
+def test_what_is_owed_is_paid_first() -> None:
+    bucket = Bucket(60, at_ms=0)
+    bucket.take(90)
+
+    assert bucket.left == 0
+    assert bucket.wait_ms(1) == 31_000
+
+
+def test_more_than_a_full_bucket_needs_a_full_one() -> None:
+    bucket = Bucket(60, at_ms=0)
+
+    assert bucket.wait_ms(1000) == 0
+    bucket.take(1)
+    assert bucket.wait_ms(1000) == 1000
+
+
+def test_what_is_given_back_never_passes_full() -> None:
+    bucket = Bucket(60, at_ms=0)
+
+    bucket.take(-30)
+
+    assert bucket.left == 60
+
+
+def test_a_clock_that_goes_back_fills_nothing() -> None:
+    bucket = Bucket(60, at_ms=100_000)
+    bucket.take(60)
+
+    bucket.fill(10_000)
+    assert bucket.left == 0
+    bucket.fill(11_000)
+    assert bucket.left == 1
+
+
+@given(per_minute=st.integers(1, 100), plan=steps)
+def test_within_any_minute_no_more_is_taken_than_a_full_bucket_and_a_minutes_limit(
+    per_minute: int, plan: list[tuple[int, int]]
+) -> None:
+    bucket = Bucket(per_minute, at_ms=0)
+    taken: list[tuple[int, int]] = []
+    now_ms = 0
+    for passed_ms, wanted in plan:
+        now_ms += passed_ms
+        bucket.fill(now_ms)
+        amount = min(wanted, per_minute)
+        if not bucket.wait_ms(amount):
+            bucket.take(amount)
+            taken.append((now_ms, amount))
+
+    for start_ms, _ in taken:
+        minute = [amount for at_ms, amount in taken if start_ms <= at_ms <= start_ms + MINUTE_MS]
+        assert sum(minute) <= 2 * per_minute
+
+
+@given(amount=st.integers(1, 10**9), per_minute=st.integers(1, 10**10), ahead=st.integers(0, 10**6))
+def test_after_the_wait_it_is_there_and_a_millisecond_before_it_is_not(
+    amount: int, per_minute: int, ahead: int
+) -> None:
+    bucket = Bucket(per_minute, at_ms=0)
+    bucket.take(per_minute)
+    ahead = min(ahead, per_minute - min(amount, per_minute))
+
+    wait_ms = bucket.wait_ms(amount, ahead)
+
+    bucket.fill(wait_ms - 1)
+    assert bucket.wait_ms(amount, ahead)
+    bucket.fill(wait_ms)
+    assert not bucket.wait_ms(amount, ahead)
+
+
+def test_a_tally_forgets_what_has_passed() -> None:
+    tally = Tally(slot_ms=10, slots=3)
+    tally.add(5, 1, 0)
+    tally.add(12, 0, 1)
+
+    tally.move_to(39)
+    assert (tally.first, tally.second) == (1, 1)
+    tally.move_to(40)
+    assert (tally.first, tally.second) == (0, 1)
+    assert tally.next_ms(40) == 10
+    tally.move_to(50)
+    assert (tally.first, tally.second) == (0, 0)
+
+
+def test_what_is_taken_back_is_taken_from_its_own_time() -> None:
+    tally = Tally(slot_ms=10, slots=3)
+    tally.add(5, 2, 1)
+    tally.add(15, 1, 0)
+
+    tally.take_back(5, 1, 1)
+    tally.take_back(500, 1, 1)
+
+    assert (tally.first, tally.second) == (2, 0)
+    tally.move_to(40)
+    assert (tally.first, tally.second) == (1, 0)
+
+
+def test_a_tally_begins_anew() -> None:
+    tally = Tally(slot_ms=10, slots=3)
+    tally.add(5, 2, 1)
+
+    tally.clear()
+
+    assert (tally.first, tally.second) == (0, 0)
+    assert tally.next_ms(5) == 35
+
+
+def test_counts_of_the_future_are_forgotten_by_a_clock_that_went_back() -> None:
+    tally = Tally(slot_ms=10, slots=3)
+    tally.add(1000, 4, 2)
+
+    tally.move_to(5)
+
+    assert (tally.first, tally.second) == (0, 0)
+
+
+@given(plan=st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=60), slots=st.integers(1, 12))
+def test_a_tally_counts_all_of_its_window_and_no_more_than_one_slot_beyond(
+    plan: list[tuple[int, bool]], slots: int
+) -> None:
+    window_ms = 1000
+    tally = Tally.over(window_ms / 1000, slots)
+    ended: list[tuple[int, bool]] = []
+    now_ms = 0
+    for passed_ms, second in plan:
+        now_ms += passed_ms
+        tally.move_to(now_ms)
+        tally.add(now_ms, not second, second)
+        ended.append((now_ms, second))
+
+        within = [kind for at_ms, kind in ended if at_ms > now_ms - window_ms]
+        reach_ms = tally.slot_ms * (slots + 1)
+        around = [kind for at_ms, kind in ended if at_ms > now_ms - reach_ms]
+        assert within.count(True) <= tally.second <= around.count(True)
+        assert within.count(False) <= tally.first <= around.count(False)
+
+
+@given(window_s=st.floats(0.001, 86_400), slots=st.integers(1, 20))
+def test_slots_cover_their_window(window_s: float, slots: int) -> None:
+    assert slot_length_ms(window_s, slots) * slots >= round(window_s * 1000)

@@ -1,0 +1,235 @@
+"""From its log a ledger can be told again what it knew."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.determinism import Mode
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Balance, CallState, Position
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.rebuild import Rebuilding, position_event, rolled_back
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm import RetryPolicy
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.recorded import RecordedAnswers
+from agentic_trading.llm.result import Usage
+from tests.build import event, interaction
+from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out
+from tests.governance.asking import tenant
+from tests.worker.tending import events
+
+EVERY_COUNTER = [Limit(kind, ANY, window, calls=10**6) for kind in ScopeKind for window in Window]
+ONCE = RetryPolicy(max_retries=0)
+ORDER = '{"action":"buy","size":1,"end":"ok"}'
+
+
+async def read(desk: MemoryGateway, tenant_id: str = "default", mode: Mode = "paper") -> Rebuilding:
+    """Read all of a log."""
+    reading = Rebuilding(tenant_id, mode)
+    async for entry in desk.store.scan():
+        reading.read(entry.record)
+    return reading
+
+
+async def again(desk: MemoryGateway, tenant_id: str = "default", mode: Mode = "paper") -> MemoryLedger:
+    """Return a new ledger that was told a log."""
+    ledger = MemoryLedger(EVERY_COUNTER)
+    await ledger.restore(tenant_id, (await read(desk, tenant_id, mode)).bookings())
+    return ledger
+
+
+async def used(ledger: MemoryLedger, tenant_id: str = "default") -> list[tuple[Any, ...]]:
+    """Return every counter in which something is spent."""
+    found = [_seen(one) for one in await ledger.snapshot(tenant_id) if one.spent != Amount(0, 0, 0)]
+    return sorted(found, key=repr)
+
+
+def _seen(one: Balance) -> tuple[Any, ...]:
+    return one.scope, one.id, one.window, one.window_id, one.spent, one.in_doubt, one.held
+
+
+async def test_a_ledger_that_is_told_a_session_again_counts_what_the_first_one_counted() -> None:
+    broken = '{"action":"buy","size":1,'
+    desk = gateway([GOOD, broken, GOOD, not_connected(), GOOD, ORDER], limits=EVERY_COUNTER)
+    for number in range(4):
+        await desk.runner.run(asking(n=number).with_agent(f"adviser-{number % 2}", "adviser").build())
+    await desk.runner.run(asking(n=9).with_deadline(START - timedelta(seconds=1)).build())
+
+    assert await used(await again(desk)) == await used(desk.ledger)
+    assert desk.ledger.statistics().settled == 6
+
+
+async def test_a_call_in_doubt_whose_dispatch_is_on_record_counts_as_it_did() -> None:
+    desk = gateway([timed_out(), ORDER], limits=EVERY_COUNTER, strict=[EnvelopeWorkflow.EXECUTION])
+    for number in range(2):
+        await desk.runner.run(asking("execution", n=number).with_retry_policy(ONCE).build())
+
+    booked = (await read(desk)).bookings()
+
+    assert [one.state for one in booked] == [CallState.IN_DOUBT, CallState.SETTLED]
+    assert await used(await again(desk)) == await used(desk.ledger)
+
+
+async def test_the_money_of_a_call_in_doubt_counts_in_full_where_only_its_result_is_on_record() -> None:
+    desk = gateway([timed_out()], limits=EVERY_COUNTER)
+    await desk.runner.run(asking().with_retry_policy(ONCE).build())
+
+    (booked,) = (await read(desk)).bookings()
+
+    assert booked.state is CallState.IN_DOUBT
+    assert booked.charged.nusd == desk.ledger.statistics().charged_nusd > 0
+    assert booked.charged.calls == 1
+
+
+async def test_what_was_never_sent_counts_nothing() -> None:
+    desk = gateway([GOOD], limits=[tenant(1)])
+    await desk.runner.run(asking().build())
+
+    assert (await read(desk)).bookings() == []
+
+
+async def test_a_refused_connection_counts_no_call() -> None:
+    desk = gateway([not_connected()], limits=EVERY_COUNTER)
+    await desk.runner.run(asking().with_retry_policy(ONCE).build())
+
+    (booked,) = (await read(desk)).bookings()
+
+    assert (booked.state, booked.charged) == (CallState.SETTLED, Amount(0, 0, 0))
+
+
+async def test_what_was_served_from_a_recording_counts_nothing() -> None:
+    first = gateway([GOOD])
+    recorded = await first.runner.run(asking().build())
+    desk = gateway([], recorded=RecordedAnswers([recorded]))
+    await desk.runner.run(asking().build())
+
+    assert (await read(desk)).bookings() == []
+
+
+async def test_more_than_was_reserved_counts_in_full() -> None:
+    more = Usage(input_tokens=10, output_tokens=10**6)
+    desk = gateway([ModelResponse(GOOD, "end_turn", more, "scripted-1")], limits=EVERY_COUNTER)
+    await desk.runner.run(asking().build())
+
+    assert desk.ledger.statistics().overruns == 1
+    assert await used(await again(desk)) == await used(desk.ledger)
+
+
+async def test_a_call_of_which_only_the_dispatch_is_on_record_is_in_doubt() -> None:
+    desk = gateway([ORDER], limits=EVERY_COUNTER, strict=[EnvelopeWorkflow.EXECUTION])
+    asked = asking("execution").with_tenant("acme").with_agent("exec-1", "exec").build()
+    await desk.runner.run(asked)
+    reading = Rebuilding("acme", "paper")
+    (noted,) = await events(desk, "attempt.dispatched")
+    reading.read(noted)
+
+    (lost,) = reading.bookings()
+
+    assert (lost.state, lost.ask.at) == (CallState.IN_DOUBT, START)
+    assert lost.charged == Amount(noted.body["reserved_nusd"], noted.body["reserved_tokens"])
+    assert lost.ask.scope_ids == {
+        ScopeKind.CALL: asked.idempotency_key,
+        ScopeKind.TRACE: asked.trace_id,
+        ScopeKind.AGENT: "exec-1",
+        ScopeKind.WORKFLOW: "execution",
+        ScopeKind.TENANT: "acme",
+    }
+    assert lost.ask.reservation_id == f"acme:{asked.idempotency_key}:1"
+
+
+def test_a_dispatch_that_an_earlier_release_noted_is_in_doubt_too() -> None:
+    reading = Rebuilding("default", "live")
+    reading.read(
+        event("attempt.dispatched", causation_id="e-1", body={"attempt": 2, "reserved_nusd": 70}, time=START)
+    )
+
+    (lost,) = reading.bookings()
+
+    assert (lost.ask.key, lost.ask.attempt, lost.charged) == ("e-1", 2, Amount(70, 0))
+    assert lost.ask.scope_ids[ScopeKind.AGENT] == "unnamed"
+
+
+@pytest.mark.parametrize(("mode", "day"), [("backtest", "2025-05-05"), ("live", "2026-01-02")])
+def test_windows_go_by_the_market_where_time_is_simulated(mode: Mode, day: str) -> None:
+    as_of = datetime(2025, 5, 5, tzinfo=UTC)
+    reading = Rebuilding("default", mode)
+    reading.read(interaction(as_of=as_of, dispatched_at=START, finished_at=START))
+    reading.read(
+        event(
+            "attempt.dispatched",
+            causation_id="e",
+            as_of=as_of,
+            time=START,
+            body={"attempt": 1, "reserved_nusd": 1},
+        )
+    )
+
+    assert [f"{one.ask.at:%Y-%m-%d}" for one in reading.bookings()] == [day, day]
+
+
+def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest_too() -> None:
+    reading = Rebuilding("default", "backtest")
+    reading.read(interaction(as_of=None, dispatched_at=START, finished_at=START))
+    reading.read(
+        event("attempt.dispatched", causation_id="e", time=START, body={"attempt": 1, "reserved_nusd": 1})
+    )
+
+    assert [one.ask.at for one in reading.bookings()] == [START, START]
+
+
+async def test_another_tenants_calls_are_left_out() -> None:
+    desk = gateway(lambda _request: GOOD, limits=EVERY_COUNTER)
+    for tenant_id in ("acme", "zenith", "acme"):
+        await desk.runner.run(asking(n=tenant_id).with_tenant(tenant_id).build())
+    await desk.store.record(
+        event("attempt.dispatched", tenant_id="zenith", body={"attempt": 1, "reserved_nusd": 1})
+    )
+
+    assert await used(await again(desk, "acme"), "acme") == await used(desk.ledger, "acme")
+    assert {one.ask.tenant for one in (await read(desk, "acme")).bookings()} == {"acme"}
+
+
+def test_the_last_position_that_was_noted_is_known() -> None:
+    reading = Rebuilding("acme", "live")
+    for sequence in (5, 9):
+        reading.read(position_event("acme", Position(2, "m", sequence), START))
+    reading.read(position_event("zenith", Position(3, "n", 70), START))
+    reading.read(event(tenant_id="acme"))
+
+    assert reading.position == Position(2, "m", 9)
+    assert reading.bookings() == []
+
+
+async def test_a_position_is_noted_once() -> None:
+    desk = gateway([], clock=SimClock(START))
+    for minutes in range(3):
+        await desk.store.record(
+            position_event("acme", Position(1, "m", 4), START + timedelta(minutes=minutes))
+        )
+
+    assert len([entry async for entry in desk.store.scan()]) == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "is_back"),
+    [
+        (Position(2, "m", 9), False),
+        (Position(2, "m", 10), False),
+        (Position(3, "n", 0), False),
+        (Position(2, "m", 8), True),
+        (Position(2, "n", 10), True),
+        (Position(1, "m", 99), True),
+    ],
+)
+def test_a_ledger_that_is_found_before_what_is_known_of_it_has_gone_back(
+    found: Position, *, is_back: bool
+) -> None:
+    problem = rolled_back("acme", Position(2, "m", 9), found)
+
+    assert (problem is not None) is is_back
+    assert problem is None or "generation 2, step 9" in str(problem)

@@ -1,0 +1,127 @@
+"""What a worker tells of its budgets says what the ledger and the gate know, and nothing more."""
+
+from datetime import timedelta
+
+from agentic_trading.governance.counts import RefusedCall
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.forecast import BurnMeter
+from agentic_trading.governance.ledger import Held, LedgerStatistics, Waiting
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.status import (
+    BudgetStatus,
+    CallCounts,
+    ParkedStatus,
+    RefusalStatus,
+    call_counts,
+    counters,
+    parked,
+    refusals,
+)
+from agentic_trading.governance.windows import Window, Windows
+from agentic_trading.llm.failure import FailureKind, FailureReason
+from tests.build import NOW, envelope
+from tests.governance.asking import AT, ask, reserved, spend, tenant
+from tests.governance.telling import full
+
+
+async def test_a_counter_is_told_with_what_is_spent_held_and_in_doubt() -> None:
+    ledger = MemoryLedger([tenant(1000)])
+    await spend(ledger, ask(100, tokens=7), 60)
+    doubtful = await reserved(ledger, ask(50))
+    await ledger.dispatch(doubtful)
+    await ledger.in_doubt(doubtful)
+    await reserved(ledger, ask(20, tokens=3))
+
+    (told,) = counters(await ledger.snapshot("acme"), ())
+
+    assert (told.scope, told.id, told.window, told.window_id) == ("tenant", "acme", "none", "")
+    assert told.most == (1000, None, None)
+    assert (told.spent, told.held, told.in_doubt) == ((110, 7, 2), (20, 3, 1), (50, 0, 1))
+    assert (told.nusd_per_hour, told.exhausted_at) == (None, None)
+
+
+async def test_only_counters_with_a_ceiling_are_told() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.AGENT, "agent-2", Window.DAY, calls=5)])
+    await spend(ledger, ask(1))
+    await spend(ledger, ask(1, agent="agent-2"))
+
+    told = counters(await ledger.snapshot("acme"), ())
+
+    assert [(one.id, one.most) for one in told] == [("agent-2", (None, None, 5))]
+
+
+async def test_a_counter_is_told_with_where_it_leads() -> None:
+    ledger = MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=1000), tenant(10**9)])
+    meter = BurnMeter(Windows())
+    meter.look(await ledger.snapshot("acme"), AT)
+    await spend(ledger, ask(300))
+    await ledger.snapshot("acme")
+    later = AT + timedelta(hours=1)
+    meter.look(await ledger.snapshot("acme"), AT + timedelta(minutes=1))
+    await spend(ledger, ask(300))
+    balances = await ledger.snapshot("acme")
+
+    told = {one.window: one for one in counters(balances, meter.look(balances, later))}
+
+    assert told[Window.DAY].nusd_per_hour is not None
+    ends = told[Window.DAY].exhausted_at
+    assert ends is not None
+    assert later < ends < later + timedelta(hours=2)
+
+
+def test_who_waits_is_told_with_what_is_lacking() -> None:
+    held = Held(ScopeKind.TENANT, "acme", Window.DAY, "nano-USD", 70, 40)
+
+    told = parked([Waiting("acme:k:1", held, 5, NOW)])
+
+    assert told == (
+        ParkedStatus(
+            reservation_id="acme:k:1",
+            scope=ScopeKind.TENANT,
+            id="acme",
+            unit="nano-USD",
+            asked=70,
+            left=40,
+            priority=5,
+            since=NOW,
+        ),
+    )
+
+
+def test_refused_calls_are_told_to_their_own_tenant() -> None:
+    why = FailureReason(category=FailureKind.NOT_ALLOWED, description="not you")
+    mine = envelope(tenant_id="acme", envelope_id="e-1", agent_id="", agent_type="analyst")
+    calls = [RefusedCall(NOW, mine, why), RefusedCall(NOW, envelope(tenant_id="zenith"), why)]
+
+    assert refusals(calls, "acme") == (
+        RefusalStatus(
+            at=NOW,
+            envelope_id="e-1",
+            agent="analyst",
+            workflow=str(mine.workflow),
+            kind=FailureKind.NOT_ALLOWED,
+            why="not you",
+        ),
+    )
+
+
+async def test_counts_of_calls_in_doubt_leave_out_those_that_were_corrected() -> None:
+    ledger = MemoryLedger([tenant(1000)])
+    doubtful = [await reserved(ledger, ask(100)) for _ in range(2)]
+    for id_ in doubtful:
+        await ledger.dispatch(id_)
+        await ledger.in_doubt(id_)
+    await ledger.settle(doubtful[0], Amount(30, 0))
+    await reserved(ledger, ask(5))
+
+    told = call_counts(ledger.statistics(), admitted=3, refused=1)
+
+    assert told == CallCounts(
+        admitted=3, refused=1, in_flight=1, in_doubt=1, overruns=0, reserved_nusd=200, charged_nusd=130
+    )
+    assert call_counts(LedgerStatistics(), admitted=0, refused=0) == CallCounts()
+
+
+def test_a_status_is_the_same_after_the_wire() -> None:
+    assert BudgetStatus.model_validate_json(full().model_dump_json()) == full()

@@ -1,0 +1,185 @@
+"""A call's way through the limiter, through the gate."""
+
+from typing import Any
+
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.admission import Admission, Parked, Refused
+from agentic_trading.governance.errors import LimiterUnavailableError
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limiter import (
+    BreakerState,
+    Entry,
+    Lane,
+    Permit,
+    RateLimits,
+    RetryBudget,
+    Wait,
+)
+from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.retry import Failed
+from agentic_trading.governance.traffic import Traffic
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelRequest
+from tests.build import NOW
+from tests.governance.asking import select
+from tests.governance.gates import USAGE, admitted, gate, tenant
+from tests.governance.requests import request
+
+PLENTY = 10**15
+LANE = Lane(LLMProvider.SCRIPTED, "scripted-1")
+OUTAGE = Failed(kind=FailureKind.SERVER_ERROR, sent=True)
+
+
+class Moving(SimClock):
+    """A clock whose monotonic time moves when somebody sleeps."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    async def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+class Case:
+    def __init__(self, limits: RateLimits | None = None, **more: Any) -> None:
+        self.clock = Moving(NOW)
+        self.limiter = MemoryLimiter({LANE: limits or RateLimits()}, clock=self.clock, **more)
+        self.ledger = MemoryLedger([tenant(PLENTY)])
+        self.gate: Gate = gate(self.ledger, traffic=Traffic(self.limiter, self.clock))
+        self.made = 0
+
+    def request(self) -> ModelRequest:
+        self.made += 1
+        return request(envelope_id=f"call-{self.made}", idempotency_key=f"call-{self.made}")
+
+    async def failing(self, times: int) -> None:
+        for _ in range(times):
+            admission = await admitted(self.gate, self.request())
+            await self.gate.dispatch(admission)
+            await self.gate.in_doubt(admission, OUTAGE)
+
+    async def held_nusd(self) -> int:
+        (found,) = select(await self.ledger.snapshot("default"), tenant(1).scope, "default", tenant(1).window)
+        return found.held.nusd
+
+
+async def test_who_would_be_too_fast_waits_and_holds_no_money() -> None:
+    case = Case(RateLimits(concurrent=1))
+    first = await admitted(case.gate, case.request())
+
+    second = await case.gate.admit(case.request())
+
+    assert isinstance(second, Parked)
+    assert isinstance(second.held, Wait)
+    assert await case.held_nusd() == first.amount.nusd
+
+
+async def test_who_has_waited_is_let_in_when_there_is_room() -> None:
+    case = Case(RateLimits(concurrent=1))
+    first = await admitted(case.gate, case.request())
+    waiting = case.request()
+    parked = await case.gate.admit(waiting)
+    assert isinstance(parked, Parked)
+
+    await case.gate.dispatch(first)
+    await case.gate.settle(first, USAGE)
+    await case.gate.headroom(parked)
+
+    assert isinstance(await case.gate.admit(waiting), Admission)
+
+
+@pytest.mark.parametrize("way_out", ["settled", "unsent", "in doubt", "released"])
+async def test_every_way_out_gives_the_place_back(way_out: str) -> None:
+    case = Case(RateLimits(concurrent=1))
+    admission = await admitted(case.gate, case.request())
+    if way_out != "released":
+        await case.gate.dispatch(admission)
+
+    match way_out:
+        case "settled":
+            await case.gate.settle(admission, USAGE)
+        case "unsent":
+            await case.gate.settle_unsent(admission, OUTAGE)
+        case "in doubt":
+            await case.gate.in_doubt(admission)
+        case _:
+            await case.gate.release(admission)
+
+    assert (await case.limiter.status(LANE)).in_flight == 0
+
+
+async def test_a_provider_that_keeps_failing_is_not_asked_any_more() -> None:
+    case = Case()
+    await case.failing(10)
+
+    answer = await case.gate.admit(case.request())
+
+    assert isinstance(answer, Refused)
+    assert answer.reason.category is FailureKind.CIRCUIT_OPEN
+    assert answer.reason.recoverable
+    assert await case.held_nusd() == 0
+
+
+async def test_refused_requests_and_cancelled_calls_say_nothing_of_the_provider() -> None:
+    case = Case()
+    for failure in (
+        None,
+        Failed(kind=FailureKind.INVALID_REQUEST, sent=False),
+        Failed(kind=FailureKind.RATE_LIMIT, sent=False),
+    ):
+        for _ in range(10):
+            admission = await admitted(case.gate, case.request())
+            await case.gate.dispatch(admission)
+            await case.gate.settle_unsent(admission, failure)
+
+    assert (await case.limiter.status(LANE)).breaker is BreakerState.CLOSED
+
+
+async def test_a_pause_that_one_call_was_asked_for_holds_for_all() -> None:
+    case = Case()
+    admission = await admitted(case.gate, case.request())
+    await case.gate.dispatch(admission)
+    limited = Failed(kind=FailureKind.RATE_LIMIT, sent=False, retry_after_s=7.0)
+    await case.gate.settle_unsent(admission, limited)
+
+    answer = await case.gate.admit(case.request())
+
+    assert isinstance(answer, Parked)
+    assert isinstance(answer.held, Wait)
+    assert (answer.held.reason, answer.held.seconds) == ("pause", 7.0)
+
+
+async def test_retries_end_with_their_budget_and_first_tries_do_not() -> None:
+    case = Case(retries=RetryBudget(share=0.1, least=2))
+    for _ in range(2):
+        assert isinstance(await case.gate.admit(case.request(), is_retry=True), Admission)
+
+    refused = await case.gate.admit(case.request(), is_retry=True)
+
+    assert isinstance(refused, Refused)
+    assert refused.reason.category is FailureKind.RETRY_BUDGET
+    assert isinstance(await case.gate.admit(case.request()), Admission)
+
+
+class Away(MemoryLimiter):
+    async def enter(self, entry: Entry) -> Permit:
+        raise LimiterUnavailableError("connection refused")
+
+
+async def test_calls_go_on_without_a_limiter_that_is_away() -> None:
+    ledger = MemoryLedger([tenant(PLENTY)])
+    clock = SimClock(NOW)
+    through = gate(ledger, traffic=Traffic(Away(), clock))
+
+    admission = await admitted(through, request())
+    await through.dispatch(admission)
+    charge = await through.settle(admission, USAGE)
+
+    assert admission.permit is None
+    assert charge.cost_nusd > 0

@@ -1,0 +1,112 @@
+"""Upkeep over a gateway in memory, and a pool that has one."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from agentic_trading.bus.signing import Verifier
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.control import ControlBoard, Controls
+from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.forecast import BurnMeter
+from agentic_trading.governance.orders import Order, order
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.status import StatusBoard
+from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.governance.windows import Windows
+from agentic_trading.llm import Event
+from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.pool import WorkerPool
+from agentic_trading.worker.senders import Senders
+from agentic_trading.worker.upkeep import Upkeep, Watched
+from tests.gateway import START, MemoryGateway
+
+
+class Wall(SimClock):
+    """A clock whose monotonic time is its own."""
+
+    def monotonic(self) -> float:
+        return self.now().timestamp()
+
+
+class Turning(Wall):
+    """A wall clock on which each sleep is over at once, and is counted."""
+
+    turns = 0
+
+    def __init__(self, start: datetime) -> None:
+        super().__init__(start)
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the time pass at once."""
+        self.slept.append(seconds)
+        self.advance_to(self.now() + timedelta(seconds=seconds))
+        self.turns += 1
+        await asyncio.sleep(0)
+
+    async def turned(self, turns: int) -> None:
+        """Wait until it was slept so often."""
+        for _ in range(10_000):
+            if self.turns >= turns:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(self.turns)
+
+
+def upkeep(
+    desk: MemoryGateway,
+    *,
+    board: ControlBoard | None = None,
+    statuses: StatusBoard | None = None,
+    tenants: Sequence[str] = ("default",),
+    outlives: bool = False,
+    wall: Any = None,
+) -> Upkeep:
+    """Return the upkeep of a gateway."""
+    watched = Watched(
+        desk.ledger,
+        desk.gate,
+        board or MemoryControlBoard(),
+        statuses or MemoryStatusBoard(),
+        tenants,
+        outlives,
+    )
+    return Upkeep(watched, BurnMeter(Windows()), desk.recorder, desk.clock, wall or desk.clock, "w-1")
+
+
+def with_pool(
+    desk: MemoryGateway,
+    *,
+    upkeep: Upkeep | None = None,
+    verifier: Verifier | None = None,
+    principal: str = "",
+    policy: Policy | None = None,
+) -> MemoryGateway:
+    """Return the gateway with another pool."""
+    pool = WorkerPool(
+        broker=desk.broker,
+        runner=desk.runner,
+        recorder=desk.recorder,
+        claims=MemoryClaimStore(),
+        clock=desk.clock,
+        workers=2,
+        upkeep=upkeep,
+        senders=Senders(verifier, principal, policy),
+    )
+    return replace(desk, pool=pool)
+
+
+async def ordered(
+    board: ControlBoard, wanted: Order, tenant_id: str = "default", *, why: str = "odd", minute: int = 0
+) -> Controls:
+    """Order something, as an operator does."""
+    return await order(board, tenant_id, wanted, by="ann", why=why, at=START + timedelta(minutes=minute))
+
+
+async def events(desk: MemoryGateway, kind: str = "") -> list[Event]:
+    """Return the events on record, of one kind if it is named."""
+    records = [entry.record async for entry in desk.store.scan()]
+    return [one for one in records if isinstance(one, Event) and one.kind.startswith(kind)]

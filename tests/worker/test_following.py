@@ -1,0 +1,252 @@
+"""Orders are followed as they stand on the board: what is not known lets nothing run, and what began anew is new."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from agentic_trading.governance.control import KEPT_ACTIONS, PLATFORM, Controls, HaltScope
+from agentic_trading.governance.controls.file import FileControlBoard
+from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.orders import HaltOrder, RemoveLimit, Resume, SetLimit
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.failure import FailureKind
+from tests.gateway import MemoryGateway, asking, gateway
+from tests.governance.asking import ask, tenant
+from tests.worker.tending import events, ordered, upkeep
+
+HALT = HaltOrder(HaltScope.AGENT, "adviser-1")
+OTHER_HALT = HaltOrder(HaltScope.AGENT, "adviser-2")
+
+
+def up_to(nusd: int) -> SetLimit:
+    return SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd))
+
+
+def why_not(desk: MemoryGateway, agent: str = "adviser-1", tenant_id: str = "default") -> str:
+    """Return why an agent's call may not run; empty if it may."""
+    envelope = asking().with_agent(agent, "adviser").with_tenant(tenant_id).build()
+    problem = desk.gate.halts.problem(envelope)
+    if problem is None:
+        return ""
+    assert problem.category is FailureKind.HALTED
+    return problem.description
+
+
+async def ceiling(desk: MemoryGateway) -> int | None:
+    """Return what the tenant may spend, by its ledger."""
+    await desk.ledger.reserve(ask(0, tenant="default"))
+    balances = await desk.ledger.snapshot("default")
+    return next(one.ceiling.nusd for one in balances if one.scope is ScopeKind.TENANT)
+
+
+class Unsure(MemoryControlBoard):
+    """A board that raises `error` for the tenants in `unknown`."""
+
+    def __init__(self, error: Exception, *unknown: str) -> None:
+        super().__init__()
+        self.error = error
+        self.unknown = set(unknown)
+
+    async def read(self, tenant: str) -> Controls:
+        if tenant in self.unknown:
+            raise self.error
+        return await super().read(tenant)
+
+
+AWAY = ControlsUnavailableError("the board", "connection refused")
+UNREADABLE = ControlsUnreadableError("the board", "version: what is that")
+BUG = RuntimeError("a bug in an adapter")
+
+
+GoesBack = Callable[[MemoryControlBoard, Controls], None]
+
+
+def is_lost(board: MemoryControlBoard, _: Controls) -> None:
+    board._documents.clear()
+
+
+def is_an_old_copy(board: MemoryControlBoard, before: Controls) -> None:
+    board._documents["default"] = before
+
+
+@pytest.mark.parametrize(("goes_back", "found"), [(is_lost, 0), (is_an_old_copy, 1)])
+async def test_orders_that_went_back_are_said_and_what_was_ordered_holds(
+    goes_back: GoesBack, found: int
+) -> None:
+    board = MemoryControlBoard()
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+    before = await ordered(board, OTHER_HALT)
+    await ordered(board, HALT)
+    await keeping.look()
+    goes_back(board, before)
+
+    with capture_logs() as said:
+        assert not await keeping.look()
+
+    assert [(one["event"], one["seen"], one["found"]) for one in said] == [("orders_went_back", 2, found)]
+    assert "ann" in why_not(desk)
+
+
+async def test_an_old_copy_whose_orders_are_long_forgotten_takes_nothing_back() -> None:
+    board = MemoryControlBoard()
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+    before = await ordered(board, OTHER_HALT)
+    for number in range(KEPT_ACTIONS + 1):
+        await ordered(board, up_to(number), minute=number + 1)
+    await keeping.look()
+    board._documents["default"] = before
+
+    assert not await keeping.look()
+
+    assert await ceiling(desk) == KEPT_ACTIONS
+
+
+@pytest.mark.parametrize("orders_before", [1, 2, 7])
+async def test_what_is_ordered_on_a_board_that_began_anew_is_followed_and_on_record(
+    orders_before: int,
+) -> None:
+    board = MemoryControlBoard()
+    desk = gateway([], limits=[tenant(10**12)])
+    keeping = upkeep(desk, board=board)
+    for number in range(orders_before):
+        await ordered(board, up_to(number + 10), why="before")
+    await keeping.look()
+    board._documents.clear()
+    await keeping.look()
+    await ordered(board, HALT, why="after", minute=1)
+
+    with capture_logs() as said:
+        assert await keeping.look()
+        assert not await keeping.look()
+
+    assert [(one["event"], one["seen"], one["found"]) for one in said] == [
+        ("orders_began_anew", orders_before, 1)
+    ]
+    assert "after" in why_not(desk)
+    assert await ceiling(desk) == orders_before + 9  # of limits nobody has spoken anew
+
+
+async def test_who_is_no_longer_halted_as_the_board_was_lost_is_said() -> None:
+    board = MemoryControlBoard()
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+    await ordered(board, HALT)
+    await ordered(board, OTHER_HALT)
+    await keeping.look()
+    board._documents.clear()
+    await ordered(board, OTHER_HALT, why="again", minute=1)
+
+    with capture_logs() as said:
+        await keeping.look()
+
+    assert [one["no_longer_halted"] for one in said] == [["agent adviser-1"]]
+    assert (why_not(desk), bool(why_not(desk, "adviser-2"))) == ("", True)
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+async def test_limits_on_a_board_that_began_anew_reach_a_ledger_that_knew_later_versions(
+    *, is_same_process: bool
+) -> None:
+    board = MemoryControlBoard()
+    desk = gateway([], limits=[tenant(10**12)])
+    keeping = upkeep(desk, board=board)
+    for number in range(5):
+        await ordered(board, up_to(number + 10))
+    await keeping.look()
+    board._documents.clear()
+    await ordered(board, up_to(3), minute=1)
+
+    following = keeping if is_same_process else upkeep(desk, board=board)
+    await following.look()
+    assert await ceiling(desk) == 3
+
+    wanted = RemoveLimit(ScopeKind.TENANT, ANY, Window.NONE)
+    await ordered(board, wanted, minute=-5)  # by somebody whose clock is slow
+    await following.look()
+    assert await ceiling(desk) is None
+
+
+@pytest.mark.parametrize("error", [AWAY, UNREADABLE, BUG], ids=["away", "unreadable", "bug"])
+async def test_until_orders_were_read_once_nothing_of_the_tenant_runs(error: Exception) -> None:
+    board = Unsure(error, "acme")
+    desk = gateway([])
+    keeping = upkeep(desk, board=board, tenants=["acme", "zenith"])
+
+    with capture_logs() as said:
+        await keeping.look()
+    before = why_not(desk, tenant_id="acme"), why_not(desk, tenant_id="zenith")
+    board.unknown.clear()
+    await keeping.look()
+
+    assert [(one["event"], one["tenant"]) for one in said] == [("orders_not_seen", "acme")]
+    assert str(error) in before[0]
+    assert "not known what is halted for tenant acme" in before[0]
+    assert before[1] == ""
+    assert why_not(desk, tenant_id="acme") == ""
+
+
+async def test_while_the_platforms_orders_are_not_known_nothing_runs_at_all() -> None:
+    board = Unsure(AWAY, PLATFORM)
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+
+    await keeping.look()
+
+    assert "connection refused" in why_not(desk)
+
+
+async def test_an_order_that_a_worker_cannot_read_is_no_permission(tmp_path: Path) -> None:
+    board = FileControlBoard(tmp_path)
+    await ordered(board, HaltOrder(HaltScope.TENANT, ANY), PLATFORM)
+    path = tmp_path / "controls-%2A.json"
+    path.write_text(path.read_text().replace('"version"', '"newer": 1, "version"', 1))
+    desk = gateway([])
+
+    await upkeep(desk, board=board).look()
+
+    assert "newer" in why_not(desk)
+
+
+@pytest.mark.parametrize(
+    ("error", "runs"), [(AWAY, True), (BUG, True), (UNREADABLE, False)], ids=["away", "bug", "unreadable"]
+)
+async def test_what_was_read_holds_while_the_board_is_away_and_an_order_that_cannot_be_read_halts(
+    error: Exception, *, runs: bool
+) -> None:
+    board = Unsure(error)
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+    await ordered(board, OTHER_HALT)
+    await keeping.look()
+    board.unknown.add("default")
+
+    await keeping.look()
+    meanwhile = why_not(desk)
+    board.unknown.clear()
+    assert not await keeping.look()
+
+    assert (meanwhile == "") is runs
+    assert why_not(desk) == ""
+    assert "ann" in why_not(desk, "adviser-2")
+
+
+async def test_every_order_of_a_board_that_came_far_meanwhile_is_on_record() -> None:
+    board = MemoryControlBoard()
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+    await ordered(board, HALT)
+    await keeping.look()
+    board._documents.clear()
+    await ordered(board, OTHER_HALT, why="after", minute=1)
+    await ordered(board, Resume(OTHER_HALT.scope, OTHER_HALT.id), why="after", minute=2)
+
+    await keeping.look()
+
+    told = [(one.body["version"], one.body["why"]) for one in await events(desk, "operator.action")]
+    assert told == [(1, "odd"), (1, "after"), (2, "after")]

@@ -1,0 +1,318 @@
+"""What level `recorded` promises: the first accepted answer of a request is its answer until the deadline, paid for once."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from agentic_trading.clock import Clock, SimClock
+from agentic_trading.llm import (
+    AttemptTrace,
+    DeterminismLevel,
+    EnvelopeBuilder,
+    FailureKind,
+    LLMEnvelope,
+    LLMInteraction,
+    Stage,
+    Violation,
+)
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.recorded import RecordedAnswers
+from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.result import Usage
+from agentic_trading.worker.checks import Checks
+from agentic_trading.worker.frozen import FrozenAnswers
+from agentic_trading.worker.runner import CallRunner, Parts
+from tests.build import envelope as an_envelope
+from tests.build import result as a_result
+from tests.gateway import CAPABILITIES, GOOD, START, asking, attempts, gateway, timed_out
+from tests.worker.freezing import DEADLINE, OTHER, fixed, run
+
+READ = AttemptTrace(parser="native", transport="native_schema", verdict=Stage.DONE)
+
+
+def restarted(
+    frozen: Iterable[LLMInteraction], *, checks: Checks | None = None, clock: Clock | None = None
+) -> tuple[CallRunner, ScriptedProvider]:
+    """Return a runner that knows a log, and a provider that answers nothing."""
+    provider = ScriptedProvider([])
+    desk = gateway(provider, clock=clock)
+    answers = FrozenAnswers(desk.clock)
+    answers.fill(frozen)
+    parts = Parts(
+        gate=desk.gate,
+        provider=provider,
+        recorder=desk.recorder,
+        capabilities=CAPABILITIES,
+        clock=desk.clock,
+        checks=checks or {},
+        frozen=answers,
+    )
+    return CallRunner(parts), provider
+
+
+async def test_the_second_who_asks_gets_the_answer_of_the_first_and_pays_nothing() -> None:
+    provider = ScriptedProvider([GOOD, OTHER])
+    desk = gateway(provider)
+    one, two = fixed().build(), fixed().build()
+
+    first, second = await run(desk, one, two)
+
+    assert one.request_hash == two.request_hash
+    assert (first.served_from, first.determinism_level) == ("live", "recorded")
+    assert (second.served_from, second.determinism_level) == ("recorded", "recorded")
+    assert second.parsed_output == first.parsed_output
+    assert (second.raw_output, second.actionable) == (first.raw_output, True)
+    assert (second.envelope_id, second.attempt_number) == (two.envelope_id, 1)
+    assert (second.cost_nusd, second.reserved_nusd) == (0, 0)
+    assert desk.ledger.statistics().charged_nusd == first.cost_nusd
+    assert len(provider.requests) == 1
+
+
+async def test_what_was_served_again_is_on_record_for_who_asked() -> None:
+    desk = gateway([GOOD])
+    one, two = fixed().build(), fixed().build()
+
+    await run(desk, one, two)
+
+    (kept,) = await attempts(desk, two)
+    assert (kept.result.served_from, kept.result.next_step) == ("recorded", "final")
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        asking().with_determinism(DeterminismLevel.RECORDED),
+        asking().with_as_of(START),
+        asking().with_as_of(START).with_determinism(DeterminismLevel.PINNED),
+    ],
+    ids=["without a moment", "without a level", "pinned"],
+)
+async def test_without_a_moment_or_the_level_nothing_is_frozen_and_the_result_says_so(
+    builder: EnvelopeBuilder,
+) -> None:
+    desk = gateway([GOOD, OTHER])
+
+    results = await run(desk, builder.build(), builder.build())
+
+    assert [(one.served_from, one.determinism_level) for one in results] == [("live", "pinned")] * 2
+    assert results[0].parsed_output != results[1].parsed_output
+
+
+async def test_at_the_deadline_of_who_asked_first_the_request_is_free_again() -> None:
+    clock = SimClock(START)
+    desk = gateway([GOOD, OTHER], clock=clock)
+    (first,) = await run(desk, fixed().with_deadline(DEADLINE).build())
+    clock.advance_to(DEADLINE - timedelta(microseconds=1))
+    (before,) = await run(desk, fixed().build())
+    clock.advance_to(DEADLINE)
+
+    second, third = await run(desk, fixed().build(), fixed().build())
+
+    assert (before.served_from, before.raw_output) == ("recorded", first.raw_output)
+    assert (second.served_from, second.raw_output) == ("live", OTHER)
+    assert (third.served_from, third.raw_output) == ("recorded", OTHER)
+
+
+async def test_who_comes_after_its_own_deadline_is_served_nothing() -> None:
+    clock = SimClock(START)
+    desk = gateway([GOOD], clock=clock)
+    await run(desk, fixed().build())
+    clock.advance_to(DEADLINE)
+
+    (late,) = await run(desk, fixed().with_deadline(DEADLINE).build())
+
+    assert late.failure is not None
+    assert late.failure.category is FailureKind.EXPIRED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda builder: builder.with_tenant("acme"),
+        lambda builder: builder.with_subject("", occurrence=1),
+        lambda builder: builder.with_as_of(START - timedelta(seconds=1)),
+        lambda builder: builder.with_instructions("Advise well."),
+    ],
+    ids=["tenant", "occurrence", "moment", "words"],
+)
+async def test_another_tenant_occurrence_or_request_has_an_answer_of_its_own(change: Any) -> None:
+    desk = gateway([GOOD, OTHER])
+
+    first, second = await run(desk, fixed().build(), change(fixed()).build())
+
+    assert (first.raw_output, second.raw_output, second.served_from) == (GOOD, OTHER, "live")
+
+
+async def test_what_breaks_a_rule_is_refused_and_not_served() -> None:
+    desk = gateway([GOOD])
+    await run(desk, fixed().build())
+    ahead = fixed().build().model_copy(update={"context_as_of": START + timedelta(seconds=1)})
+
+    (result,) = await run(desk, ahead)
+
+    assert result.failure is not None
+    assert result.failure.category is FailureKind.LOOK_AHEAD
+
+
+async def test_a_failure_is_not_frozen() -> None:
+    refusal = ModelResponse("", "refusal", Usage(input_tokens=9), "scripted-1")
+    desk = gateway([refusal, GOOD])
+
+    first, second = await run(desk, fixed().build(), fixed().build())
+
+    assert first.determinism_level == "pinned"
+    assert (second.served_from, second.actionable) == ("live", True)
+
+
+async def test_an_answer_of_another_model_is_not_frozen() -> None:
+    other = ModelResponse(GOOD, "end_turn", Usage(output_tokens=9), "scripted-2")
+    desk = gateway([other, OTHER])
+
+    first, second = await run(desk, fixed().build(), fixed().build())
+
+    assert (first.actionable, first.determinism_level) == (True, "pinned")
+    assert (second.served_from, second.raw_output) == ("live", OTHER)
+
+
+async def test_answers_that_were_asked_again_are_served_as_they_came_but_not_what_got_lost() -> None:
+    desk = gateway([timed_out(), "no json", GOOD])
+    one, two = fixed().build(), fixed().build()
+
+    await run(desk, one, two)
+
+    assert [kept.result.in_doubt for kept in await attempts(desk, one)] == [True, False, False]
+    again = [kept.result for kept in await attempts(desk, two)]
+    assert [(result.attempt_number, result.raw_output) for result in again] == [(1, "no json"), (2, GOOD)]
+    assert [(result.cost_nusd, result.in_doubt) for result in again] == [(0, False)] * 2
+    assert [result.next_step for result in again] == ["ask_again", "final"]
+
+
+async def test_an_answer_to_a_raised_cap_is_not_taken_for_a_cut_one() -> None:
+    cut = ModelResponse('{"a', "max_tokens", Usage(output_tokens=200), "scripted-1")
+    long = ModelResponse(GOOD, "end_turn", Usage(output_tokens=300), "scripted-1")
+    desk = gateway([cut, long])
+
+    first, second = await run(desk, fixed("planning").build(), fixed("planning").build())
+
+    assert first.actionable
+    assert (second.served_from, second.actionable) == ("recorded", True)
+
+
+async def test_a_replay_of_the_log_gives_each_its_own_record() -> None:
+    live = gateway([timed_out(), "no json", GOOD])
+    envelopes = [fixed().build(), fixed().build()]
+    first = await run(live, *envelopes)
+    log = [kept for envelope in envelopes for kept in await attempts(live, envelope)]
+    recorded, provider = RecordedAnswers(log), ScriptedProvider([])
+    again = gateway(provider, recorded=recorded)
+
+    replayed = await run(again, *envelopes)
+
+    assert [one.raw_output for one in replayed] == [one.raw_output for one in first]
+    assert (provider.requests, recorded.misses, recorded.unused) == ([], [], [])
+
+
+async def logged(lines: Sequence[Any], *envelopes: LLMEnvelope) -> list[LLMInteraction]:
+    """Return the log of a gateway that was asked these."""
+    desk = gateway(lines)
+    await run(desk, *envelopes)
+    return [kept for envelope in envelopes for kept in await attempts(desk, envelope)]
+
+
+async def test_after_a_restart_the_log_says_what_is_frozen() -> None:
+    log = await logged([timed_out(), GOOD, OTHER], fixed().build(), asking().with_as_of(START).build())
+    runner, provider = restarted(log)
+
+    frozen = (await runner.run(fixed().build())).result
+    await runner.run(asking().with_as_of(START).build())
+
+    assert (frozen.served_from, frozen.raw_output, frozen.cost_nusd) == ("recorded", GOOD, 0)
+    assert len(provider.requests) == 1
+
+
+async def test_the_very_same_envelope_gets_all_its_attempts_again() -> None:
+    envelope = fixed().build()
+    log = await logged([timed_out(), GOOD], envelope)
+    runner, provider = restarted(log)
+
+    again = (await runner.run(envelope)).result
+
+    assert (again.attempt_number, again.raw_output, again.cost_nusd) == (2, GOOD, 0)
+    assert provider.requests == []
+
+
+async def test_of_a_log_the_first_answer_counts_and_what_is_over_does_not() -> None:
+    over = await logged([GOOD], fixed(n=1).with_deadline(DEADLINE).build())
+    first, later = [await logged([line], fixed().build()) for line in (GOOD, OTHER)]
+    runner, provider = restarted([*over, *first, *later], clock=SimClock(DEADLINE))
+
+    known = (await runner.run(fixed().build())).result
+    await runner.run(fixed(n=1).build())
+
+    assert (known.served_from, known.raw_output) == ("recorded", GOOD)
+    assert [request.envelope.context for request in provider.requests] == [{"n": 1}]
+
+
+async def test_what_a_replay_served_is_not_frozen_by_it() -> None:
+    other = ModelResponse(GOOD, "end_turn", Usage(output_tokens=9), "scripted-2")
+    envelope = fixed().build()
+    replay = gateway([], recorded=RecordedAnswers(await logged([other], envelope)))
+    await run(replay, envelope)
+    runner, provider = restarted(await attempts(replay, envelope))
+
+    await runner.run(fixed().build())
+
+    assert len(provider.requests) == 1
+
+
+async def test_a_frozen_answer_is_read_again_by_todays_rules() -> None:
+    def stricter(_envelope: LLMEnvelope, _text: str) -> Sequence[Violation]:
+        return [Violation(path="$.size", keyword="lots", message="whole lots only")]
+
+    log = await logged([GOOD], fixed().build())
+    runner, provider = restarted(log, checks={"advice.v1": stricter})
+
+    result = (await runner.run(fixed().build())).result
+
+    assert (result.actionable, result.parsed_output, result.cost_nusd) == (False, {}, 0)
+    assert result.validation_errors == ["$.size: whole lots only"]
+    assert provider.requests == []
+
+
+def frozen_alone(answers: FrozenAnswers, number: int, deadline: datetime | None = None) -> None:
+    envelope = an_envelope(determinism="recorded", as_of=START, context={"n": number}, deadline=deadline)
+    answers.freeze(envelope, [a_result(envelope_id=envelope.envelope_id, reading=READ)])
+
+
+async def known(answers: FrozenAnswers, numbers: Iterable[int]) -> list[int]:
+    """Return which of these requests have an answer."""
+    found = []
+    for number in numbers:
+        asked = an_envelope(determinism="recorded", as_of=START, context={"n": number})
+        async with answers.turn(asked) as call:
+            assert call is not None
+            if call.find(1) is not None:
+                found.append(number)
+    return found
+
+
+async def test_when_all_places_are_taken_what_is_over_goes_first_then_what_is_not_asked_for() -> None:
+    clock = SimClock(START)
+    answers = FrozenAnswers(clock, most=10)
+    for number in range(10):
+        frozen_alone(answers, number, DEADLINE if number in {3, 4} else None)
+    clock.advance_to(DEADLINE)
+    for number in (10, 11):
+        frozen_alone(answers, number)
+    assert await known(answers, [0]) == [0]
+
+    frozen_alone(answers, 12)
+
+    assert await known(answers, range(13)) == [0, 2, 5, 6, 7, 8, 9, 10, 11, 12]
+
+
+def test_a_store_of_no_answers_is_refused() -> None:
+    with pytest.raises(ValueError, match="most is 0"):
+        FrozenAnswers(SimClock(START), most=0)

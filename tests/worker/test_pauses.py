@@ -1,0 +1,43 @@
+"""Waits end when the worker does."""
+
+import asyncio
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.worker.pauses import Pauses
+
+
+class SlowToEnd(SystemClock):
+    """A clock whose sleeps never end by themselves, and take a while to be ended."""
+
+    def __init__(self) -> None:
+        self.is_ending, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_ending.set()
+            await self.may_end.wait()
+
+
+async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
+    clock = SlowToEnd()
+    pauses = Pauses(clock)
+
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
+        waits = group.create_task(pauses.passed(10))
+        await asyncio.sleep(0)
+        pauses.stop()
+        await clock.is_ending.wait()
+        pauses.stop()
+        clock.may_end.set()
+
+    assert not waits.result()
+
+
+async def test_after_the_stop_nobody_waits_any_more() -> None:
+    pauses = Pauses(SlowToEnd())
+    pauses.stop()
+
+    assert not await pauses.passed(10)
+    assert await pauses.passed(0)

@@ -1,0 +1,220 @@
+"""A call under way obeys: operators, the policy, and a ledger that may be away."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentic_trading.governance.control import Controls, Halt, HaltScope
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.policy_file import Principal
+from agentic_trading.llm import Event, FailureKind, LLMInteraction
+from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway, held, timed_out
+from tests.governance.asking import tenant
+from tests.governance.away import AwayLedger
+
+POLICY = Policy({"desk-a": Principal(tenants=("default",), models=("scripted/*",))})
+
+
+def halt(desk: MemoryGateway, version: int = 1) -> None:
+    """Have the agent of every call halted."""
+    order = Halt(scope=HaltScope.AGENT, id="adviser-1", by="ann", why="odd", at=START)
+    desk.gate.halts.update("default", Controls(version=version, halts=(order,)))
+
+
+def kind(interaction: LLMInteraction) -> FailureKind | None:
+    return interaction.result.failure.category if interaction.result.failure else None
+
+
+class Silent(ScriptedProvider):
+    """Never answers; `ending_s` is what it takes to be ended."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.started, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_end.set()
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        self.requests.append(request)
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.may_end.wait()
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "execution"])
+async def test_a_halt_ends_a_call_that_is_charged_in_doubt_on_record_and_not_tried_again(
+    workflow: str,
+) -> None:
+    provider = Silent()
+    desk = gateway(provider, limits=[tenant(10**12)])
+    envelope = asking(workflow).build()
+
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+        run = group.create_task(desk.runner.run(envelope))
+        await provider.started.wait()
+        halt(desk)
+
+    (kept,) = await attempts(desk, envelope)
+    assert kept == run.result()
+    assert kind(kept) is FailureKind.HALTED
+    assert (kept.result.in_doubt, kept.result.next_step) == (True, "final")
+    assert kept.result.cost_nusd == kept.result.reserved_nusd > 0
+    assert desk.ledger.statistics().charged_nusd == kept.result.cost_nusd
+    assert "ann" in (kept.result.error or "")
+    assert len(provider.requests) == 1
+    assert held(await desk.ledger.snapshot("default"))["nusd"] == 0
+
+
+async def test_orders_that_come_while_a_call_is_being_ended_change_nothing() -> None:
+    provider = Silent()
+    provider.may_end.clear()
+    desk = gateway(provider)
+
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
+        run = group.create_task(desk.runner.run(asking().build()))
+        await provider.started.wait()
+        for version in range(1, 4):
+            halt(desk, version)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        provider.may_end.set()
+
+    assert kind(run.result()) is FailureKind.HALTED
+
+
+async def test_a_call_of_others_goes_on_during_a_halt() -> None:
+    provider = ScriptedProvider([GOOD])
+    desk = gateway(provider)
+    halt(desk)
+
+    other = await desk.runner.run(asking().with_agent("adviser-2", "adviser").build())
+
+    assert other.result.actionable
+
+
+async def test_what_is_halted_between_its_admission_and_its_sending_is_not_sent_and_costs_nothing() -> None:
+    provider = ScriptedProvider([GOOD])
+
+    class Halting(MemoryInteractionStore):
+        async def record(self, event: Event) -> None:
+            await super().record(event)
+            halt(desk)
+
+    desk = gateway(provider, store=Halting(), strict=[EnvelopeWorkflow.EXECUTION], limits=[tenant(10**12)])
+
+    final = await desk.runner.run(asking("execution").build())
+
+    assert provider.requests == []
+    assert (kind(final), final.result.cost_nusd, final.result.in_doubt) == (FailureKind.HALTED, 0, False)
+    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+
+
+async def test_no_retry_is_made_of_what_was_halted_meanwhile() -> None:
+    requests: list[ModelRequest] = []
+
+    def fail_then_halt(request: ModelRequest) -> Any:
+        requests.append(request)
+        halt(desk)
+        return timed_out()
+
+    desk = gateway(fail_then_halt)
+    envelope = asking().build()
+
+    final = await desk.runner.run(envelope)
+
+    assert kind(final) is FailureKind.HALTED
+    assert [kind(one) for one in await attempts(desk, envelope)] == [FailureKind.TIMEOUT, FailureKind.HALTED]
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "execution"])
+async def test_without_the_ledger_nothing_is_sent(workflow: str) -> None:
+    provider, ledger = ScriptedProvider([GOOD]), AwayLedger()
+    desk = gateway(provider, ledger=ledger)
+    ledger.leave()
+
+    final = await desk.runner.run(asking(workflow).build())
+
+    assert kind(final) is FailureKind.LEDGER_UNAVAILABLE
+    assert (final.result.dispatched_at, provider.requests) == (None, [])
+
+
+async def test_what_cannot_be_noted_as_sent_is_not_sent_and_holds_nothing() -> None:
+    provider, ledger = ScriptedProvider([GOOD]), AwayLedger([tenant(10**12)])
+    desk = gateway(provider, ledger=ledger, strict=[EnvelopeWorkflow.EXECUTION])
+    ledger.leave("dispatch")
+
+    final = await desk.runner.run(asking("execution").build())
+
+    assert kind(final) is FailureKind.LEDGER_UNAVAILABLE
+    assert final.result.failure is not None
+    assert final.result.failure.recoverable
+    assert (final.result.dispatched_at, provider.requests) == (None, [])
+    assert held(await ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+
+
+@pytest.mark.parametrize("principal", ["desk-a", "desk-b", ""])
+async def test_who_sends_is_handed_on_to_the_policy_with_every_attempt(principal: str) -> None:
+    provider = ScriptedProvider(['{"action":"buy","size":1,', GOOD])
+    desk = gateway(provider, policy=POLICY)
+
+    final = await desk.runner.run(asking().build(), principal=principal)
+
+    is_allowed = principal == "desk-a"
+    assert final.result.actionable is is_allowed
+    assert len(provider.requests) == (2 if is_allowed else 0)
+    assert is_allowed or kind(final) is FailureKind.NOT_ALLOWED
+
+
+def frozen(n: int = 1) -> Any:
+    return asking(n=n).with_determinism(DeterminismLevel.RECORDED).with_as_of(START)
+
+
+async def test_a_frozen_answer_is_not_served_to_who_may_not_ask() -> None:
+    provider = ScriptedProvider([GOOD])
+    desk = gateway(provider, policy=POLICY)
+    first = await desk.runner.run(frozen().build(), principal="desk-a")
+    again = await desk.runner.run(frozen().build(), principal="desk-a")
+
+    stranger = await desk.runner.run(frozen().build(), principal="desk-b")
+
+    assert (first.result.actionable, again.result.served_from) == (True, "recorded")
+    assert kind(stranger) is FailureKind.NOT_ALLOWED
+    assert stranger.result.raw_output == ""
+    assert len(provider.requests) == 1
+
+
+async def test_a_frozen_answer_is_not_served_to_who_is_halted() -> None:
+    desk = gateway([GOOD])
+    await desk.runner.run(frozen().build())
+    halt(desk)
+
+    final = await desk.runner.run(frozen().build())
+
+    assert (kind(final), final.result.served_from) == (FailureKind.HALTED, "live")
+    assert final.result.raw_output == ""
+
+
+class Swept(MemoryLedger):
+    """A ledger whose reservations run out before they are dispatched."""
+
+    async def dispatch(self, reservation_id: str, *, lease_s: float = 60.0) -> None:
+        await self.sweep()
+        await super().dispatch(reservation_id, lease_s=lease_s)
+
+
+async def test_a_reservation_that_ran_out_before_the_request_was_sent_is_not_another_runs() -> None:
+    desk = gateway(lambda _request: GOOD, ledger=Swept([tenant(10**12)], reserved_lease_s=0))
+
+    last = await desk.runner.run(asking().build())
+
+    assert kind(last) is FailureKind.LEDGER_UNAVAILABLE
+    assert (last.result.cost_nusd, last.result.dispatched_at) == (0, None)

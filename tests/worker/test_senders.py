@@ -1,0 +1,43 @@
+"""Who sends what comes over the bus, and which events they may put on record."""
+
+from typing import Any
+
+import pytest
+
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.policy_file import Principal
+from agentic_trading.llm.event import Event
+from agentic_trading.worker.errors import UndeliverableError
+from agentic_trading.worker.senders import Senders
+from tests.build import NOW
+
+POLICY = Policy({"desk-a": Principal(tenants=("acme",), models=("scripted/*",))})
+
+
+def event(kind: str = "order.sent", **more: Any) -> Event:
+    return Event(**{"kind": kind, "id": "e-1", "trace_id": "t-1", "tenant_id": "acme", "time": NOW, **more})
+
+
+@pytest.mark.parametrize(
+    "kind", ["operator.action", "budget.position", "budget.threshold", "attempt.dispatched"]
+)
+def test_what_only_workers_make_is_not_taken_from_the_bus(kind: str) -> None:
+    with pytest.raises(UndeliverableError, match="a worker's own"):
+        Senders().check_event("", event(kind))
+
+
+@pytest.mark.parametrize("senders", [Senders(), Senders(policy=Policy())], ids=["no policy", "rates alone"])
+def test_without_principals_everybody_may_record_for_every_tenant(senders: Senders) -> None:
+    senders.check_event("anybody", event(tenant_id="other"))
+    senders.check_tenant("anybody", "other")
+
+
+def test_with_a_policy_each_records_for_tenants_of_their_own() -> None:
+    Senders(policy=POLICY).check_event("desk-a", event())
+
+    for principal, tenant, why in (
+        ("desk-a", "other", "principal 'desk-a' may not use tenant 'other'; allowed: acme"),
+        ("desk-b", "acme", "principal 'desk-b' is unknown; allowed are those that the policy names"),
+    ):
+        with pytest.raises(UndeliverableError, match=why):
+            Senders(policy=POLICY).check_event(principal, event(tenant_id=tenant))

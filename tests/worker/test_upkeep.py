@@ -1,0 +1,301 @@
+"""Beside its calls a pool sees orders, ends what has run out, warns, and tells how all stands."""
+
+import asyncio
+from datetime import timedelta
+
+from structlog.testing import capture_logs
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.control import PLATFORM, Controls, HaltScope
+from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.errors import ControlsUnavailableError
+from agentic_trading.governance.ledger import Refusal
+from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.orders import HaltOrder, Resume, SetLimit
+from agentic_trading.governance.rebuild import Rebuilding
+from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.worker.upkeep import LOOK_EVERY_S, NOTE_POSITION_EVERY_S
+from tests.gateway import GOOD, START, asking, gateway
+from tests.governance.asking import ask, reserved, spend, tenant
+from tests.governance.away import AwayLedger
+from tests.worker.tending import Turning, Wall, events, ordered, upkeep
+
+HALT = HaltOrder(HaltScope.AGENT, "adviser-1")
+
+
+async def test_an_order_reaches_the_ledger_the_gate_and_the_log_once() -> None:
+    board = MemoryControlBoard()
+    desk = gateway([], limits=[tenant(10**12)])
+    keeping = upkeep(desk, board=board)
+    await keeping.look()
+    await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=5)))
+    await ordered(board, HALT)
+
+    assert await keeping.look()
+    assert not await keeping.look()
+
+    assert [one.body["kind"] for one in await events(desk, "operator.action")] == ["set_limit", "halt"]
+    problem = desk.gate.halts.problem(asking().build())
+    assert problem is not None
+    assert problem.category is FailureKind.HALTED
+    await desk.ledger.reserve(ask(1, tenant="default"))
+    (counter,) = [one for one in await desk.ledger.snapshot("default") if one.scope is ScopeKind.TENANT]
+    assert counter.ceiling.nusd == 5
+
+
+async def test_what_is_resumed_runs_again() -> None:
+    board = MemoryControlBoard()
+    desk = gateway([GOOD])
+    keeping = upkeep(desk, board=board)
+    await ordered(board, HALT)
+    await keeping.look()
+    halted = await desk.runner.run(asking().build())
+
+    await ordered(board, Resume(HaltScope.AGENT, "adviser-1"))
+    await keeping.look()
+
+    assert halted.result.failure is not None
+    assert halted.result.failure.category is FailureKind.HALTED
+    assert (await desk.runner.run(asking().build())).result.success
+
+
+async def test_a_halt_of_the_platform_holds_here_and_is_on_record() -> None:
+    board = MemoryControlBoard()
+    desk = gateway([])
+    await ordered(board, HaltOrder(HaltScope.MODEL, "scripted/*"), PLATFORM)
+
+    await upkeep(desk, board=board).look()
+
+    assert desk.gate.halts.problem(asking().build()) is not None
+    assert [one.tenant_id for one in await events(desk, "operator.action")] == [PLATFORM]
+
+
+async def test_a_worker_that_starts_anew_keeps_no_order_twice() -> None:
+    board = MemoryControlBoard()
+    desk = gateway([])
+    await ordered(board, HALT)
+
+    for _ in range(2):
+        await upkeep(desk, board=board).look()
+
+    assert len(await events(desk, "operator.action")) == 1
+
+
+class AwayBoard(MemoryControlBoard):
+    """A board that cannot be reached for the tenants in `away`."""
+
+    def __init__(self, *away: str) -> None:
+        super().__init__()
+        self.away = set(away)
+
+    async def read(self, tenant: str) -> Controls:
+        if tenant in self.away:
+            raise ControlsUnavailableError("the board", "connection refused")
+        return await super().read(tenant)
+
+
+async def test_a_board_that_is_away_is_looked_at_again_and_others_are_seen_meanwhile() -> None:
+    board = AwayBoard()
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+    await ordered(board, HALT)
+    await ordered(board, HaltOrder(HaltScope.MODEL, "gpt-5"), PLATFORM)
+    board.away.add(PLATFORM)
+
+    with capture_logs() as said:
+        assert await keeping.look()
+    board.away.clear()
+    assert await keeping.look()
+
+    assert [(one["event"], one["tenant"]) for one in said] == [("orders_not_seen", PLATFORM)]
+    assert len(await events(desk, "operator.action")) == 2
+
+
+async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_follow() -> None:
+    board = MemoryControlBoard()
+    ledger = AwayLedger([tenant(10**12)])
+    desk = gateway([], ledger=ledger)
+    keeping = upkeep(desk, board=board)
+    await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=5)))
+    await ordered(board, HALT)
+    ledger.leave()
+
+    with capture_logs() as said:
+        await keeping.look()
+        await keeping.tend()
+
+    assert [one["event"] for one in said] == ["orders_not_seen", "ledger_not_tended"]
+    assert desk.gate.halts.problem(asking().build()) is not None
+    ledger.return_()
+    assert await keeping.look()
+    assert len(await events(desk, "operator.action")) == 2
+    await ledger.reserve(ask(1, tenant="default"))
+    assert {
+        one.ceiling.nusd for one in await ledger.snapshot("default") if one.scope is ScopeKind.TENANT
+    } == {5}
+
+
+async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
+    wall = Wall(START)
+    ledger = AwayLedger([tenant(1000)], clock=wall)
+    desk = gateway([], ledger=ledger, clock=wall)
+    keeping = upkeep(desk, tenants=["a:b"])
+    idle = await reserved(ledger, ask(7, tokens=3, tenant="a:b"))
+    sent = await reserved(ledger, ask(70, tokens=30, tenant="a:b"))
+    await ledger.dispatch(sent, lease_s=100)
+    wall.advance_to(START + timedelta(seconds=101))
+
+    await keeping.tend()
+    await keeping.tend()
+
+    told = await events(desk, "budget.expired")
+    assert [(one.tenant_id, one.body) for one in told] == [
+        ("a:b", {"reservation_id": idle, "state": "released", "nusd": 7, "tokens": 3}),
+        ("a:b", {"reservation_id": sent, "state": "in_doubt", "nusd": 70, "tokens": 30}),
+    ]
+
+
+async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
+    desk = gateway([], ledger=AwayLedger([tenant(100)]))
+    keeping = upkeep(desk)
+    await spend(desk.ledger, ask(85, tenant="default"))
+    await keeping.tend()
+    await keeping.tend()
+    await spend(desk.ledger, ask(15, tenant="default"))
+    await keeping.tend()
+
+    told = await events(desk, "budget.")
+    assert [(one.kind, one.tenant_id, one.body["spent"], one.body["most"]) for one in told] == [
+        ("budget.threshold", "default", 85, 100),
+        ("budget.exhausted", "default", 100, 100),
+    ]
+
+
+async def test_a_ceiling_that_is_near_again_is_told_again() -> None:
+    board = MemoryControlBoard()
+    clock = SimClock(START)
+    desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
+    keeping = upkeep(desk, board=board)
+    await keeping.tend()
+    await spend(desk.ledger, ask(85, tenant="default"))
+
+    for minutes, most in enumerate((100, 1000, 100), start=1):
+        clock.advance_to(START + timedelta(minutes=minutes))
+        await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=most)))
+        await keeping.look()
+        await keeping.tend()
+
+    assert [one.body["spent"] for one in await events(desk, "budget.threshold")] == [85, 85]
+
+
+async def test_a_worker_that_starts_anew_may_say_the_same_of_a_counter_with_another_pace() -> None:
+    clock = SimClock(START)
+    desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
+    first = upkeep(desk)
+    await spend(desk.ledger, ask(1, tenant="default"))
+    await first.tend()
+    await spend(desk.ledger, ask(84, tenant="default"))
+    clock.advance_to(START + timedelta(minutes=1))
+    await first.tend()
+
+    await upkeep(desk).tend()
+
+    paces = [one.body["nusd_per_hour"] for one in await events(desk, "budget.threshold")]
+    assert paces == [84 * 60, 0]
+
+
+async def test_two_tenants_are_told_apart_and_warned_once_each() -> None:
+    clock = SimClock(START)
+    statuses = MemoryStatusBoard()
+    desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
+    keeping = upkeep(desk, statuses=statuses, tenants=["acme", "zenith"], outlives=True, wall=Wall(START))
+    for name in ("acme", "zenith"):
+        await spend(desk.ledger, ask(1, tenant=name, agent="same"))
+    await keeping.tend()
+    for name, nusd in (("acme", 84), ("zenith", 94)):
+        await spend(desk.ledger, ask(nusd, tenant=name, agent="same"))
+    for minutes in range(1, 4):
+        clock.advance_to(START + timedelta(minutes=minutes))
+        await keeping.tend()
+
+    told = await events(desk, "budget.threshold")
+    assert [(one.tenant_id, one.body["spent"]) for one in told] == [("acme", 85), ("zenith", 95)]
+    assert {one.tenant_id for one in await events(desk, "budget.position")} == {"acme", "zenith"}
+    for name, nusd in (("acme", 85), ("zenith", 95)):
+        (status,) = await statuses.read(name)
+        (counter,) = status.counters
+        assert (status.worker, counter.id, counter.spent[0]) == ("w-1", name, nusd)
+        assert counter.nusd_per_hour == (nusd - 1) * 20
+
+
+async def test_the_position_of_a_ledger_that_outlives_us_is_noted_now_and_then_and_at_the_end() -> None:
+    wall = Wall(START)
+    desk = gateway([], limits=[tenant(1000)])
+    keeping = upkeep(desk, outlives=True, wall=wall)
+    await keeping.tend()
+    await reserved(desk.ledger, ask(1, tenant="default"))
+    await keeping.tend()
+    assert len(await events(desk, "budget.position")) == 1
+
+    wall.advance_to(START + timedelta(seconds=NOTE_POSITION_EVERY_S))
+    await keeping.tend()
+    await reserved(desk.ledger, ask(1, tenant="default"))
+    await keeping.end()
+
+    noted = await events(desk, "budget.position")
+    assert len(noted) == 3
+    reading = Rebuilding("default", "paper")
+    for one in noted:
+        reading.read(one)
+    assert reading.position == await desk.ledger.position("default")
+
+
+async def test_the_position_of_a_ledger_of_this_process_is_not_noted() -> None:
+    desk = gateway([], limits=[tenant(1000)])
+    keeping = upkeep(desk)
+
+    await keeping.tend()
+    await keeping.end()
+
+    assert await events(desk, "budget.position") == []
+
+
+async def test_the_status_tells_who_runs_waits_and_was_refused_and_that_it_is_the_last() -> None:
+    statuses, board = MemoryStatusBoard(), MemoryControlBoard()
+    desk = gateway([GOOD], limits=[tenant(10**12)])
+    keeping = upkeep(desk, statuses=statuses, board=board)
+    await ordered(board, HaltOrder(HaltScope.AGENT, "adviser-2"))
+    await keeping.look()
+    await desk.runner.run(asking().build())
+    await desk.runner.run(asking().with_agent("adviser-2", "adviser").build())
+
+    await keeping.tend()
+    (running,) = await statuses.read("default")
+    await keeping.end()
+    (ended,) = await statuses.read("default")
+
+    assert (running.is_running, ended.is_running, running.limits_version) == (True, False, 1)
+    assert [(one.agent, one.kind) for one in running.refusals] == [("adviser-2", FailureKind.HALTED)]
+    assert (running.calls.admitted, running.calls.refused, running.parked) == (1, 1, ())
+    assert running.calls.charged_nusd == running.counters[0].spent[0] > 0
+
+
+async def test_it_looks_four_times_a_second_and_tends_what_was_changed_at_once() -> None:
+    statuses, board = MemoryStatusBoard(), MemoryControlBoard()
+    wall = Turning(START)
+    desk = gateway([], limits=[tenant(100)])
+    keeping = upkeep(desk, statuses=statuses, board=board, wall=wall)
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        task = group.create_task(keeping.run())
+        await wall.turned(3)
+        await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=5)))
+        await wall.turned(wall.turns + 2)
+        (seen,) = await statuses.read("default")
+        task.cancel()
+
+    assert seen.limits_version == 1
+    assert set(wall.slept) == {LOOK_EVERY_S}
+    assert isinstance(await desk.ledger.reserve(ask(6, tenant="default")), Refusal)

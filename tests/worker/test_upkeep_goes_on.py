@@ -1,0 +1,132 @@
+"""Upkeep goes on whatever goes wrong beside it, and does not let orders wait for the rest."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from agentic_trading.governance.control import HaltScope
+from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.orders import HaltOrder
+from agentic_trading.governance.status import BudgetStatus
+from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.llm import Event
+from agentic_trading.llm.errors import RecordConflictError
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.gateway import START, asking, gateway
+from tests.governance.asking import ask, reserved, spend, tenant
+from tests.governance.away import AwayLedger
+from tests.worker.tending import Turning, Wall, events, ordered, upkeep
+
+HALT = HaltOrder(HaltScope.AGENT, "adviser-1")
+
+
+async def test_a_call_that_is_asked_for_anew_may_run_out_again() -> None:
+    wall = Wall(START)
+    ledger = AwayLedger([tenant(1000)], clock=wall)
+    desk = gateway([], ledger=ledger, clock=wall)
+    keeping = upkeep(desk)
+    again = ask(7, tenant="default", at=None)
+
+    for hours in (1, 2):
+        await reserved(ledger, again)
+        wall.advance_to(START + timedelta(hours=hours))
+        await keeping.tend()
+
+    assert len(await events(desk, "budget.expired")) == 2
+
+
+class Crowded(MemoryInteractionStore):
+    """A log in which somebody has taken the ids of some kinds of events, and those of budgets take for ever while `is_slow`."""
+
+    taken: tuple[str, ...] = ()
+    is_slow = False
+
+    async def record(self, event: Event) -> None:
+        if self.is_slow and event.kind.startswith("budget."):
+            await asyncio.Event().wait()
+        if event.kind in self.taken:
+            raise RecordConflictError(event.id, "body", "take another id")
+        await super().record(event)
+
+
+async def test_a_record_whose_id_is_taken_is_said_and_keeps_nothing_from_being_done() -> None:
+    wall, statuses = Wall(START), MemoryStatusBoard()
+    store = Crowded()
+    store.taken = ("budget.expired", "budget.exhausted", "operator.action")
+    ledger = AwayLedger([tenant(100)], clock=wall)
+    desk = gateway([], ledger=ledger, clock=wall, store=store)
+    board = MemoryControlBoard()
+    keeping = upkeep(desk, board=board, statuses=statuses, outlives=True, wall=wall)
+    await ordered(board, HALT)
+    await spend(ledger, ask(100, tenant="default"))
+    await reserved(ledger, ask(0, tenant="default", at=None))
+    wall.advance_to(START + timedelta(hours=1))
+
+    with capture_logs() as said:
+        assert await keeping.look()
+        await keeping.tend()
+        assert not await keeping.look()
+
+    assert [one["event"] for one in said] == ["order_not_on_record"] + ["event_not_on_record"] * 2
+    assert desk.gate.halts.problem(asking().build()) is not None
+    assert [one.kind for one in await events(desk)] == ["budget.position"]
+    assert len(await statuses.read("default")) == 1
+
+
+async def test_what_ran_out_is_told_at_the_end_if_it_could_not_be_told_before() -> None:
+    wall, store = Wall(START), Crowded()
+    ledger = AwayLedger([tenant(1000)], clock=wall)
+    desk = gateway([], ledger=ledger, clock=wall, store=store)
+    keeping = upkeep(desk)
+    await reserved(ledger, ask(7, tenant="default", at=None))
+    await reserved(ledger, ask(8, tenant="default", at=None))
+    wall.advance_to(START + timedelta(hours=1))
+    store.is_slow = True
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await keeping.tend()
+    store.is_slow = False
+    await keeping.end()
+
+    assert sorted(one.body["nusd"] for one in await events(desk, "budget.expired")) == [7, 8]
+
+
+async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:
+    class Broken(MemoryStatusBoard):
+        async def publish(self, status: BudgetStatus) -> None:
+            raise RuntimeError("a bug")
+
+    wall, board = Turning(START), MemoryControlBoard()
+    desk = gateway([], limits=[tenant(100)])
+    keeping = upkeep(desk, statuses=Broken(), board=board, wall=wall)
+
+    with capture_logs() as said:
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            task = group.create_task(keeping.run())
+            await wall.turned(20)
+            task.cancel()
+
+    assert {one["event"] for one in said} == {"ledger_not_tended"}
+    assert len(said) > 1
+    assert "RuntimeError: a bug" in said[0]["error"]
+
+
+async def test_orders_are_followed_while_the_rest_takes_its_time() -> None:
+    store, board, wall = Crowded(), MemoryControlBoard(), Turning(START)
+    ledger = AwayLedger([tenant(1000)], clock=wall)
+    desk = gateway([], ledger=ledger, clock=wall, store=store)
+    await reserved(ledger, ask(7, tenant="default", at=None))
+    wall.advance_to(START + timedelta(hours=1))
+    store.is_slow = True
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        task = group.create_task(upkeep(desk, board=board, wall=wall).run())
+        await wall.turned(5)
+        await ordered(board, HALT)
+        await wall.turned(wall.turns + 2)
+        task.cancel()
+
+    assert desk.gate.halts.problem(asking().build()) is not None
