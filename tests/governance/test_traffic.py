@@ -1,5 +1,6 @@
 """A call's way through the limiter, through the gate."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -183,3 +184,20 @@ async def test_calls_go_on_without_a_limiter_that_is_away() -> None:
 
     assert admission.permit is None
     assert charge.cost_nusd > 0
+
+
+class Endless(MemoryLimiter):
+    async def enter(self, entry: Entry) -> Permit:
+        await asyncio.Event().wait()
+        raise AssertionError(entry)
+
+
+async def test_who_is_cancelled_on_the_way_into_the_traffic_holds_no_money() -> None:
+    ledger = MemoryLedger([tenant(PLENTY)])
+    through = gate(ledger, traffic=Traffic(Endless(), SimClock(NOW)))
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await through.admit(request())
+
+    assert ledger.statistics().in_flight == 0
