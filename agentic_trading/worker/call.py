@@ -1,8 +1,7 @@
 """One envelope under way: what it is asked with, and how its answers are read, of a model or of a recording."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,6 +20,7 @@ from agentic_trading.worker.counting import InputCount
 from agentic_trading.worker.finishing import to_the_end
 from agentic_trading.worker.frozen import FrozenCall
 from agentic_trading.worker.refused import RefusedSchemas
+from agentic_trading.worker.slots import Parking
 from agentic_trading.worker.turn import Attempted, Closed, Read, Unanswered
 
 READ_AT_ONCE_CHARS = 8 * 1024
@@ -28,9 +28,6 @@ READ_AT_ONCE_CHARS = 8 * 1024
 
 SHOWN_AT_ONCE_CHARS = 64 * 1024
 """The same of a question: objects of an answer may have to be looked for in it."""
-
-
-Parking = Callable[[], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)

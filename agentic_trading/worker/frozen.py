@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import datetime
 from weakref import WeakValueDictionary
 
@@ -15,6 +15,7 @@ from agentic_trading.llm.errors import EnvelopeValidationError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.rules import check_envelope
+from agentic_trading.worker.slots import Parking
 
 MOST_FROZEN = 10_000
 """Answers that are kept; beyond that those whose deadline has come go first, then those not asked for the longest."""
@@ -44,6 +45,24 @@ class _Frozen:
     def is_over(self, now: datetime) -> bool:
         """Whether the deadline has come; without one it never does."""
         return self.deadline is not None and now >= self.deadline
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Queue:
+    """Those who make the same request, one after the other: who has its turn, and who waits for it."""
+
+    length: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @contextmanager
+    def joined(self) -> Iterator[bool]:
+        """Stand in it; gives whether others do already."""
+        others = self.length > 0
+        self.length += 1
+        try:
+            yield others
+        finally:
+            self.length -= 1
 
 
 class FrozenCall:
@@ -82,7 +101,7 @@ class FrozenAnswers:
         self._clock = clock
         self._most = most
         self._frozen: OrderedDict[_Key, _Frozen] = OrderedDict()
-        self._turns: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[_Key, _Queue] = WeakValueDictionary()
 
     def fill(self, interactions: Iterable[LLMInteraction]) -> None:
         """Freeze what was frozen when these were recorded; they must come in the log's order.
@@ -108,23 +127,28 @@ class FrozenAnswers:
             self._make_room(now)
         self._frozen[key] = _Frozen(envelope.envelope_id, envelope.deadline, tuple(attempts))
 
-    def turn(self, envelope: LLMEnvelope) -> AbstractAsyncContextManager[FrozenCall | None]:
+    def turn(
+        self, envelope: LLMEnvelope, parked: Parking = nullcontext
+    ) -> AbstractAsyncContextManager[FrozenCall | None]:
         """Let one call at a time make a request of level `recorded`; gives None for an envelope of any other level.
 
-        Who waits longer than its deadline gets None too: it is then for the gate to say that it has expired.
+        Who waits longer than its deadline gets None too: it is then for the gate to say that it has expired. `parked`
+        is entered for as long as somebody waits.
         """
-        return self._turn(envelope) if freezes(envelope) else _NOTHING_FROZEN
+        return self._turn(envelope, parked) if freezes(envelope) else _NOTHING_FROZEN
 
     @asynccontextmanager
-    async def _turn(self, envelope: LLMEnvelope) -> AsyncGenerator[FrozenCall | None]:
-        lock = self._turns.setdefault(_key(envelope), asyncio.Lock())
-        if not await self._acquired(lock, envelope.deadline):
-            yield None
-            return
-        try:
-            yield FrozenCall(self, envelope, self._served(envelope))
-        finally:
-            lock.release()
+    async def _turn(self, envelope: LLMEnvelope, parked: Parking) -> AsyncGenerator[FrozenCall | None]:
+        queue = self._queues.setdefault(_key(envelope), _Queue())
+        has_turn = False
+        with queue.joined() as must_wait:
+            try:
+                async with parked() if must_wait else nullcontext():
+                    has_turn = await self._acquired(queue.turn, envelope.deadline)
+                yield FrozenCall(self, envelope, self._served(envelope)) if has_turn else None
+            finally:
+                if has_turn:
+                    queue.turn.release()
 
     async def _acquired(self, lock: asyncio.Lock, deadline: datetime | None) -> bool:
         while deadline is None or self._clock.now() < deadline:

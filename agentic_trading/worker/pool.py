@@ -208,8 +208,7 @@ class WorkerPool:
         principal = self._senders.of(delivery)
         envelope = read_envelope(delivery)
         self._senders.check_tenant(principal, envelope.tenant_id)
-        key = f"{envelope.tenant_id}\x1f{envelope.envelope_id}"
-        claim = await self._claimed(key, owner, envelope)
+        claim = await self._claimed(envelope, owner, slot)
         match claim:
             case None:
                 return False
@@ -222,9 +221,9 @@ class WorkerPool:
                 assert_never(claim)
         return True
 
-    async def _claimed(self, key: str, owner: str, envelope: LLMEnvelope) -> Claim | Finished | None:
+    async def _claimed(self, envelope: LLMEnvelope, owner: str, slot: Slot) -> Claim | Finished | None:
         """Claim an envelope as soon as nobody holds it; returns None if the pool is stopped meanwhile."""
-        content = envelope.envelope_hash
+        key, content = f"{envelope.tenant_id}\x1f{envelope.envelope_id}", envelope.envelope_hash
         while True:
             claim = await self._claims.claim(key, owner, content)
             if isinstance(claim, Claim):
@@ -234,7 +233,8 @@ class WorkerPool:
                 raise _undeliverable("id_conflict", detail, envelope)
             if isinstance(claim, Finished):
                 return claim
-            await self._unless_stopped(self._claims.until_free(key))
+            async with slot.given_back():  # who holds it may be parked, and come back to a slot
+                await self._unless_stopped(self._claims.until_free(key))
             if self._stopping:
                 return None
 

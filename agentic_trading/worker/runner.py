@@ -32,7 +32,7 @@ from agentic_trading.worker.attempt import (
     is_of_wrong_model,
     not_used,
 )
-from agentic_trading.worker.call import Call, Parking
+from agentic_trading.worker.call import Call
 from agentic_trading.worker.checks import Checks
 from agentic_trading.worker.counting import InputCount
 from agentic_trading.worker.errors import AttemptTakenError
@@ -41,6 +41,7 @@ from agentic_trading.worker.frozen import FrozenAnswers, FrozenCall
 from agentic_trading.worker.pauses import Pauses
 from agentic_trading.worker.record import Recorder
 from agentic_trading.worker.refused import RefusedSchemas
+from agentic_trading.worker.slots import Parking
 from agentic_trading.worker.telling import told
 from agentic_trading.worker.turn import (
     Attempted,
@@ -118,12 +119,12 @@ class CallRunner:
     ) -> LLMInteraction:
         """Return the last attempt at `envelope`, sent by `principal`; a failed call is a result, not an exception.
 
-        `parked` is entered for as long as the call waits for headroom, so that others may go on meanwhile.
+        `parked` is entered for as long as the call waits for headroom, or for another one of the same request.
 
         Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, keep and tell.
         Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not told to anybody.
         """
-        async with self._frozen.turn(envelope) as frozen:
+        async with self._frozen.turn(envelope, parked) as frozen:
             call = self._prepare(envelope, principal, parked, frozen)
             return await self._run(envelope, call, frozen)
 

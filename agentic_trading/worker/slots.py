@@ -2,11 +2,14 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+Parking = Callable[[], AbstractAsyncContextManager[None]]
+"""What is entered for as long as a call waits for another one, so that it does not keep that one from its slot."""
 
 Line = deque[asyncio.Future[None]]
 
@@ -51,11 +54,22 @@ class Slots:
         try:
             async with idle:
                 self._idle.add(idle)
-                return await wait
+                got = await wait
         except TimeoutError:
             return None
         finally:
             self._idle.discard(idle)
+        if self._returning:  # it was perhaps this one that was called away for them
+            self._call_away()
+        return got
+
+    def _call_away(self) -> None:
+        """Have one more idle holder give up its slot; who is about to anyway is passed over."""
+        while self._idle:
+            idle = self._idle.pop()
+            if not idle.expired():
+                idle.reschedule(0)
+                return
 
     async def _take(self, line: Line) -> None:
         if self._free and not self._returning:
@@ -63,8 +77,8 @@ class Slots:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(waiter)
-        if line is self._returning and self._idle:
-            self._idle.pop().reschedule(0)
+        if line is self._returning:
+            self._call_away()
         try:
             await waiter
         except asyncio.CancelledError:

@@ -1,26 +1,36 @@
 """A parked call gives its slot back, and a stopping pool does not wait for it."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from agentic_trading.bus.codec import envelope_message
+from agentic_trading.bus.topic import ENVELOPES
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
+from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Entry, Lane, Outcome, Permit, RateLimits
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal
 from agentic_trading.governance.traffic import Traffic
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.ids import fraction
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.providers.recorded import RecordedAnswers
 from agentic_trading.worker.errors import AttemptTakenError
 from agentic_trading.worker.slots import Slots
 from tests.contracts.ledger_opening import in_line
-from tests.gateway import GOOD, MemoryGateway, asking, gateway
+from tests.gateway import GOOD, MemoryGateway, asking, attempts, gateway
 from tests.governance.asking import ask, tenant
+from tests.worker.freezing import fixed
 from tests.worker.running import running
 
 LANE = Lane(LLMProvider.SCRIPTED, "scripted-1")
@@ -52,9 +62,7 @@ async def test_who_waits_for_one_model_does_not_hold_up_another() -> None:
 
 async def test_a_pool_that_is_stopped_ends_though_a_call_is_parked() -> None:
     desk = gateway(lambda _request: GOOD, limits=[tenant(10**9)])
-    other = ask(10**9, tenant="default")
-    await desk.ledger.reserve(other)
-    await desk.ledger.dispatch(other.reservation_id, lease_s=10**6)
+    await nobody_can_pay(desk)
 
     async with asyncio.timeout(5), GatewayClient(desk.broker) as client, asyncio.TaskGroup() as group:
         group.create_task(desk.pool.run())
@@ -137,6 +145,116 @@ async def test_who_is_cancelled_while_it_waits_for_its_slot_takes_none() -> None
         async with slots.taken():
             assert not await is_free(slots)
         assert await is_free(slots)
+
+
+async def passes(loops: int) -> None:
+    """Let the loop go round."""
+    for _ in range(loops):
+        await asyncio.sleep(0)
+
+
+LAST = "the last one"
+DELIVERIES = 40
+"""In so many workers meet often enough that a slot which may be lost is lost in every second run."""
+
+
+def chance(seed: int) -> Callable[[int], int]:
+    """Return what gives numbers from 0 up to a limit, the same again for the same seed."""
+    numbers = count()
+    return lambda most: int(fraction(seed, next(numbers)) * (most + 1))
+
+
+async def serve(slots: Slots, deliveries: asyncio.Queue[str], up_to: Callable[[int], int]) -> None:
+    """Serve deliveries as a worker does, each of which may park; who is idle may be called away."""
+    found: str | None = None
+    while found != LAST:
+        async with slots.taken() as slot:
+            found = await slots.unless_called_away(deliveries.get())
+            for _ in range(up_to(3) if found else 0):
+                await passes(up_to(3))
+                async with slot.given_back():
+                    await passes(up_to(6))
+
+
+async def served(number: int, up_to: Callable[[int], int]) -> bool:
+    """Serve everything with so many slots; return whether all of them can be taken at once in the end."""
+    slots, deliveries, workers = Slots(number), asyncio.Queue[str](), 5 * number
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            group.create_task(serve(slots, deliveries, up_to))
+        for nth in range(DELIVERIES):
+            await passes(up_to(5))
+            deliveries.put_nowait(f"delivery {nth}")
+        for _ in range(workers):
+            deliveries.put_nowait(LAST)
+    all_there = asyncio.Barrier(number)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        for _ in range(number):
+            group.create_task(together(slots, all_there))
+    return True
+
+
+@given(number=st.integers(1, 4), seed=st.integers(0, 2**32))
+@settings(deadline=None)
+def test_no_slot_is_lost_however_workers_park_come_back_and_are_called_away(number: int, seed: int) -> None:
+    assert asyncio.run(served(number, chance(seed)))
+
+
+async def together(slots: Slots, come: asyncio.Barrier) -> None:
+    """Hold a slot until as many as there should be are held at once."""
+    async with slots.taken():
+        await come.wait()
+
+
+async def nobody_can_pay(desk: MemoryGateway) -> str:
+    """Have another call hold all there is, and return its reservation."""
+    other = ask(10**9, tenant="default")
+    await desk.ledger.reserve(other)
+    await desk.ledger.dispatch(other.reservation_id, lease_s=10**6)
+    return other.reservation_id
+
+
+async def submitted_apart(desk: MemoryGateway, envelope: LLMEnvelope) -> None:
+    """Publish an envelope under a key of its own, as another process may, and let it be taken."""
+    message = replace(envelope_message(envelope), key="elsewhere")
+    await desk.broker.publish(ENVELOPES[envelope.workflow], message)
+    await passes(50)
+    assert not any(backlog.waiting for backlog in desk.broker.statistics().backlogs)
+
+
+async def test_a_duplicate_of_a_parked_call_does_not_keep_it_from_its_slot() -> None:
+    desk = gateway(lambda _request: GOOD, limits=[tenant(10**9)], workers=1)
+    other = await nobody_can_pay(desk)
+    envelope = asking().build()
+
+    async with asyncio.timeout(5), running(desk) as client, asyncio.TaskGroup() as group:
+        asked = group.create_task(client.ask(envelope))
+        await in_line(desk.ledger, 1, tenant="default")
+        await submitted_apart(desk, envelope)
+        await desk.ledger.settle(other, Amount(0, 0))
+
+    answer = asked.result()
+    assert isinstance(answer, LLMInteraction)
+    assert answer.result.success
+
+
+async def test_who_waits_for_the_same_request_does_not_keep_the_parked_one_from_its_slot() -> None:
+    desk = gateway(lambda _request: GOOD, limits=[tenant(10**9)], workers=1)
+    other = await nobody_can_pay(desk)
+    first, second = fixed().build(), fixed().build()
+
+    async with asyncio.timeout(5), running(desk) as client, asyncio.TaskGroup() as group:
+        asked = group.create_task(client.ask(first))
+        await in_line(desk.ledger, 1, tenant="default")
+        await submitted_apart(desk, second)
+        await desk.ledger.settle(other, Amount(0, 0))
+
+    answer = asked.result()
+    assert isinstance(answer, LLMInteraction)
+    assert [(await attempts(desk, one))[0].result.served_from for one in (first, second)] == [
+        "live",
+        "recorded",
+    ]
 
 
 async def is_free(slots: Slots) -> bool:
