@@ -13,10 +13,12 @@ BARS :=
 SEED := 5
 
 # Coverage is judged by what the tests of the parts reach; those of whole programs run beside them without it, as it
-# slows a test down several times (hence thirty seconds instead of twenty). In CI each runs once, elsewhere `cov` runs
-# the former itself.
+# slows a test down several times (hence thirty seconds instead of twenty). In CI each runs once, both at the same time,
+# and the words of the latter are printed after the others'; elsewhere `cov` runs the former itself.
 WHOLE := tests/app tests/flows
 COVERED := $(PY) -m coverage run -m pytest --timeout=30 $(addprefix --ignore=,$(WHOLE))
+BOTH = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; $(COVERED); parts=$$?; wait $$whole; whole=$$?; \
+  $(PY) -c "print(open('whole.log', encoding='utf-8').read())"; exit $$((parts + whole))
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
@@ -28,8 +30,7 @@ run: $(READY)  ## a small model's session as it was recorded, then the rules' as
 	  --inject malformed=5%,timeout=2%,refusal=1%,cut=1% --seed $(SEED) $(if $(BARS),--bars $(BARS)) --out $(BASELINE)
 
 test: $(READY_DEV)  ## every test, in random order
-	$(if $(CI),$(COVERED),$(PY) -m pytest)
-	$(if $(CI),$(PY) -m pytest $(WHOLE))
+	$(if $(CI),$(BOTH),$(PY) -m pytest)
 
 check: lint types arch cov  ## all that must be green before a commit
 	$(VENV)/bin/agentic-trading schemas check
@@ -58,7 +59,7 @@ bench: $(READY_DEV)  ## what a call costs, beside what others cost
 clean:  ## take away what was made, but for runs/
 	@$(call find_python) -c "import pathlib, shutil; \
 	  [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', '.mypy_cache', '.ruff_cache', '.pytest_cache', '.import_linter_cache', '.hypothesis')]; \
-	  pathlib.Path('.coverage').unlink(missing_ok=True)"
+	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', 'whole.log')]"
 
 # What counts money and what reads answers: here not one branch stays untested.
 EXACT := governance/prices.py governance/estimate.py governance/ledger.py governance/ledgers/* governance/gate.py \

@@ -112,7 +112,7 @@ def utc_text(moment: datetime) -> str:
 @lru_cache(maxsize=1024)  # one call spells its few moments some twenty times
 def _utc_text(moment: datetime) -> str:
     """Spell a moment whose zone is `UTC`: in others, the two passes of a repeated hour are equal and not the same."""
-    return f"{moment.isoformat().removesuffix('+00:00')}Z"
+    return orjson.dumps(moment, option=orjson.OPT_UTC_Z)[1:-1].decode()
 
 
 def _spelled(value: Any) -> tuple[bytes, Any]:

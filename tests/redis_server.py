@@ -84,6 +84,16 @@ class RealServer:
         """End it in good order."""
         self._end(signal.SIGTERM)
 
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Keep it from doing anything for as long as the block lasts; what is sent to it waits."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def _end(self, how: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(how)

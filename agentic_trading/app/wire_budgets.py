@@ -13,7 +13,6 @@ from agentic_trading.governance.alerts import WARN_AT
 from agentic_trading.governance.allowance import AllowanceRules
 from agentic_trading.governance.control import ControlBoard
 from agentic_trading.governance.controls.file import FileControlBoard
-from agentic_trading.governance.controls.memory import MemoryControlBoard
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -25,7 +24,6 @@ from agentic_trading.governance.orders import SetLimit, order
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status import StatusBoard
 from agentic_trading.governance.statuses.file import FileStatusBoard
-from agentic_trading.governance.statuses.memory import MemoryStatusBoard
 from agentic_trading.governance.windows import Window
 from agentic_trading.ids import random_id
 
@@ -81,9 +79,9 @@ def own_ledger(limit: Limit, *, zone: tzinfo = UTC) -> MemoryLedger:
 
 def shared_ledger(url: str, *, zone: tzinfo = UTC) -> Ledger:
     """Return the ledger on a server that workers share."""
-    from agentic_trading.governance.ledgers.redis import RedisLedger
+    from agentic_trading.governance.ledgers.redis import MOST_RECENT_S, RedisLedger
 
-    return RedisLedger(url, zone=zone)
+    return RedisLedger(url, zone=zone, recorded_within_s=MOST_RECENT_S)
 
 
 def lasting_ledger(url: str, *, limit: Limit | None, zone: tzinfo = UTC) -> Ledger:
@@ -117,11 +115,6 @@ def shared_boards(url: str) -> tuple[ControlBoard, StatusBoard]:
     from agentic_trading.governance.statuses.redis import RedisStatusBoard
 
     return RedisControlBoard(url), RedisStatusBoard(url)
-
-
-def memory_oversight() -> Oversight:
-    """Return the oversight of a gateway that nobody outside its process looks into."""
-    return Oversight(MemoryControlBoard(), MemoryStatusBoard())
 
 
 def oversight(

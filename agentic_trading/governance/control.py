@@ -1,9 +1,10 @@
 """What operators order, limits and halts: one versioned document a tenant, and the board where it stands."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Literal, Protocol, Self, assert_never
+from typing import Annotated, Any, Literal, Protocol, Self, assert_never
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -20,6 +21,8 @@ PLATFORM = "*"
 
 KEPT_ACTIONS = 200
 """So many of the last actions stay in a document; the log has all of them."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Name = Annotated[Text, Field(min_length=1, max_length=500)]
 Why = Annotated[Text, Field(max_length=2000)]
@@ -65,16 +68,30 @@ class Action(BaseModel, frozen=True, extra="allow"):
     at: Moment
 
 
+def milliseconds(at: datetime) -> int:
+    """Return a moment in whole milliseconds since 1970; one before that is below zero."""
+    return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _serial_of(document: Mapping[str, Any]) -> int:
+    """Return what a document counts as that was written without a serial: its latest order that is still known."""
+    moments = [milliseconds(action.at) for action in document.get("actions", ())]
+    return max([0, *moments]) + int(document.get("version", 0))
+
+
 class Controls(BaseModel, frozen=True, extra="forbid"):
     """All that operators have ordered for one tenant; version 0 is that of a tenant for whom nobody has ordered anything.
 
-    Each order makes the next version. A field that is not known here is refused: a restriction is never ignored.
+    Each order makes the next version, with a larger `serial`. Versions begin anew with a board that was lost; serials go
+    on, as none is smaller than its order's moment in milliseconds since 1970. A field that is not known here is
+    refused: a restriction is never ignored.
     """
 
     version: Count = 0
     limits: tuple[Limit, ...] = ()
     halts: tuple[Halt, ...] = ()
     actions: tuple[Action, ...] = ()
+    serial: Count = Field(default_factory=_serial_of)
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

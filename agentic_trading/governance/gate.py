@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
@@ -20,7 +21,15 @@ from agentic_trading.governance.errors import (
 )
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.halts import Halts
-from agentic_trading.governance.ledger import CallState, Held, Ledger, Refusal, Reservation, Settlement
+from agentic_trading.governance.ledger import (
+    Ask,
+    CallState,
+    Held,
+    Ledger,
+    Refusal,
+    Reservation,
+    Settlement,
+)
 from agentic_trading.governance.limiter import Permit, Wait
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
@@ -43,6 +52,14 @@ from agentic_trading.llm.result import Usage
 _SENT = (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
 _GRACE_S = 30.0
 """How much longer than an answer is waited for a call counts as under way: it has to be settled as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What an attempt asks of the ledger, and the quote that says so: of one that waits both stay what they were."""
+
+    ask: Ask
+    quote: Quote
 
 
 class Gate:
@@ -78,7 +95,7 @@ class Gate:
         self._tenants = tenants
         self._policy = policy
         self._traffic = traffic or Traffic(None, self._wall)
-        self._in_turn: dict[str, Admission | Refused | Taken] = {}
+        self._in_turn: dict[str, _Asked | Refused] = {}
         self._counts = GateCounts()
 
     async def admit(
@@ -106,7 +123,8 @@ class Gate:
         """Wait until the parked attempt can be answered for good, is halted, or its deadline passes; then admit it again.
 
         Who waits gets its turn in order of arrival within a priority: what comes free is set aside for it here, and
-        handed out by the next `admit` of the same request. Who is cancelled holds nothing.
+        handed out by the next `admit` of the same request, which asks for it anew if it comes after the reservation's
+        lease. Who is cancelled holds nothing.
         """
         started = self._clock.monotonic()
         limit = asyncio.timeout(self._seconds_to(parked.envelope.deadline))
@@ -154,10 +172,7 @@ class Gate:
         Harmless twice, and from a run whose attempt was taken by another one.
         """
         await self._traffic.unused(admission.permit)
-        try:
-            await self._ledger.release(admission.reservation_id)
-        except (ReservationStateError, UnknownReservationError):
-            return  # sent by another run, or over: not ours to settle
+        await _give_back(self._ledger, admission.reservation_id)
 
     async def step_aside(self, admission: Admission) -> None:
         """Leave the traffic to a model, as another run has sent the attempt; what is set aside is that run's."""
@@ -204,20 +219,20 @@ class Gate:
         waited_for = self._in_turn.pop(id_, None)
         problem = self.problem(envelope, principal, max_tokens=request.max_tokens)
         if problem is not None:
-            if isinstance(waited_for, Admission):
-                await self.release(waited_for)
+            if isinstance(waited_for, _Asked):
+                await _give_back(self._ledger, id_)
             if self.stranger(envelope, principal, max_tokens=request.max_tokens) is not None:
                 return Refused(problem)  # nothing is asked about what they name
             return await self._unless_sent(id_, problem)
-        if waited_for is not None:
+        if isinstance(waited_for, Refused):
             return waited_for
-        quoted = quote(
-            request, self._capabilities, self._prices,
-            mode=self._mode, now=self._wall.now(), input_tokens=input_tokens,
-        )  # fmt: skip
-        if isinstance(quoted, FailureReason):
-            return await self._unless_sent(id_, quoted)
-        return await self._reserve(request, quoted, principal)
+        try:
+            asked = waited_for or self._asked(request, principal, input_tokens)
+            if isinstance(asked, _Asked):
+                return await self._reserve(envelope, asked)
+        except AskError as e:
+            asked = FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
+        return await self._unless_sent(id_, asked)
 
     async def _unless_sent(self, id_: str, problem: FailureReason) -> Refused | Taken:
         """Refuse; but what another run has sent was allowed then, and only that run knows what came of it."""
@@ -227,28 +242,28 @@ class Gate:
             return Refused(problem)
         return Taken(id_, state) if state in _SENT else Refused(problem)
 
-    async def _reserve(
-        self, request: ModelRequest, quoted: Quote, principal: str
-    ) -> Admission | Refused | Parked | Taken:
-        envelope = request.envelope
+    def _asked(
+        self, request: ModelRequest, principal: str, input_tokens: int | None
+    ) -> _Asked | FailureReason:
+        """Return what to ask the ledger for, or why nothing; raises `AskError` for what cannot be counted."""
+        quoted = quote(
+            request, self._capabilities, self._prices,
+            mode=self._mode, now=self._wall.now(), input_tokens=input_tokens,
+        )  # fmt: skip
+        if isinstance(quoted, FailureReason):
+            return quoted
         ceilings = self._policy.limits(principal) if self._policy is not None else ()
+        moment = _moment(request.envelope, self._mode, self._clock.now())
+        return _Asked(ask_of(request.envelope, request.attempt, quoted.amount, moment, ceilings), quoted)
+
+    async def _reserve(self, envelope: LLMEnvelope, asked: _Asked) -> Admission | Refused | Parked | Taken:
         try:
-            ask = ask_of(envelope, request.attempt, quoted.amount, self._moment(envelope), ceilings)
-            answer = await self._ledger.reserve(ask)
-        except AskError as e:
-            problem = FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
-            return await self._unless_sent(reservation_of(envelope, request.attempt), problem)
+            answer = await self._ledger.reserve(asked.ask)
         except LedgerUnavailableError as e:
             return Refused(unavailable(e, envelope.workflow))
         if isinstance(answer, Held):
-            return Parked(envelope, answer, ask, quoted)
-        return self._final(answer, quoted)
-
-    def _moment(self, envelope: LLMEnvelope) -> datetime | None:
-        """Return the moment whose windows count: the market's where time is simulated or follows it, else the ledger's own."""
-        if self._mode in SIMULATED:
-            return envelope.as_of or self._clock.now()
-        return self._clock.now() if self._mode == "paper" else None
+            return Parked(envelope, answer, asked.ask, asked.quote)
+        return self._final(answer, asked.quote)
 
     async def _entered(
         self, request: ModelRequest, admission: Admission, *, is_retry: bool
@@ -263,7 +278,7 @@ class Gate:
             raise
         match entered:
             case Permit() | None:
-                return replace(admission, permit=entered)
+                return admission if entered is None else replace(admission, permit=entered)
             case Wait():
                 await self.release(admission)
                 return Parked(request.envelope, entered)
@@ -278,7 +293,8 @@ class Gate:
             await self._traffic.wait(parked.held)
         elif parked.ask is not None and parked.quote is not None:
             answer = await self._ledger.reserve_in_turn(parked.ask)
-            self._in_turn[parked.ask.reservation_id] = self._final(answer, parked.quote)
+            refused = Refused(exhausted(answer)) if isinstance(answer, Refusal) else None
+            self._in_turn[parked.ask.reservation_id] = refused or _Asked(parked.ask, parked.quote)
 
     def _final(self, answer: Reservation | Refusal, quoted: Quote) -> Admission | Refused | Taken:
         match answer:
@@ -295,6 +311,18 @@ class Gate:
 
     def _seconds_to(self, deadline: datetime | None) -> float | None:
         return None if deadline is None else max(0.0, (deadline - self._clock.now()).total_seconds())
+
+
+def _moment(envelope: LLMEnvelope, mode: Mode, now: datetime) -> datetime | None:
+    """Return the moment whose windows count: the market's where time is simulated or follows it, else the ledger's own."""
+    if mode in SIMULATED:
+        return envelope.as_of or now
+    return now if mode == "paper" else None
+
+
+async def _give_back(ledger: Ledger, reservation_id: str) -> None:
+    with suppress(ReservationStateError, UnknownReservationError):  # sent by another run, or over: not ours
+        await ledger.release(reservation_id)
 
 
 def _cost(prices: PriceBook, admission: Admission, usage: Usage, served_model: str) -> tuple[int, bool]:

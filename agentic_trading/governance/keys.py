@@ -1,5 +1,6 @@
 """What keys on a Redis server are called: all of a tenant's in one slot of a cluster."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -29,7 +30,7 @@ class LedgerKeys:
     def of(cls, namespace: str, tenant: str) -> Self:
         """Name them."""
         prefix = f"{tag(namespace, tenant)}:ledger"
-        names = ("meta", "limits", "counters", "ends", "leases", "line", "waiters", "index")
+        names = ("meta", "limits", "counters", "ends", "leases", "line", "waiters", "index", "ended")
         return cls(
             shared=tuple(f"{prefix}:{name}" for name in names),
             line=f"{prefix}:line",
@@ -38,6 +39,6 @@ class LedgerKeys:
             calls=f"{prefix}:call:",
         )
 
-    def call(self, reservation_id: str) -> str:
-        """Return the key of one attempt."""
-        return self.calls + reservation_id
+    def with_calls(self, reservation_ids: Iterable[str]) -> tuple[str, ...]:
+        """Return the shared keys, and those of these attempts."""
+        return (*self.shared, *(self.calls + id_ for id_ in reservation_ids))

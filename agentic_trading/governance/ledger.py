@@ -1,10 +1,10 @@
 """The port to the ledger: money, tokens and calls set aside before a call, and booked after it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.governance.errors import AskError
@@ -13,6 +13,7 @@ from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind, Uni
 from agentic_trading.governance.windows import Window
 
 _PAYLOAD_TAG = b"agentic/ask/v1\0"
+_TENANT = ScopeKind.TENANT
 
 LEASE_S = 120.0
 """For how long a dispatched call is taken to be under way, where nothing else is said."""
@@ -63,7 +64,7 @@ class Ask:
     @property
     def tenant(self) -> str:
         """Whose money it is."""
-        return self.scope_ids.get(ScopeKind.TENANT, "")
+        return self.scope_ids.get(_TENANT, "")
 
     @property
     def reservation_id(self) -> str:
@@ -89,8 +90,7 @@ class Ask:
         return sha256_hex(_PAYLOAD_TAG, canonical_bytes(payload))
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """An amount set aside. `state` is `reserved`, unless the same ask was made before and has come further."""
 
     id: str
@@ -128,8 +128,7 @@ class Held:
     left: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What a call was charged. `overrun` is what passed its reservation: booked all the same.
 
     `late` marks a charge that corrected one in doubt, `in_doubt` one that may still be corrected.
@@ -145,11 +144,15 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A call whose lease ran out: `released` and refunded, or `in_doubt` and charged in full."""
+    """A call whose lease ran out: `released` and refunded, or `in_doubt` and charged in full.
+
+    `scope_ids` are at least those that it was counted in.
+    """
 
     reservation_id: str
     state: CallState
     amount: Amount
+    scope_ids: Mapping[ScopeKind, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +301,20 @@ class Ledger(Protocol):
         """
         ...
 
+    async def shut(self, tenant: str) -> None:
+        """Reserve and dispatch nothing more for a tenant until `restore`: `LedgerRolledBackError`.
+
+        What is in flight may end, also after a log was read that does not know of it yet: `restore` does. Harmless twice.
+        """
+        ...
+
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
         """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
 
-        Calls that are reserved or dispatched now and that no booking names stay so, and what they hold stays held. A
-        ledger that was found to have gone back has none: what it takes for calls in flight may be over.
+        What no booking names stays as it is of calls that are reserved or dispatched now, and of those that were when
+        the ledger was shut, or found to have gone back, and have been settled or put in doubt since; of the latter a
+        booking in doubt says nothing new. A ledger that has gone back has no calls in flight: what it takes for such may
+        be over.
         """
         ...
 
@@ -339,6 +351,13 @@ class Ledger(Protocol):
 def reservation_id(tenant: str, key: str, attempt: int) -> str:
     """Return the id of an attempt's reservation: what one tenant calls its own, another may too."""
     return f"{tenant.replace('%', '%25').replace(':', '%3A')}:{key}:{attempt}"
+
+
+def parts_of(reservation_id: str) -> tuple[str, str, int]:
+    """Return whose a reservation is, and the key and the attempt that it is for."""
+    _, _, rest = reservation_id.partition(":")
+    key, _, attempt = rest.rpartition(":")
+    return tenant_of(reservation_id), key, int(attempt)
 
 
 def tenant_of(reservation_id: str) -> str:

@@ -16,6 +16,7 @@ from agentic_trading.governance.control import (
     Controls,
     Halt,
     HaltScope,
+    milliseconds,
 )
 from agentic_trading.governance.errors import OrderError
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
@@ -228,6 +229,7 @@ def _next(
         limits=controls.limits if limits is None else limits,
         halts=controls.halts if halts is None else halts,
         actions=(*controls.actions, action)[-KEPT_ACTIONS:],
+        serial=max(controls.serial + 1, milliseconds(action.at)),
     )
 
 

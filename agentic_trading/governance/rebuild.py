@@ -1,13 +1,13 @@
 """From the log back to the ledger: what was charged, and how far the ledger had come."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agentic_trading.governance.asks import ask_of
 from agentic_trading.governance.determinism import SIMULATED, Mode
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, Booking, CallState, Position
+from agentic_trading.governance.ledger import Ask, Booking, CallState, Position, parts_of
 from agentic_trading.governance.limit import ScopeKind
 from agentic_trading.governance.scopes import UNNAMED
 from agentic_trading.ids import derived_id
@@ -18,6 +18,7 @@ from agentic_trading.llm.store import Record
 
 POSITION = "budget.position"
 DISPATCHED = "attempt.dispatched"
+EXPIRED = "budget.expired"
 
 
 def position_event(tenant: str, position: Position, now: datetime) -> Event:
@@ -51,17 +52,19 @@ def position_text(position: Position) -> str:
 
 @dataclass(slots=True)
 class Rebuilding:
-    """Reads records one after the other, and knows at the end what a tenant's ledger has to hold.
+    """Reads the records of logs one after the other, and knows at the end what a tenant's ledger has to hold.
 
-    Windows go by the market's time where `mode` is simulated, else by when a call was sent. A call that was noted as
-    dispatched, and of which nothing else is on record, is in doubt.
+    Windows go by the market's time where `mode`, that of the log which is read, is simulated; else by when a call was
+    sent. A call that was noted as dispatched, or charged in full as its lease was over, and of which nothing else is on
+    record in any of the logs, is in doubt. `position` is the farthest that was noted.
     """
 
     tenant: str
     mode: Mode
     position: Position | None = None
     _booked: dict[tuple[str, int], Booking] = field(default_factory=dict)
-    _dispatched: dict[tuple[str, int], Event] = field(default_factory=dict)
+    _dispatched: dict[tuple[str, int], Booking] = field(default_factory=dict)
+    _expired: dict[str, Booking] = field(default_factory=dict)
     _unsent: set[tuple[str, int]] = field(default_factory=set)
 
     def read(self, record: Record) -> None:
@@ -73,7 +76,9 @@ class Rebuilding:
         elif record.kind == POSITION:
             self._read_position(record)
         elif record.kind == DISPATCHED:
-            self._dispatched[record.causation_id, record.body["attempt"]] = record
+            self._dispatched[record.causation_id, record.body["attempt"]] = self._sent(record)
+        elif record.kind == EXPIRED and record.body["state"] == CallState.IN_DOUBT:
+            self._expired[record.body["reservation_id"]] = self._silent(record)
 
     def bookings(self, *, lost_as: str = "") -> list[Booking]:
         """Return what was charged, in the order of the log, and then what is in doubt because nothing else is known.
@@ -82,8 +87,10 @@ class Rebuilding:
         that one process alone has written: what that says was not sent after all was not.
         """
         known = self._booked.keys() | (self._unsent if lost_as else ())
-        lost = [event for call, event in self._dispatched.items() if call not in known]
-        return [*self._booked.values(), *(self._doubtful(event, lost_as) for event in lost)]
+        sent = [booking for call, booking in self._dispatched.items() if call not in known]
+        named = {booking.ask.reservation_id for booking in (*self._booked.values(), *sent)}
+        silent = [booking for id_, booking in self._expired.items() if id_ not in named]
+        return [*self._booked.values(), *(_lost(booking, lost_as) for booking in (*sent, *silent))]
 
     def _read_interaction(self, record: LLMInteraction) -> None:
         envelope, result = record.envelope, record.result
@@ -104,7 +111,7 @@ class Rebuilding:
             charged,
         )
 
-    def _doubtful(self, event: Event, lost_as: str) -> Booking:
+    def _sent(self, event: Event) -> Booking:
         """Return the booking of a call that was sent, and of which nothing else is on record."""
         body = event.body
         amount = Amount(body["reserved_nusd"], body.get("reserved_tokens", 0))
@@ -116,12 +123,31 @@ class Rebuilding:
             ScopeKind.WORKFLOW: body.get("workflow", str(EnvelopeWorkflow.EXECUTION)),
             ScopeKind.TENANT: event.tenant_id,
         }
-        at = event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
-        return Booking(Ask(key + lost_as, body["attempt"], scopes, amount, at), CallState.IN_DOUBT, amount)
+        return Booking(Ask(key, body["attempt"], scopes, amount, self._at(event)), CallState.IN_DOUBT, amount)
+
+    def _silent(self, event: Event) -> Booking:
+        """Return the booking of a call whose lease was over, and of which nothing else is on record."""
+        body = event.body
+        tenant, key, attempt = parts_of(body["reservation_id"])
+        amount = Amount(body["nusd"], body["tokens"], body.get("calls", 1))
+        scopes = {ScopeKind(kind): id_ for kind, id_ in body.get("scopes", {}).items()}
+        scopes |= {ScopeKind.CALL: key, ScopeKind.TENANT: tenant}
+        return Booking(Ask(key, attempt, scopes, amount, self._at(event)), CallState.IN_DOUBT, amount)
+
+    def _at(self, event: Event) -> datetime:
+        return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
 
     def _read_position(self, event: Event) -> None:
         body = event.body
-        self.position = Position(body["generation"], body["mark"], body["sequence"])
+        found = Position(body["generation"], body["mark"], body["sequence"])
+        known = self.position
+        if known is None or (found.generation, found.sequence) >= (known.generation, known.sequence):
+            self.position = found
+
+
+def _lost(booking: Booking, lost_as: str) -> Booking:
+    ask = replace(booking.ask, key=booking.ask.key + lost_as)
+    return replace(booking, ask=ask)
 
 
 def _was_unsent(record: LLMInteraction) -> bool:

@@ -253,7 +253,7 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
         return {"request_hash", "envelope_hash", *(["idempotency_key"] if has_default_key else [])}
 
 
-_WIRE_FIELDS = frozenset(LLMEnvelope.model_fields) - {"envelope_hash"}
+_WIRE_FIELDS = tuple(sorted(LLMEnvelope.model_fields.keys() - {"envelope_hash"}))  # as they are spelled
 _PARTS = ("budget", "safety_constraints", "output_policy", "retry_policy")
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -21,8 +20,6 @@ from agentic_trading.worker.boundary import passed_over
 from agentic_trading.worker.record import Recorder
 
 log = structlog.get_logger()
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -79,8 +76,11 @@ class Following:
             raise
 
     async def _adopt(self, tenant: str, controls: Controls) -> None:
-        """Hand limits to the ledger, under a number that is larger than any before: an older one changes nothing there."""
-        number = max(_moment(controls) + controls.version, self._adopted.get(tenant, 0) + 1)
+        """Hand limits to the ledger, under a number that is larger than any before: an older one changes nothing there.
+
+        The serial is the same in every process that follows the board, and outlives the orders that it comes from.
+        """
+        number = max(controls.serial, self._adopted.get(tenant, 0) + 1)
         await self.ledger.adopt(tenant, controls.limits, version=number)
         self._adopted[tenant] = number
 
@@ -102,15 +102,6 @@ def _is_news(controls: Controls, seen: Controls) -> bool:
 def _new_actions(controls: Controls, seen: Controls | None) -> Sequence[Action]:
     known = seen.actions if seen is not None else ()
     return [action for action in controls.actions if action not in known]
-
-
-def _moment(controls: Controls) -> int:
-    """Return when something was last ordered, in milliseconds since 1970, so that a board that began anew comes later.
-
-    It is the same in every process that follows the board, and does not go back when a clock does.
-    """
-    moments = [(action.at - _EPOCH) // timedelta(milliseconds=1) for action in controls.actions]
-    return max(moments, default=0)
 
 
 def _say_if_begun_anew(tenant: str, controls: Controls, seen: Controls | None) -> None:

@@ -15,6 +15,7 @@ from agentic_trading.llm.errors import EnvelopeValidationError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.rules import check_envelope
+from agentic_trading.worker.pauses import Pauses
 from agentic_trading.worker.slots import Parking
 
 MOST_FROZEN = 10_000
@@ -128,34 +129,36 @@ class FrozenAnswers:
         self._frozen[key] = _Frozen(envelope.envelope_id, envelope.deadline, tuple(attempts))
 
     def turn(
-        self, envelope: LLMEnvelope, parked: Parking = nullcontext
+        self, envelope: LLMEnvelope, pauses: Pauses, parked: Parking = nullcontext
     ) -> AbstractAsyncContextManager[FrozenCall | None]:
         """Let one call at a time make a request of level `recorded`; gives None for an envelope of any other level.
 
-        Who waits longer than its deadline gets None too: it is then for the gate to say that it has expired. `parked`
-        is entered for as long as somebody waits.
+        Who waits longer than its deadline, or than `pauses` allow, gets None too: it has not its turn, and must not be
+        sent. `parked` is entered for as long as somebody waits.
         """
-        return self._turn(envelope, parked) if freezes(envelope) else _NOTHING_FROZEN
+        return self._turn(envelope, pauses, parked) if freezes(envelope) else _NOTHING_FROZEN
 
     @asynccontextmanager
-    async def _turn(self, envelope: LLMEnvelope, parked: Parking) -> AsyncGenerator[FrozenCall | None]:
+    async def _turn(
+        self, envelope: LLMEnvelope, pauses: Pauses, parked: Parking
+    ) -> AsyncGenerator[FrozenCall | None]:
         queue = self._queues.setdefault(_key(envelope), _Queue())
         has_turn = False
         with queue.joined() as must_wait:
             try:
                 async with parked() if must_wait else nullcontext():
-                    has_turn = await self._acquired(queue.turn, envelope.deadline)
+                    has_turn = await self._acquired(queue.turn, envelope.deadline, pauses)
                 yield FrozenCall(self, envelope, self._served(envelope)) if has_turn else None
             finally:
                 if has_turn:
                     queue.turn.release()
 
-    async def _acquired(self, lock: asyncio.Lock, deadline: datetime | None) -> bool:
+    async def _acquired(self, lock: asyncio.Lock, deadline: datetime | None, pauses: Pauses) -> bool:
         while deadline is None or self._clock.now() < deadline:
             left_s = None if deadline is None else (deadline - self._clock.now()).total_seconds()
             try:
                 async with asyncio.timeout(left_s):
-                    return await lock.acquire()
+                    return await pauses.over(lock.acquire())
             except TimeoutError:
                 continue  # a clock that stands still says when the deadline has come
         return False

@@ -14,6 +14,11 @@ class Pauses:
         self._stopping = False
         self._under_way: set[asyncio.Timeout] = set()
 
+    @property
+    def are_over(self) -> bool:
+        """Whether nobody may wait any more."""
+        return self._stopping
+
     def stop(self) -> None:
         """End every wait, and let nobody wait any more. Harmless twice."""
         self._stopping = True
@@ -21,7 +26,7 @@ class Pauses:
             if not pause.expired():
                 pause.reschedule(0)
 
-    async def over(self, wait: Awaitable[None]) -> bool:
+    async def over(self, wait: Awaitable[object]) -> bool:
         """Wait for something; returns False if there is no time for that, because of `stop`: it is then cancelled."""
         pause = asyncio.timeout(0 if self._stopping else None)
         try:

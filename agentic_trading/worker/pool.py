@@ -178,14 +178,14 @@ class WorkerPool:
                     await self._within_boundary(delivery, envelopes, serve)
 
     async def _keep_events(self, events: Subscription) -> None:
-        while (delivery := await self._take(events)) is not None:
-            await self._within_boundary(delivery, events, self._keep_event)
-        while self._fatal is None and self._events_wait():
-            await self._within_boundary(await events.take(), events, self._keep_event)
-
-    def _events_wait(self) -> bool:
-        backlogs = self._broker.statistics().backlogs
-        return any(b.waiting for b in backlogs if (b.group, b.topic) == (EVENTS_GROUP, EVENTS.name))
+        """Keep what comes; after a stop, what is there to be taken."""
+        is_last_look = False
+        while self._fatal is None and not is_last_look:
+            was_stopped = self._stopping
+            delivery = await self._unless_stopped(events.take())
+            if delivery is not None:
+                await self._within_boundary(delivery, events, self._keep_event)
+            is_last_look = was_stopped and delivery is None
 
     async def _within_boundary(
         self, delivery: Delivery, subscription: Subscription, handle: Callable[[Delivery], Awaitable[bool]]

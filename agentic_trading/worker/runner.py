@@ -9,6 +9,7 @@ from typing import Final, Protocol, assert_never
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.admission import Admission, Charge, Parked, Refused, Taken
+from agentic_trading.governance.determinism import freezes
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import CallState
@@ -124,7 +125,7 @@ class CallRunner:
         Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, keep and tell.
         Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not told to anybody.
         """
-        async with self._frozen.turn(envelope, parked) as frozen:
+        async with self._frozen.turn(envelope, self._pauses, parked) as frozen:
             call = self._prepare(envelope, principal, parked, frozen)
             return await self._run(envelope, call, frozen)
 
@@ -156,6 +157,8 @@ class CallRunner:
         )
         if problem is not None:
             return problem
+        if frozen is None and freezes(envelope) and self._pauses.are_over:
+            return _STOPPED
         try:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
@@ -201,12 +204,12 @@ class CallRunner:
                 assert_never(admitted)
 
     async def _recorded(self, call: Call, request: ModelRequest) -> LLMResult | None:
-        is_foreign = self._parts.gate.stranger(request.envelope, call.principal) is not None
-        if self._parts.recorded is not None and not is_foreign:
-            recorded = await self._parts.recorded.find(request.envelope, request.attempt)
+        gate, answers = self._parts.gate, self._parts.recorded
+        if answers is not None and gate.stranger(request.envelope, call.principal) is None:
+            recorded = await answers.find(request.envelope, request.attempt)
             if recorded is not None:
                 return recorded
-        if call.frozen is None or self._parts.gate.problem(request.envelope, call.principal) is not None:
+        if call.frozen is None or gate.problem(request.envelope, call.principal) is not None:
             return None
         return call.frozen.find(request.attempt)
 
@@ -232,7 +235,7 @@ class CallRunner:
         patience_s = await self._dispatched(request, admission)
         if isinstance(patience_s, FailureReason):
             return self._unsent(request.envelope, request.attempt, patience_s)
-        timing = partial(self._timing, self._clock.now(), self._clock.monotonic())
+        timing = partial(_timing, self._clock, self._clock.now(), self._clock.monotonic())
         response: ModelResponse | None = None
         limit = asyncio.timeout(patience_s)
         try:
@@ -348,14 +351,15 @@ class CallRunner:
         event = dispatched(request, admission, now=self._clock.now())
         await self._parts.recorder.keep_event(event)
 
-    def _timing(self, dispatched_at: datetime, started: float) -> Timing:
-        return Timing(dispatched_at, self._clock.now(), (self._clock.monotonic() - started) * 1000)
-
 
 def _refuse_halted(halted: FailureReason | None) -> None:
     """Raise `ProviderError`, unsent, for what was halted since it was admitted."""
     if halted is not None:
         raise ProviderError(FailureKind.HALTED, halted.description, sent=False)
+
+
+def _timing(clock: Clock, dispatched_at: datetime, started: float) -> Timing:
+    return Timing(dispatched_at, clock.now(), (clock.monotonic() - started) * 1000)
 
 
 def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:

@@ -12,7 +12,7 @@ from agentic_trading.governance.control import PLATFORM, ControlBoard
 from agentic_trading.governance.forecast import BurnMeter, Forecast
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Balance, Expired, Ledger, tenant_of
-from agentic_trading.governance.rebuild import position_event
+from agentic_trading.governance.rebuild import EXPIRED, position_event
 from agentic_trading.governance.status import (
     BudgetStatus,
     StatusBoard,
@@ -173,16 +173,19 @@ class Upkeep:
         amount, now = expired.amount, self.wall.now()
         facts = (expired.state, amount.nusd, amount.tokens, now.isoformat())
         return Event(
-            kind="budget.expired",
+            kind=EXPIRED,
             id=derived_id("expired", expired.reservation_id, *facts),
             trace_id="budget",
             tenant_id=tenant_of(expired.reservation_id),
             time=now,
+            as_of=self.clock.now(),
             body={
                 "reservation_id": expired.reservation_id,
                 "state": str(expired.state),
                 "nusd": amount.nusd,
                 "tokens": amount.tokens,
+                "calls": amount.calls,
+                "scopes": {str(kind): id_ for kind, id_ in expired.scope_ids.items()},
             },
         )
 

@@ -160,7 +160,7 @@ class TakesOtherFactsForTheSame(Whole):
 
 class ChargesTwice(Whole):
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
-        return replace(await super().settle(reservation_id, actual), charged=actual)
+        return (await super().settle(reservation_id, actual))._replace(charged=actual)
 
 
 class CapsTheCharge(Whole):

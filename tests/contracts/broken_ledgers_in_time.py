@@ -185,9 +185,22 @@ class ForgetsWhatIsInFlight(Whole):
         return await super().restore(tenant, bookings)
 
 
+class ForgetsWhatEndsWhileItIsShut(Whole):
+    async def shut(self, tenant: str) -> None:
+        """Let everything go on."""
+
+
+class ForgetsWhatEndsWhenItHasGoneBack(Whole):
+    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+        closure = self._book(tenant)._closure
+        if closure is not None:
+            closure.ended.clear()
+        return await super().restore(tenant, bookings)
+
+
 class TrustsWhatHasGoneBack(Whole):
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
-        self._book(tenant)._lost = None
+        self._book(tenant)._closure = None
         return await super().restore(tenant, bookings)
 
 
@@ -255,6 +268,8 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (LetsThemWait, history.who_waits_at_a_ledger_that_has_gone_back_is_told),
     (OpensWithoutTheLog, history.what_is_restored_opens_it_again_and_is_never_charged_twice),
     (AddsToWhatWas, history.what_is_restored_takes_the_place_of_what_was),
+    (ForgetsWhatEndsWhileItIsShut, history.what_ends_while_it_is_shut_is_not_forgotten),
+    (ForgetsWhatEndsWhenItHasGoneBack, history.what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten),
     (ForgetsWhatIsInFlight, history.what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so),
     (TrustsWhatHasGoneBack, history.what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten),
     (ShowsAllTheSame, history.a_look_at_what_can_run_out_shows_nothing_else),

@@ -163,6 +163,62 @@ async def what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so(opens: Op
     assert (found.spent, found.held) == (Amount(38, 0, 3), Amount(0, 0, 0))
 
 
+async def what_ends_while_it_is_shut_is_not_forgotten(opens: Opens) -> None:
+    ledger = await opens(tenant(100, window=Window.DAY))
+    early, sent, settled, doubtful, logged, released = (ask(nusd) for nusd in (5, 6, 20, 10, 8, 9))
+    for wanted in (early, sent, settled, doubtful, logged, released):
+        await reserved(ledger, wanted)
+    for begun in (sent, settled, doubtful, logged):
+        await ledger.dispatch(begun.reservation_id)
+
+    for _ in range(2):
+        await ledger.shut("acme")
+    with pytest.raises(LedgerRolledBackError):
+        await ledger.reserve(ask(1))
+    with pytest.raises(LedgerRolledBackError):
+        await ledger.dispatch(early.reservation_id)
+    await ledger.settle(settled.reservation_id, Amount(15, 1))
+    await ledger.in_doubt(doubtful.reservation_id)
+    await ledger.settle(logged.reservation_id, Amount(7, 0))
+    await ledger.release(released.reservation_id)
+    noted = Booking(settled, CallState.IN_DOUBT, settled.amount)
+    await ledger.restore("acme", [Booking(logged, CallState.SETTLED, Amount(7, 0)), noted])
+
+    found = await of_tenant(ledger, Window.DAY)
+    assert (found.spent, found.in_doubt) == (Amount(32, 1, 3), Amount(10, 0, 1))
+    assert found.held == Amount(11, 0, 2)
+    assert (await ledger.settle(settled.reservation_id, Amount(1, 0))).charged == Amount(15, 1)
+    assert await ledger.reserve(released) == Reservation(released.reservation_id, released.amount)
+    assert (await ledger.settle(doubtful.reservation_id, Amount(4, 0))).late
+    await ledger.dispatch(early.reservation_id)
+    found = await of_tenant(ledger, Window.DAY)
+    assert (found.spent, found.in_doubt) == (Amount(26, 1, 3), Amount(0, 0, 0))
+    assert found.held == Amount(20, 0, 3)
+
+
+async def what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten(opens: Opens) -> None:
+    ledger = await opens(tenant(100))
+    settled, logged, doubtful = ask(30), ask(20), ask(10)
+    for begun in (settled, logged, doubtful):
+        await ledger.dispatch(await reserved(ledger, begun))
+    await expect_beyond(ledger, sequence=50)
+
+    await ledger.settle(settled.reservation_id, Amount(25, 0))
+    await ledger.settle(logged.reservation_id, Amount(15, 0))
+    await ledger.in_doubt(doubtful.reservation_id)
+    await ledger.restore(
+        "acme",
+        [
+            Booking(logged, CallState.SETTLED, Amount(15, 0)),
+            Booking(doubtful, CallState.SETTLED, Amount(2, 0)),
+        ],
+    )
+
+    found = await of_tenant(ledger)
+    assert (found.spent, found.in_doubt) == (Amount(42, 0, 3), Amount(0, 0, 0))
+    assert found.held == Amount(0, 0, 0)
+
+
 async def what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     flying = await reserved(ledger, ask(30))
@@ -257,6 +313,8 @@ HISTORY: tuple[Promise, ...] = (
     what_is_restored_opens_it_again_and_is_never_charged_twice,
     what_is_restored_takes_the_place_of_what_was,
     what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so,
+    what_ends_while_it_is_shut_is_not_forgotten,
+    what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten,
     what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten,
     a_look_at_what_can_run_out_shows_nothing_else,
     a_tenant_sees_only_its_own,

@@ -7,6 +7,7 @@ import pytest
 from agentic_trading.governance.errors import ReservationStateError, UnknownReservationError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import CallState, Expired, Reservation
+from agentic_trading.governance.limit import ScopeKind
 from tests.contracts.ledger_opening import Opens, Promise, in_line
 from tests.governance.asking import ask, of_tenant, reserved, tenant
 
@@ -31,6 +32,7 @@ async def what_was_sent_and_is_silent_is_charged_in_full(opens: Opens) -> None:
     expired = await ledger.sweep()
 
     assert list(expired) == [Expired(id_, CallState.IN_DOUBT, Amount(60, 5))]
+    assert expired[0].scope_ids[ScopeKind.TENANT] == "acme"
     found = await of_tenant(ledger)
     assert (found.spent, found.held, found.in_doubt) == (Amount(60, 5), Amount(0, 0, 0), Amount(60, 5))
     assert await ledger.state_of(id_) is CallState.IN_DOUBT

@@ -1,37 +1,22 @@
 """Every board for the orders of operators keeps every promise, and the suite finds those that break one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.control import ControlBoard, Controls
+from agentic_trading.governance.control import Controls
 from agentic_trading.governance.controls.file import FileControlBoard
 from agentic_trading.governance.controls.memory import MemoryControlBoard
 from agentic_trading.governance.controls.redis import RedisControlBoard
 from tests.contracts import control_promises as promises
-from tests.contracts.control_promises import PROMISES, Opens, Promise
+from tests.contracts.board_opening import opening
+from tests.contracts.control_promises import PROMISES, Promise
 from tests.redis_server import namespace
 
-PATIENCE_S = 10.0
 Place = dict[str, Controls]
 
 each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-
-
-@asynccontextmanager
-async def opening(make: Callable[[], ControlBoard]) -> AsyncIterator[Opens]:
-    """Hand out a way to open boards, off the loop, and close them in the end."""
-    async with AsyncExitStack() as boards, asyncio.timeout(PATIENCE_S):
-
-        async def opens() -> ControlBoard:
-            board = await asyncio.to_thread(make)
-            boards.push_async_callback(board.aclose)
-            return board
-
-        yield opens
 
 
 @each_promise

@@ -1,38 +1,25 @@
 """Every board for the statuses of workers keeps every promise, and the suite finds those that break one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.status import BudgetStatus, StatusBoard
+from agentic_trading.governance.status import BudgetStatus
 from agentic_trading.governance.statuses.file import FileStatusBoard
 from agentic_trading.governance.statuses.memory import MemoryStatusBoard
 from agentic_trading.governance.statuses.redis import RedisStatusBoard
 from tests.contracts import status_promises as promises
-from tests.contracts.status_promises import PROMISES, Opens, Promise
+from tests.contracts.board_opening import opening
+from tests.contracts.status_promises import PROMISES, Promise
 from tests.governance.telling import told
 from tests.redis_server import namespace
 
-PATIENCE_S = 10.0
 Place = dict[tuple[str, str], BudgetStatus]
 
 each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-
-
-@asynccontextmanager
-async def opening(make: Callable[[], StatusBoard]) -> AsyncIterator[Opens]:
-    """Hand out a way to open boards, off the loop, and close them in the end."""
-    async with AsyncExitStack() as boards, asyncio.timeout(PATIENCE_S):
-
-        async def opens() -> StatusBoard:
-            board = await asyncio.to_thread(make)
-            boards.push_async_callback(board.aclose)
-            return board
-
-        yield opens
 
 
 @each_promise

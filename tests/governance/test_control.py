@@ -345,6 +345,7 @@ def test_whatever_is_ordered_each_version_is_one_action_and_reads_back(orders: l
         except OrderError:
             continue
         assert (controls.limits, controls.halts) != (before.limits, before.halts)
+        assert controls.serial > before.serial
 
     assert controls.version == len(controls.actions) == done
     assert Controls.model_validate_json(controls.model_dump_json(exclude_none=True)) == controls

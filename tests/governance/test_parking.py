@@ -8,19 +8,37 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission import Admission, Parked, Taken
 from agentic_trading.governance.asks import reservation_of
-from agentic_trading.governance.errors import ReservationStateError
 from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import CallState, Held
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ScopeKind
+from agentic_trading.governance.quote import Quote
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import ask, balance, spend
+from tests.governance.away import AwayLedger
 from tests.governance.gates import MOST, MOST_NUSD, USAGE, USED_NUSD, admitted, gate, parked, refused, tenant
 from tests.governance.requests import request
+
+
+async def has_its_turn(
+    at: Gate, ledger: MemoryLedger, asked: ModelRequest, *, input_tokens: int | None = None
+) -> Quote:
+    """Have a request wait for what another call holds until that is given back; return what was quoted for it."""
+    first = await admitted(at, request())
+    waiting = await at.admit(asked, input_tokens=input_tokens)
+    assert isinstance(waiting, Parked)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1, tenant="default")
+        await at.release(first)
+    assert waiting.quote is not None
+    return waiting.quote
 
 
 async def test_what_calls_in_flight_hold_is_waited_for() -> None:
@@ -76,9 +94,66 @@ async def test_who_waited_for_an_attempt_that_another_run_then_sent_is_told_so()
         sends = await admitted(gate(ledger), asked)
         await at.dispatch(sends)
 
-    with pytest.raises(ReservationStateError):
-        await at.dispatch(await admitted(at, asked))
     assert await at.admit(asked) == Taken(sends.reservation_id, CallState.DISPATCHED)
+    assert await at.admit(asked) == Taken(sends.reservation_id, CallState.DISPATCHED)
+
+
+async def test_who_had_its_turn_and_comes_after_its_lease_is_admitted_all_the_same() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)], reserved_lease_s=0)
+    at = gate(ledger)
+    asked = request()
+    await has_its_turn(at, ledger, asked)
+    assert len(await ledger.sweep()) == 1
+
+    again = await admitted(at, asked)
+    await at.dispatch(again)
+
+    assert (again.amount, again.reservation_id) == (MOST, reservation_of(asked.envelope, 1))
+    assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).held == MOST
+
+
+async def test_who_comes_after_its_lease_waits_again_for_what_others_hold_by_then() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)], reserved_lease_s=0)
+    at = gate(ledger)
+    asked = request()
+    await has_its_turn(at, ledger, asked)
+    await ledger.sweep()
+    other = await admitted(at, request())
+    waiting = await parked(at, asked)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(at.headroom(waiting))
+        await in_line(ledger, 1, tenant="default")
+        await at.release(other)
+
+    await at.dispatch(await admitted(at, asked))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_who_had_its_turn_gets_what_it_was_quoted_when_it_began_to_wait(*, is_over: bool) -> None:
+    clock = SimClock(NOW)
+    ledger = MemoryLedger([tenant(MOST_NUSD)], reserved_lease_s=0)
+    at = gate(ledger, clock=clock, mode="paper")
+    asked = request()
+    quoted = await has_its_turn(at, ledger, asked, input_tokens=10)
+    if is_over:
+        await ledger.sweep()
+    clock.advance_to(NOW + timedelta(minutes=1))
+
+    again = await admitted(at, asked)
+
+    assert again.amount == quoted.amount != MOST
+    assert again.priced_at == quoted.priced_at == NOW
+
+
+async def test_who_had_its_turn_is_told_that_the_ledger_is_away_by_then() -> None:
+    ledger = AwayLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    asked = request()
+    await has_its_turn(at, ledger, asked)
+    ledger.leave("reserve")
+
+    assert await refused(at, asked) is FailureKind.LEDGER_UNAVAILABLE
 
 
 async def test_who_starts_to_wait_after_another_run_has_sent_is_told_so() -> None:

@@ -13,7 +13,7 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.rebuild import Rebuilding, position_event, rolled_back
 from agentic_trading.governance.windows import Window
-from agentic_trading.llm import RetryPolicy
+from agentic_trading.llm import Event, RetryPolicy
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.recorded import RecordedAnswers
@@ -182,6 +182,44 @@ def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest
     assert [one.ask.at for one in reading.bookings()] == [START, START]
 
 
+def silent(key: str, *, nusd: int = 70, state: str = "in_doubt", **more: Any) -> Event:
+    """Return the record of a call whose lease was over."""
+    body = {"reservation_id": f"default:{key}:1", "state": state, "nusd": nusd, "tokens": 3, **more}
+    return event("budget.expired", body=body, time=START)
+
+
+def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_else_is_known_of_it() -> None:
+    answered = interaction(dispatched_at=START, finished_at=START)
+    noted = event(
+        "attempt.dispatched",
+        causation_id="e",
+        time=START,
+        body={"attempt": 1, "reserved_nusd": 40, "idempotency_key": "sent"},
+    )
+    reading = Rebuilding("default", "live")
+    for record in (
+        silent(answered.envelope.idempotency_key),
+        silent("a:b", scopes={"agent": "desk-1"}),
+        silent("given back", state="released"),
+        silent("sent"),
+        answered,
+        noted,
+    ):
+        reading.read(record)
+
+    settled, sent, lost = reading.bookings()
+    assert settled.state is CallState.SETTLED
+    assert (sent.ask.reservation_id, sent.charged) == ("default:sent:1", Amount(40, 0))
+    assert (lost.ask.reservation_id, lost.state) == ("default:a:b:1", CallState.IN_DOUBT)
+    assert (lost.charged, lost.ask.at) == (Amount(70, 3), START)
+    assert lost.ask.scope_ids == {
+        ScopeKind.AGENT: "desk-1",
+        ScopeKind.CALL: "a:b",
+        ScopeKind.TENANT: "default",
+    }
+    assert [one.ask.key for one in reading.bookings(lost_as="~lost")[1:]] == ["sent~lost", "a:b~lost"]
+
+
 async def test_another_tenants_calls_are_left_out() -> None:
     desk = gateway(lambda _request: GOOD, limits=EVERY_COUNTER)
     for tenant_id in ("acme", "zenith", "acme"):
@@ -194,9 +232,9 @@ async def test_another_tenants_calls_are_left_out() -> None:
     assert {one.ask.tenant for one in (await read(desk, "acme")).bookings()} == {"acme"}
 
 
-def test_the_last_position_that_was_noted_is_known() -> None:
+def test_the_farthest_position_that_was_noted_is_known() -> None:
     reading = Rebuilding("acme", "live")
-    for sequence in (5, 9):
+    for sequence in (5, 9, 7):
         reading.read(position_event("acme", Position(2, "m", sequence), START))
     reading.read(position_event("zenith", Position(3, "n", 70), START))
     reading.read(event(tenant_id="acme"))

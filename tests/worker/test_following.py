@@ -20,6 +20,7 @@ from tests.worker.tending import events, ordered, upkeep
 
 HALT = HaltOrder(HaltScope.AGENT, "adviser-1")
 OTHER_HALT = HaltOrder(HaltScope.AGENT, "adviser-2")
+IN_A_YEAR = 365 * 24 * 60
 
 
 def up_to(nusd: int) -> SetLimit:
@@ -170,6 +171,37 @@ async def test_limits_on_a_board_that_began_anew_reach_a_ledger_that_knew_later_
     await ordered(board, wanted, minute=-5)  # by somebody whose clock is slow
     await following.look()
     assert await ceiling(desk) is None
+
+
+async def test_limits_reach_the_ledger_after_a_restart_though_an_order_by_a_fast_clock_is_long_forgotten() -> (
+    None
+):
+    board = MemoryControlBoard()
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+    await ordered(board, up_to(1000), minute=IN_A_YEAR)
+    await keeping.look()
+    for number in range(KEPT_ACTIONS):
+        await ordered(board, Resume(HALT.scope, HALT.id) if number % 2 else HALT, minute=1)
+    await keeping.look()
+    await ordered(board, up_to(10), minute=2)
+
+    assert await upkeep(desk, board=board).look()
+
+    assert await ceiling(desk) == 10
+
+
+async def test_an_order_on_a_document_that_has_no_serial_yet_comes_after_what_was_adopted_of_it() -> None:
+    board = MemoryControlBoard()
+    desk = gateway([])
+    before = await ordered(board, up_to(1000), minute=IN_A_YEAR)
+    board._documents["default"] = Controls.model_validate(before.model_dump(exclude={"serial"}))
+    await upkeep(desk, board=board).look()
+    await ordered(board, up_to(10), minute=1)
+
+    assert await upkeep(desk, board=board).look()
+
+    assert await ceiling(desk) == 10
 
 
 @pytest.mark.parametrize("error", [AWAY, UNREADABLE, BUG], ids=["away", "unreadable", "bug"])

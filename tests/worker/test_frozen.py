@@ -23,6 +23,7 @@ from agentic_trading.llm.providers.scripted import ScriptedProvider
 from agentic_trading.llm.result import Usage
 from agentic_trading.worker.checks import Checks
 from agentic_trading.worker.frozen import FrozenAnswers
+from agentic_trading.worker.pauses import Pauses
 from agentic_trading.worker.runner import CallRunner, Parts
 from tests.build import envelope as an_envelope
 from tests.build import result as a_result
@@ -291,7 +292,7 @@ async def known(answers: FrozenAnswers, numbers: Iterable[int]) -> list[int]:
     found = []
     for number in numbers:
         asked = an_envelope(determinism="recorded", as_of=START, context={"n": number})
-        async with answers.turn(asked) as call:
+        async with answers.turn(asked, Pauses(SimClock(START))) as call:
             assert call is not None
             if call.find(1) is not None:
                 found.append(number)

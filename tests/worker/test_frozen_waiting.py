@@ -12,8 +12,9 @@ from agentic_trading.llm import FailureKind, RetryPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.worker.frozen import FrozenAnswers
+from agentic_trading.worker.pauses import Pauses
 from tests.build import envelope as an_envelope
-from tests.gateway import GOOD, START, asking, gateway, timed_out
+from tests.gateway import GOOD, START, asking, attempts, gateway, timed_out
 from tests.worker.freezing import OTHER, fixed, run
 
 
@@ -54,6 +55,48 @@ async def test_of_many_at_once_one_is_paid_for_and_the_others_wait_for_it() -> N
     assert {result.raw_output for result in results} == {GOOD}
     assert sum(result.cost_nusd for result in results) == desk.ledger.statistics().charged_nusd
     assert (provider.asked, [result.served_from for result in results].count("live")) == (1, 1)
+
+
+async def test_a_stop_ends_the_wait_and_who_waited_is_not_sent() -> None:
+    provider = Waiting(timed_out(), GOOD)
+    desk = gateway(provider)
+    impatient = fixed().with_retry_policy(RetryPolicy(max_retries=0))
+    envelopes = [impatient.build() for _ in range(3)]
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        group.create_task(desk.runner.run(impatient.build()))
+        await provider.is_asked.wait()
+        waiting = [group.create_task(desk.runner.run(envelope)) for envelope in envelopes]
+        await asyncio.sleep(0)
+        desk.runner.stop()
+        await asyncio.wait(waiting)
+        provider.may_answer.set()
+
+    for envelope, call in zip(envelopes, waiting, strict=True):
+        (kept,) = await attempts(desk, envelope)
+        assert kept == call.result()
+        assert kept.result.failure is not None
+        assert (kept.result.failure.category, kept.result.failure.recoverable) == (FailureKind.SHUTDOWN, True)
+        assert (kept.result.cost_nusd, kept.result.dispatched_at) == (0, None)
+    assert provider.asked == 1
+
+
+async def test_after_the_stop_nobody_waits_but_who_would_not_have_to_is_served() -> None:
+    provider = Waiting(GOOD, OTHER)
+    desk = gateway(provider)
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        first = group.create_task(desk.runner.run(fixed().build()))
+        await provider.is_asked.wait()
+        desk.runner.stop()
+        late = (await desk.runner.run(fixed().build())).result
+        provider.may_answer.set()
+    (again,) = await run(desk, fixed().build())
+
+    assert late.failure is not None
+    assert late.failure.category is FailureKind.SHUTDOWN
+    assert first.result().result.actionable
+    assert (again.served_from, provider.asked) == ("recorded", 1)
 
 
 async def test_others_do_not_wait() -> None:
@@ -117,14 +160,14 @@ class Lagging(SimClock):
 async def test_the_clock_says_when_the_deadline_has_come_and_not_the_real_time() -> None:
     soon = START + timedelta(milliseconds=1)
     clock = Lagging(7, soon)
-    answers = FrozenAnswers(clock)
+    answers, pauses = FrozenAnswers(clock), Pauses(clock)
     waiting = an_envelope(determinism="recorded", as_of=START, deadline=soon)
 
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(
-            answers.turn(waiting.model_copy(update={"deadline": None, "envelope_id": "first"}))
+            answers.turn(waiting.model_copy(update={"deadline": None, "envelope_id": "first"}), pauses)
         )
-        second = await stack.enter_async_context(answers.turn(waiting))
+        second = await stack.enter_async_context(answers.turn(waiting, pauses))
 
     assert first is not None
     assert second is None

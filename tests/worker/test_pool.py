@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import envelope_message, event_message, read_dead_letter
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
@@ -158,6 +159,38 @@ async def test_execution_goes_before_what_came_earlier() -> None:
         await client.ask(asking("general", last=True).build())
 
     assert order[:4] == ["execution", "planning", "analysis", "general"]
+
+
+class Held(MemoryInteractionStore):
+    """A log that takes no event before it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_take = asyncio.Event(), asyncio.Event()
+
+    async def record(self, event: Event) -> None:
+        self.is_asked.set()
+        await self.may_take.wait()
+        await super().record(event)
+
+
+async def test_a_pool_that_is_stopped_leaves_events_to_another_one_that_has_the_first_of_their_key() -> None:
+    broker, store = MemoryBroker(), Held()
+    goes_on, stops = (gateway([], broker=broker, store=store).pool for _ in range(2))
+    for number in range(6):
+        await broker.publish(EVENTS, event_message(event(id=f"e-{number}", trace_id="t")))
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        group.create_task(goes_on.run())
+        await store.is_asked.wait()
+        stopping = group.create_task(stops.run())
+        await asyncio.sleep(0)
+        stops.stop()
+        await stopping
+        store.may_take.set()
+        goes_on.stop()
+
+    assert (goes_on.statistics().events, stops.statistics().events) == (6, 0)
 
 
 async def test_events_that_were_published_before_the_stop_are_kept() -> None:

@@ -24,7 +24,9 @@ from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.recorded import RecordedAnswers
+from agentic_trading.llm.providers.scripted import ScriptedProvider
 from agentic_trading.worker.errors import AttemptTakenError
 from agentic_trading.worker.slots import Slots
 from tests.contracts.ledger_opening import in_line
@@ -255,6 +257,61 @@ async def test_who_waits_for_the_same_request_does_not_keep_the_parked_one_from_
         "live",
         "recorded",
     ]
+
+
+class Busy(ScriptedProvider):
+    """Answers when it may."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _request: GOOD)
+        self.started, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        self.started.set()
+        await self.may_end.wait()
+        return await super().complete(request)
+
+
+async def test_a_parked_call_that_waits_for_its_slot_beyond_its_lease_is_sent_all_the_same() -> None:
+    provider, ledger = Busy(), MemoryLedger([tenant(10**9)], reserved_lease_s=0)
+    desk = gateway(provider, ledger=ledger, workers=1)
+    other = await nobody_can_pay(desk)
+
+    async with asyncio.timeout(5), running(desk) as client, asyncio.TaskGroup() as group:
+        asked = group.create_task(client.ask(asking().build()))
+        await in_line(ledger, 1, tenant="default")
+        await client.submit(asking().with_tenant("rich").build())
+        await provider.started.wait()
+        await ledger.settle(other, Amount(0, 0))
+        await passes(50)
+        swept = await ledger.sweep()
+        provider.may_end.set()
+
+    answer = asked.result()
+    assert isinstance(answer, LLMInteraction)
+    assert (answer.result.success, len(swept)) == (True, 1)
+
+
+async def test_a_pool_that_is_stopped_sends_nobody_who_waits_for_the_same_request() -> None:
+    provider = Busy()
+    desk = gateway(provider, workers=2)
+    same = [fixed().build() for _ in range(3)]
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        running_pool = group.create_task(desk.pool.run())
+        for envelope in same:
+            await desk.broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
+            await passes(50)
+        await provider.started.wait()
+        desk.pool.stop()
+        await passes(50)
+        provider.may_end.set()
+        await running_pool
+
+    first, *others = [(await attempts(desk, envelope))[0].result for envelope in same]
+    assert first.success
+    assert [other.failure and other.failure.category for other in others] == [FailureKind.SHUTDOWN] * 2
+    assert len(provider.requests) == 1
 
 
 async def is_free(slots: Slots) -> bool:

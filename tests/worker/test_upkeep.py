@@ -9,7 +9,8 @@ from agentic_trading.clock import SimClock
 from agentic_trading.governance.control import PLATFORM, Controls, HaltScope
 from agentic_trading.governance.controls.memory import MemoryControlBoard
 from agentic_trading.governance.errors import ControlsUnavailableError
-from agentic_trading.governance.ledger import Refusal
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import CallState, Refusal
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.orders import HaltOrder, Resume, SetLimit
 from agentic_trading.governance.rebuild import Rebuilding
@@ -151,10 +152,21 @@ async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
     await keeping.tend()
 
     told = await events(desk, "budget.expired")
-    assert [(one.tenant_id, one.body) for one in told] == [
-        ("a:b", {"reservation_id": idle, "state": "released", "nusd": 7, "tokens": 3}),
-        ("a:b", {"reservation_id": sent, "state": "in_doubt", "nusd": 70, "tokens": 30}),
+    facts = ("reservation_id", "state", "nusd", "tokens", "calls")
+    assert [(one.tenant_id, *(one.body[fact] for fact in facts)) for one in told] == [
+        ("a:b", idle, "released", 7, 3, 1),
+        ("a:b", sent, "in_doubt", 70, 30, 1),
     ]
+    reading = Rebuilding("a:b", "paper")
+    for one in told:
+        reading.read(one)
+    (again,) = reading.bookings()
+    assert (again.ask.reservation_id, again.state, again.charged) == (
+        sent,
+        CallState.IN_DOUBT,
+        Amount(70, 30),
+    )
+    assert {again.ask.scope_ids[kind] for kind in ScopeKind} >= {"a:b", "agent-1", "analysis", "trace-1"}
 
 
 async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:

@@ -47,13 +47,18 @@ async def rebuilt(
             "the server to rebuild, redis://HOST:PORT; budgets of a folder need no rebuilding",
         )
     check_ledger_url(ledger_url)
-    readings = [await _read(log, tenant) for log in logs]
-    bookings = [booking for reading in readings for booking in reading.bookings()]
-    positions = [reading.position for reading in readings if reading.position is not None]
+    calls = Rebuilding(tenant, "live")
+    readings = [_Reading(log, await asyncio.to_thread(_mode_of, log.parent)) for log in logs]
+    for reading in readings:  # so that a log that cannot be read closes no ledger
+        await reading.go_on(calls)
     async with aclosing(await asyncio.to_thread(wire_budgets.shared_ledger, ledger_url, zone=zone)) as ledger:
         knew_nusd = await _spent(ledger, tenant)
-        if positions:
-            await ledger.expect(tenant, max(positions, key=lambda one: (one.generation, one.sequence)))
+        await ledger.shut(tenant)
+        for reading in readings:  # what comes on record later has just ended, and that the ledger remembers
+            await reading.go_on(calls)
+        bookings = calls.bookings()
+        if calls.position is not None:
+            await ledger.expect(tenant, calls.position)
         position = await ledger.restore(tenant, bookings)
     doubtful = [one for one in bookings if one.state is CallState.IN_DOUBT]
     return Rebuilt(
@@ -68,12 +73,21 @@ async def rebuilt(
     )
 
 
-async def _read(log: Path, tenant: str) -> Rebuilding:
-    reading = Rebuilding(tenant, await asyncio.to_thread(_mode_of, log.parent))
-    async with aclosing(wire.records_of(log)) as records:
-        async for entry in records.scan(0):
-            reading.read(entry.record)
-    return reading
+@dataclass(slots=True)
+class _Reading:
+    """A log that is read as far as it has been written, and further when it has grown."""
+
+    log: Path
+    mode: Mode
+    last: int = 0
+
+    async def go_on(self, calls: Rebuilding) -> None:
+        """Tell `calls` what has come on record since."""
+        calls.mode = self.mode
+        async with aclosing(wire.records_of(self.log)) as records:
+            async for entry in records.scan(self.last):
+                calls.read(entry.record)
+                self.last = entry.seq
 
 
 async def _spent(ledger: Ledger, tenant: str) -> int:

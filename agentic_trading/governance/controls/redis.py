@@ -1,45 +1,31 @@
 """A board on a Redis or Valkey: for processes on many machines."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any, Final
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from agentic_trading.governance.control import Controls
 from agentic_trading.governance.controls.document import read_stored, stored
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 from agentic_trading.governance.keys import tag
+from agentic_trading.governance.redis import pool_of, within_time
 
-CONNECT_S: Final = 2.0
-ANSWER_S: Final = 2.0
-_CONNECTIONS: Final = 8
 _FOREIGN: Final = -1
 
 
 class RedisControlBoard:
     """Orders of operators in one hash a tenant, under the tenant's hash tag.
 
-    A server that does not answer within `ANSWER_S` seconds, or takes no connection within `CONNECT_S`, is away. What
-    was written outlives the server if it syncs its append-only file before it answers (`appendfsync always`).
-    Reads a file when it is made: do not make it on the event loop.
+    A server that does not answer within two seconds, or takes no connection within two, is away. What was written
+    outlives the server if it syncs its append-only file before it answers (`appendfsync always`). Reads a file when it is made: do not make it on the event loop.
     """
 
     def __init__(self, url: str, *, namespace: str = "agentic") -> None:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=ANSWER_S,
-            socket_connect_timeout=CONNECT_S,
-            socket_timeout=ANSWER_S,
-            retry=Retry(NoBackoff(), 0),
-            driver_info=None,  # it would be read from disk for each connection, on the loop
-        )
-        self._redis: Any = Redis.from_pool(pool)
+        self._redis: Any = Redis.from_pool(pool_of(url))
         self._script = self._redis.register_script(
             (files(__package__) / "scripts" / "replace.lua").read_text("utf-8")
         )
@@ -48,7 +34,7 @@ class RedisControlBoard:
     async def read(self, tenant: str) -> Controls:
         """Return what the tenant's hash holds."""
         key = self._key(tenant)
-        with _reaching(key):
+        async with _reaching(key):
             fields = await self._redis.hgetall(key)
         if not fields:
             return Controls()
@@ -60,7 +46,7 @@ class RedisControlBoard:
     async def replace(self, tenant: str, controls: Controls) -> bool:
         """Write the tenant's hash anew in one step, unless another one has done so since."""
         key = self._key(tenant)
-        with _reaching(key):
+        async with _reaching(key):
             answer = await self._script(keys=[key], args=[controls.version, stored(controls)])
         if answer == _FOREIGN:
             raise ControlsUnreadableError(key, "it has no version")
@@ -74,13 +60,14 @@ class RedisControlBoard:
         return f"{tag(self._namespace, tenant)}:controls"
 
 
-@contextmanager
-def _reaching(key: str) -> Iterator[None]:
+@asynccontextmanager
+async def _reaching(key: str) -> AsyncGenerator[None]:
     try:
-        yield
+        async with within_time():
+            yield
     except ResponseError as e:
         if str(e).startswith("WRONGTYPE"):
             raise ControlsUnreadableError(key, "it is no hash") from e
         raise ControlsUnavailableError(key, str(e)) from e
-    except RedisError as e:
+    except (RedisError, OSError) as e:
         raise ControlsUnavailableError(key, str(e) or type(e).__name__) from e

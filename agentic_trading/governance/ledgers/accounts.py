@@ -1,7 +1,6 @@
 """The counters of one tenant in the memory ledger: one a scope and window, found fast, forgotten when they are over."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from agentic_trading.governance.errors import ClosedWindowError
@@ -23,14 +22,14 @@ Spans = Mapping[Window, Span]
 
 
 class Account:
-    """What one scope has used in one window: spent, held and in doubt together; `cap` is the most.
+    """What one scope may still use in one window: `cap` is the most, and `left` what is neither spent nor held of it.
 
-    What was spent, or is in doubt, is in `spent` too, and what is in doubt in `in_doubt`: the rest is held.
+    What is in doubt is spent too. `left` is below zero where more was charged than the cap.
     """
 
     __slots__ = (
-        "cap", "in_doubt", "scope", "span", "spent_calls", "spent_nusd", "spent_tokens", "used_calls", "used_nusd",
-        "used_tokens", "window",
+        "cap", "in_doubt", "left_calls", "left_nusd", "left_tokens", "scope", "span", "spent_calls", "spent_nusd",
+        "spent_tokens", "window",
     )  # fmt: skip
 
     def __init__(self, scope: "Scope", window: Window, span: Span, most: Cap) -> None:
@@ -38,14 +37,17 @@ class Account:
         self.window = window
         self.span = span
         self.cap = most
-        self.used_nusd = self.used_tokens = self.used_calls = 0
+        self.left_nusd = most.nusd
+        self.left_tokens = most.tokens
+        self.left_calls = most.calls
         self.spent_nusd = self.spent_tokens = self.spent_calls = 0
         self.in_doubt = NOTHING
 
     @property
     def used(self) -> tuple[int, int, int]:
-        """Nano-dollars, tokens, calls."""
-        return self.used_nusd, self.used_tokens, self.used_calls
+        """Nano-dollars, tokens, calls: spent and held together."""
+        cap = self.cap
+        return cap.nusd - self.left_nusd, cap.tokens - self.left_tokens, cap.calls - self.left_calls
 
     @property
     def spent(self) -> Amount:
@@ -55,46 +57,56 @@ class Account:
     @property
     def held(self) -> Amount:
         """What calls in flight may give back."""
-        return Amount(
-            self.used_nusd - self.spent_nusd,
-            self.used_tokens - self.spent_tokens,
-            self.used_calls - self.spent_calls,
-        )
+        nusd, tokens, calls = self.used
+        return Amount(nusd - self.spent_nusd, tokens - self.spent_tokens, calls - self.spent_calls)
 
     @property
     def is_limited(self) -> bool:
         """Whether it has a ceiling."""
         return self.cap.ceiling != _UNLIMITED
 
+    def allow(self, most: Cap) -> None:
+        """Have this cap in place of the one before."""
+        was, self.cap = self.cap, most
+        self.left_nusd += most.nusd - was.nusd
+        self.left_tokens += most.tokens - was.tokens
+        self.left_calls += most.calls - was.calls
+
     def is_over(self, before: datetime) -> bool:
-        """Whether its window ended before a moment, or nothing was ever counted: it can be made anew as it is."""
-        over_by = self.span.over_by
-        return (over_by is not None and over_by <= before) or not any(self.used)
+        """Whether its window ended before a moment, or it counts nothing: it can be made anew as it is."""
+        cap, over_by = self.cap, self.span.over_by
+        counts_nothing = (
+            self.left_nusd == cap.nusd and self.left_tokens == cap.tokens and self.left_calls == cap.calls
+        )
+        return counts_nothing or (over_by is not None and over_by <= before)
 
 
-@dataclass(slots=True, eq=False)
 class Scope:
     """One call, trace, agent, workflow or tenant; `current` are its accounts of the minute that `spans` stands for.
 
     It was last asked for within a minute from `last_at`.
     """
 
-    tenant: str
-    kind: ScopeKind
-    id: str
-    caps: Caps
-    last_at: datetime
-    spans: Spans | None = None
-    current: Sequence[Account] = ()
-    others: dict[tuple[Window, str], Account] | None = None
+    __slots__ = ("caps", "current", "id", "kind", "last_at", "others", "spans", "tenant")
+
+    def __init__(
+        self, tenant: str, kind: ScopeKind, id_: str, caps: Caps, spans: Spans, at: datetime
+    ) -> None:
+        self.tenant = tenant
+        self.kind = kind
+        self.id = id_
+        self.caps = caps
+        self.spans: Spans | None = spans
+        self.last_at = at
+        self.current: list[Account] = []
+        self.others: dict[tuple[Window, str], Account] | None = None
+        for window, most in caps.items():
+            self.current.append(Account(self, window, spans[window], most))
 
     def move_to(self, spans: Spans, at: datetime) -> None:
         """Make the accounts of `spans` the current ones, old ones found again and missing ones new."""
         self.spans = spans
         self.last_at = max(self.last_at, at)
-        if not self.current and not self.others:
-            self.current = [Account(self, window, spans[window], most) for window, most in self.caps.items()]
-            return
         known = {(account.window, account.span.id): account for account in self}
         self.current = current = []
         for window, most in self.caps.items():
@@ -113,18 +125,15 @@ class Scope:
         self.caps = {**dict.fromkeys(self.caps, _OPEN), **caps}
         self.spans = None
         for account in self:
-            account.cap = self.caps[account.window]
+            account.allow(self.caps[account.window])
 
     def forget(self, before: datetime, in_use: Collection[Account]) -> bool:
         """Drop accounts not in use that were over before a moment; return whether nothing worth keeping is left."""
         rests = self.kind in _SHORT_LIVED and self.last_at + _MINUTE <= before
-
-        def is_kept(account: Account) -> bool:
-            return account in in_use or not (rests or account.is_over(before))
-
+        kept = {account for account in self if account in in_use or not (rests or account.is_over(before))}
         if self.others:
-            self.others = {key: account for key, account in self.others.items() if is_kept(account)} or None
-        return self.others is None and not any(map(is_kept, self.current))
+            self.others = {key: account for key, account in self.others.items() if account in kept} or None
+        return not kept
 
     def __iter__(self) -> Iterator[Account]:
         yield from self.current
@@ -179,17 +188,17 @@ class Accounts:
         """Return the accounts that `ask` is counted in, for who knows that they are kept, or have to be made."""
         spans = self._horizon.windows.at(at)
         if ask.limits:
-            self._count_own(ask, at)
+            self._count_own(ask, spans, at)
         found: list[Account] = []
-        scopes = self._scopes
         for kind, id_ in ask.scope_ids.items():
-            scope = scopes[kind].get(id_)
+            scopes = self._scopes[kind]
+            scope = scopes.get(id_)
             if scope is None:
                 caps = self._rules.caps(kind, id_)
                 if not caps:
                     continue
-                scope = scopes[kind][id_] = Scope(self._tenant, kind, id_, caps, at)
-            if scope.spans is not spans:
+                scope = scopes[id_] = Scope(self._tenant, kind, id_, caps, spans, at)
+            elif scope.spans is not spans:
                 scope.move_to(spans, at)
             found += scope.current
         return found
@@ -231,12 +240,14 @@ class Accounts:
                 if not limited or (account.is_limited and account.span.id == ids.get(account.window))
             ]
 
-    def _count_own(self, ask: Ask, at: datetime) -> None:
+    def _count_own(self, ask: Ask, spans: Spans, at: datetime) -> None:
         """Have the counters that the ask's own limits are about, whether a rule counts them or not."""
         for limit in ask.limits:
             id_ = ask.scope_ids[limit.scope]
             scope = self._scopes[limit.scope].get(id_)
             if scope is None:
                 caps = self._rules.caps(limit.scope, id_)
-                scope = self._scopes[limit.scope][id_] = Scope(self._tenant, limit.scope, id_, caps, at)
+                scope = self._scopes[limit.scope][id_] = Scope(
+                    self._tenant, limit.scope, id_, caps, spans, at
+                )
             scope.count_in(limit.window)

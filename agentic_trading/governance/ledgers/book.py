@@ -1,6 +1,6 @@
 """One tenant in the memory ledger: its counters, its calls, its line, and how far all that has come."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from agentic_trading.governance.errors import LedgerRolledBackError, ReservationConflictError
@@ -16,11 +16,13 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.ledgers.accounts import NOTHING, Account, Accounts, Horizon
 from agentic_trading.governance.ledgers.call import (
+    IN_DOUBT,
+    SETTLED,
     Call,
+    Closure,
     book_in,
     charge_in,
     doubt_in,
-    excess,
 )
 from agentic_trading.governance.ledgers.line import Answer, Line, Waiter
 from agentic_trading.governance.ledgers.rules import Rules
@@ -35,7 +37,7 @@ class Book:
     """
 
     __slots__ = (
-        "_horizon", "_lost", "_reserved_lease_s", "_rules", "_tally", "accounts", "began", "calls", "expected",
+        "_closure", "_horizon", "_reserved_lease_s", "_rules", "_tally", "accounts", "began", "calls", "expected",
         "generation", "in_flight", "line", "newest", "sequence", "tenant", "version",
     )  # fmt: skip
 
@@ -53,7 +55,7 @@ class Book:
         self._horizon = horizon
         self._tally = tally
         self._reserved_lease_s = reserved_lease_s
-        self._lost: Position | None = None
+        self._closure: Closure | None = None
         self.tenant = tenant
         self.accounts = Accounts(tenant, rules, horizon)
         self.calls: dict[str, Call] = {}
@@ -69,7 +71,7 @@ class Book:
     def is_blank(self) -> bool:
         """Whether nothing would be lost with it."""
         no_step = self.sequence == 0 and self.expected == 1
-        return no_step and self._lost is None and not self.line.waiters
+        return no_step and self._closure is None and not self.line.waiters
 
     @property
     def position(self) -> Position:
@@ -77,14 +79,13 @@ class Book:
         return Position(self.generation, f"{self.began}/{self.generation}", self.sequence)
 
     def check(self) -> None:
-        """Raise `LedgerRolledBackError` if this book was found to have forgotten steps."""
-        if self._lost is not None:
-            raise self._gone_back(self._lost)
+        """Raise `LedgerRolledBackError` if this book is shut, or was found to have forgotten steps."""
+        if self._closure is not None:
+            raise self._refusal(self._closure)
 
     def known(self, id_: str, ask: Ask) -> Reservation | None:
         """Return the reservation that the same ask got before, if it still has one."""
-        if self._lost is not None:
-            raise self._gone_back(self._lost)
+        self.check()
         call = self.calls.get(id_)
         if call is None or call.state is CallState.RELEASED:
             return None
@@ -123,24 +124,21 @@ class Book:
 
     def settle(self, id_: str, call: Call, actual: Amount) -> Settlement:
         """Charge what a call used in place of what is booked so far: its reservation, in flight or in doubt."""
-        reserved, doubtful = call.ask.amount, call.settlement
+        reserved, doubtful = call.ask.amount, call.charged
         if doubtful is None:
-            settlement = Settlement(id_, actual, reserved, excess(actual, reserved))
             charge_in(call.accounts, actual, reserved, NOTHING)
-            return self._charged(id_, call, settlement, reserved, CallState.SETTLED)
-        before = doubtful.charged
-        settlement = Settlement(id_, actual, reserved, excess(actual, reserved), late=True)
-        charge_in(call.accounts, actual, before, before)
-        doubt_in(call.accounts, NOTHING, before)
-        return self._charged(id_, call, settlement, before, CallState.SETTLED)
+            return self._charged(id_, call, actual, reserved, SETTLED)
+        charge_in(call.accounts, actual, doubtful, doubtful)
+        doubt_in(call.accounts, NOTHING, doubtful)
+        call.is_late = True
+        return self._charged(id_, call, actual, doubtful, SETTLED)
 
     def doubt(self, id_: str, call: Call) -> Settlement:
         """Charge a dispatched call in full."""
         amount = call.ask.amount
-        settlement = Settlement(id_, amount, amount, NOTHING, in_doubt=True)
         charge_in(call.accounts, amount, amount, NOTHING)
         doubt_in(call.accounts, amount)
-        return self._charged(id_, call, settlement, amount, CallState.IN_DOUBT)
+        return self._charged(id_, call, amount, amount, IN_DOUBT)
 
     def expire(self, now: datetime) -> list[Expired]:
         """End the calls whose lease is over."""
@@ -150,7 +148,7 @@ class Book:
                 self.give_back(id_, call)
             else:
                 self.doubt(id_, call)
-        return [Expired(id_, call.state, call.ask.amount) for id_, call in silent]
+        return [Expired(id_, call.state, call.ask.amount, call.ask.scope_ids) for id_, call in silent]
 
     def adopt(self, rules: Rules, version: int) -> None:
         """Count against other rules; counters that they need and that nobody kept start with the calls known."""
@@ -166,37 +164,34 @@ class Book:
                 call.accounts = [*call.accounts, *new]
         self._look_up_again()
 
+    def shut(self) -> None:
+        """Let nothing begin until `restore`."""
+        if self._closure is None:
+            self._close(Closure("a log that is being booked again", has_gone_back=False))
+
     def restore(self, bookings: Iterable[tuple[Booking, datetime]]) -> None:
-        """Forget every call that is over, book these for their moments, and begin the next generation.
+        """Forget every call that was over when it was closed, book these for their moments, begin the next generation.
 
         What a book that was found to have gone back takes for calls in flight is forgotten too.
         """
-        in_flight = {} if self._lost is not None else self.in_flight
+        closure = self._closure or Closure("", has_gone_back=False)
+        carried = closure.ended | ({} if closure.has_gone_back else self.in_flight)
+        booked = _booked(bookings, closure.ended)
         self.accounts = Accounts(self.tenant, self._rules, self._horizon)
         self.calls, self.in_flight = {}, {}
-        for booking, at in bookings:
-            self._book_again(booking, at)
-        for id_, call in in_flight.items():
-            if id_ not in self.calls:
-                call.accounts = self.accounts.kept(call.ask, call.at)
-                _count(call, call.accounts)
-                self.calls[id_] = self.in_flight[id_] = call
+        for id_, call in (carried | booked).items():
+            self._carry(id_, call)
         self._look_up_again()
         self.generation = self.expected = max(self.generation, self.expected) + 1
         self.sequence = 0
-        self._lost = None
+        self._closure = None
 
     def expect(self, position: Position) -> None:
         """Let nothing be reserved any more if this book has not come as far as `position`."""
-        mine = self.position
-        is_behind = mine.generation < position.generation or (
-            mine.generation == position.generation
-            and (mine.mark != position.mark or mine.sequence < position.sequence)
-        )
         self.expected = max(self.expected, position.generation)
-        if is_behind:
-            self._lost = position
-            self.line.dismiss(lambda: self._gone_back(position))
+        if _is_behind(self.position, position):
+            ended = {} if self._closure is None else self._closure.ended
+            self._close(Closure(_spelled(position), has_gone_back=True, ended=ended))
 
     def serve(self, now: datetime) -> None:
         """Answer everyone in the line who can be answered, in its order."""
@@ -234,16 +229,15 @@ class Book:
             call = self.calls.pop(id_)
             if call.state is CallState.IN_DOUBT:
                 doubt_in(call.accounts, NOTHING, call.booked)
-        waiting = (waiter.accounts for waiter in self.line)
-        calls = (call.accounts for call in self.calls.values())
-        self.accounts.forget({account for accounts in (*waiting, *calls) for account in accounts})
+        in_use = {account for call in self.calls.values() for account in call.accounts}
+        in_use.update(account for waiter in self.line for account in waiter.accounts)
+        self.accounts.forget(in_use)
 
-    def _charged(
-        self, id_: str, call: Call, settlement: Settlement, before: Amount, state: CallState
-    ) -> Settlement:
-        self._tally.charge(settlement, before.nusd)
-        call.settlement = settlement
+    def _charged(self, id_: str, call: Call, charged: Amount, before: Amount, state: CallState) -> Settlement:
+        call.charged = charged
         self._end(id_, call, state)
+        settlement = call.settlement(id_)
+        self._tally.charge(settlement, before.nusd)
         return settlement
 
     def _end(self, id_: str, call: Call, state: CallState) -> None:
@@ -251,36 +245,58 @@ class Book:
         call.state = state
         self.sequence += 1
         self.in_flight.pop(id_, None)
-        if state is not CallState.IN_DOUBT:
+        if state is not IN_DOUBT:
             call.accounts = ()
+        if self._closure is not None and state is not CallState.RELEASED:
+            self._closure.ended[id_] = call
 
-    def _book_again(self, booking: Booking, at: datetime) -> None:
-        ask, id_, charged = booking.ask, booking.ask.reservation_id, booking.charged
-        accounts = self.accounts.kept(ask, at)
-        self._move_to(at)
-        doubtful = booking.state is CallState.IN_DOUBT
-        call = Call(ask, at, accounts if doubtful else (), at, 0.0, booking.state)
-        call.settlement = Settlement(id_, charged, ask.amount, excess(charged, ask.amount), in_doubt=doubtful)
+    def _carry(self, id_: str, call: Call) -> None:
+        """Count a call of before in the counters of now."""
+        self._move_to(call.at)
+        accounts = self.accounts.kept(call.ask, call.at)
         _count(call, accounts)
         self.calls[id_] = call
+        if call.charged is None:
+            self.in_flight[id_] = call
+        if call.state is not SETTLED:
+            call.accounts = accounts
+
+    def _close(self, closure: Closure) -> None:
+        self._closure = closure
+        self.line.dismiss(lambda: self._refusal(closure))
 
     def _move_to(self, at: datetime) -> None:
-        self._horizon.move_to(at)
         if self.newest is None or at > self.newest:
             self.newest = at
+            self._horizon.move_to(at)
 
     def _look_up_again(self) -> None:
         """Find the accounts of those who wait, after these may have changed."""
         for waiter in self.line:
             waiter.accounts = self.accounts.kept(waiter.ask, waiter.ask.at or waiter.since)
 
-    def _gone_back(self, known: Position) -> LedgerRolledBackError:
-        return LedgerRolledBackError(self.tenant, _spelled(known), _spelled(self.position))
+    def _refusal(self, closure: Closure) -> LedgerRolledBackError:
+        return LedgerRolledBackError(self.tenant, closure.why, _spelled(self.position))
+
+
+def _is_behind(mine: Position, known: Position) -> bool:
+    return mine.generation < known.generation or (
+        mine.generation == known.generation and (mine.mark != known.mark or mine.sequence < known.sequence)
+    )
+
+
+def _booked(bookings: Iterable[tuple[Booking, datetime]], ended: Collection[str]) -> dict[str, Call]:
+    """Return calls of the past; of those that have ended since, a booking in doubt is older than what is known."""
+    return {
+        booking.ask.reservation_id: Call(booking.ask, at, (), at, 0.0, booking.state, booking.charged)
+        for booking, at in bookings
+        if booking.state is SETTLED or booking.ask.reservation_id not in ended
+    }
 
 
 def _count(call: Call, accounts: Iterable[Account]) -> None:
     """Count a call in accounts that do not know it, as far as it has come."""
-    if call.settlement is None:
+    if call.charged is None:
         book_in(accounts, call.booked)
     else:
         charge_in(accounts, call.booked, NOTHING, NOTHING)

@@ -25,7 +25,7 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.ledgers.accounts import Horizon
 from agentic_trading.governance.ledgers.book import Book
-from agentic_trading.governance.ledgers.call import Call, balance
+from agentic_trading.governance.ledgers.call import DISPATCHED, SETTLED, Call, balance
 from agentic_trading.governance.ledgers.line import Waiter
 from agentic_trading.governance.ledgers.rules import Counted, Rules
 from agentic_trading.governance.ledgers.tally import Tally
@@ -113,7 +113,8 @@ class MemoryLedger:
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
         book, call = self._call(reservation_id, "dispatch", _MAY_DISPATCH)
-        call.state = CallState.DISPATCHED
+        book.check()
+        call.state = DISPATCHED
         call.since, call.lease_s = self._clock.now(), lease_s
         book.sequence += 1
 
@@ -126,11 +127,11 @@ class MemoryLedger:
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
         book, call = self._call(reservation_id, "settle", _MAY_CHARGE)
-        settlement = call.settlement
-        if settlement is None or settlement.in_doubt:
-            settlement = book.settle(reservation_id, call, actual)
-            if book.line.waiters:
-                book.serve(self._clock.now())
+        if call.state is SETTLED:
+            return call.settlement(reservation_id)
+        settlement = book.settle(reservation_id, call, actual)
+        if book.line.waiters:
+            book.serve(self._clock.now())
         return settlement
 
     async def release(self, reservation_id: str) -> None:
@@ -144,8 +145,8 @@ class MemoryLedger:
     async def in_doubt(self, reservation_id: str) -> Settlement:
         """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
         book, call = self._call(reservation_id, "doubt", _MAY_CHARGE)
-        if call.settlement is not None:
-            return call.settlement
+        if call.charged is not None:
+            return call.settlement(reservation_id)
         settlement = book.doubt(reservation_id, call)
         if book.line.waiters:
             book.serve(self._clock.now())
@@ -167,6 +168,10 @@ class MemoryLedger:
         if version > book.version:
             book.adopt(Rules(limits, self._counted), version)
             book.serve(self._clock.now())
+
+    async def shut(self, tenant: str) -> None:
+        """Let nothing more begin until `restore`; what is in flight may end."""
+        self._book(tenant).shut()
 
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
         """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
@@ -229,10 +234,11 @@ class MemoryLedger:
 
     def _call(self, reservation_id: str, step: str, allowed: Sequence[CallState]) -> tuple[Book, Call]:
         book = self._books.get(_owner(reservation_id))
-        call = None if book is None else book.calls.get(reservation_id)
-        if book is None or call is None:
-            if book is not None:
-                book.check()
+        if book is None:
+            raise UnknownReservationError(reservation_id)
+        call = book.calls.get(reservation_id)
+        if call is None:
+            book.check()
             raise UnknownReservationError(reservation_id)
         if call.state not in allowed:
             raise ReservationStateError(reservation_id, step, call.state, allowed)

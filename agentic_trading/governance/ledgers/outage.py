@@ -167,6 +167,10 @@ class OutageLedger:
         await self._ledger.adopt(tenant, limits, version=version)
         self._allowances.adopt(tenant, limits)
 
+    async def shut(self, tenant: str) -> None:
+        """Let nothing more begin until `restore`."""
+        await self._ledger.shut(tenant)
+
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
         """Book a tenant's calls again, and open admission; what was set aside is not spent any more."""
         self._allowances.close(tenant)

@@ -52,6 +52,9 @@ ALWAYS: Final[Counted] = (
 )  # fmt: skip
 """What is counted whether a limit needs it or not."""
 
+MOST_RECENT_S: Final = 60.0
+"""How far back a ledger that is shut can remember what has ended."""
+
 _TRIES: Final = 8
 _BATCH: Final = 100
 _TIMES = Struct("<5d")
@@ -65,8 +68,9 @@ class RedisLedger:
     the server. `reserved_lease_s` is how long a reservation may wait for its dispatch. Counters of ended windows are
     kept for `keep` after their end and their last use (then nobody may ask for their time again), ended calls for
     `call_keep`: longer than a delivery may come again. Who waits looks every `look_s` seconds even if nobody calls;
-    after three times that without a look, as their process was killed, the place is gone. Sums are exact up to
-    `LARGEST`.
+    after three times that without a look, as their process was killed, the place is gone. A call that ended up to
+    `recorded_within_s` (a minute at most) before a `shut` is not forgotten by `restore`: its record may be on its way.
+    Sums are exact up to `LARGEST`.
 
     `counted` is counted for everyone from the first call on. Other windows are counted from the moment that a limit
     is adopted for them, or that an ask limits itself in them (for calls: by the asks that do); a limit on a minute or
@@ -89,14 +93,13 @@ class RedisLedger:
         reserved_lease_s: float = 60.0,
         look_s: float = LOOK_S,
         counted: Counted = ALWAYS,
+        recorded_within_s: float = 0.0,
         is_checked_elsewhere: bool = False,
         clock: Clock | None = None,
         new_id: NewId = random_id,
     ) -> None:
         if not timedelta(0) < call_keep <= keep:
-            raise ValueError(
-                f"calls are kept for {call_keep}; allowed is more than 0, up to {keep} (as counters)"
-            )
+            raise ValueError(f"call_keep is {call_keep}; allowed is more than 0, up to {keep} (`keep`)")
         self._server = ScriptServer(url)
         self._limits = tuple(limits)
         self._counted = tuple(counted)
@@ -106,6 +109,7 @@ class RedisLedger:
         self._call_keep = call_keep
         self._call_keep_ms = call_keep // timedelta(milliseconds=1)
         self._reserved_lease_s = reserved_lease_s
+        self._recorded_within_ms = _ms(min(recorded_within_s, MOST_RECENT_S))
         self._is_safe = is_checked_elsewhere
         self._clock: Clock = clock or SystemClock()
         self._server_ahead_s = 0.0
@@ -164,7 +168,7 @@ class RedisLedger:
         """End the calls whose lease has run out, and drop counters whose time is over."""
         ended: list[Expired] = []
         for tenant in list(self._tenants.values()):
-            while due := await self._due(tenant, _BATCH):
+            while due := await self._ids(tenant, "due", _BATCH):
                 reply = await self._run(tenant, "expire", self._call_keep_ms, *due, calls=due)
                 ended += replies.expired(reply.rest[0])
             while (await self._run(tenant, "forget", _BATCH)).rest[0] == _BATCH:
@@ -178,18 +182,22 @@ class RedisLedger:
         """Have these limits on the server; every process counts by them from its next ask on."""
         await self._run(self._tenant(tenant), "adopt", version, replies.limits_text(limits))
 
+    async def shut(self, tenant: str) -> None:
+        """Have every process refused until `restore`; what ends from now on is remembered, and what just has."""
+        await self._run(self._tenant(tenant), "shut", self._recorded_within_ms)
+
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
         """Begin the next generation with what the log knows; until all is booked, every process is refused."""
+        await self.shut(tenant)
         of = self._tenant(tenant)
-        await self._run(of, "shut")
-        in_flight = await self._due(of, -1, everything=True)
-        begun = await self._run(of, "rebuild", calls=in_flight)
+        carried = await self._ids(of, "carried")
+        begun = await self._run(of, "rebuild", *carried, calls=carried)
         of.follow(replies.read_limits((await self._run(of, "look")).rest[1:]))
         for booking in bookings:
             facts = _booked(of, booking, self._call_keep_ms)
             await self._run(of, "book", *facts, calls=(booking.ask.reservation_id,))
         opened = await self._run(of, "open", begun.generation)
-        stay = set(await self._due(of, -1, everything=True))
+        stay = set(await self._ids(of, "carried"))
         self._in_flight = {id_ for id_ in self._in_flight if tenant_of(id_) != tenant or id_ in stay}
         return opened.position
 
@@ -231,12 +239,8 @@ class RedisLedger:
     async def _run(self, tenant: Tenant, script: str, *args: Any, calls: Sequence[str] = ()) -> Reply:
         if not self._is_safe:
             await self.open()
-        keys = tenant.keys
-        raw = await self._server.run(
-            script,
-            (*keys.shared, *map(keys.call, calls)),
-            (*tenant.known_facts, self._process, *args),
-        )
+        facts = (*tenant.known_facts, self._process, *args)
+        raw = await self._server.run(script, tenant.keys.with_calls(calls), facts)
         reply = replies.read_reply(raw)
         self._server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
         tenant.saw(reply)
@@ -295,9 +299,8 @@ class RedisLedger:
             self._tally.end(settlement, is_released=state is CallState.RELEASED)
         return settlement
 
-    async def _due(self, tenant: Tenant, most: int, *, everything: bool = False) -> list[str]:
-        reply = await self._run(tenant, "due", most, int(everything))
-        return [id_.decode() for id_ in reply.rest[0]]
+    async def _ids(self, tenant: Tenant, script: str, *args: int) -> list[str]:
+        return [id_.decode() for id_ in (await self._run(tenant, script, *args)).rest[0]]
 
     def _tenant(self, name: str) -> Tenant:
         """Return what is known of a tenant; of one whose ledger has taken no step, only for as long as somebody asks."""

@@ -144,8 +144,10 @@ def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[Settlement, b
 
 def expired(facts: Sequence[bytes]) -> Iterator[Expired]:
     """Return the calls that a sweep has ended."""
-    for id_, state, *amount in _rows(facts, 5):
-        yield Expired(id_.decode(), CallState(state.decode()), _amount(amount))
+    for id_, state, names, *amount in _rows(facts, 6):
+        counters = map(Counter.named, names.decode().splitlines())
+        scope_ids = {counter.kind: counter.id for counter in counters}
+        yield Expired(id_.decode(), CallState(state.decode()), _amount(amount), scope_ids)
 
 
 def waiting(facts: Sequence[Any]) -> Iterator[Waiting]:

@@ -42,12 +42,7 @@ def fits(ask: Ask, accounts: Sequence[Account]) -> bool:
     """Say whether `ask` fits under every ceiling, the accounts' and its own."""
     nusd, tokens, calls = ask.amount.nusd, ask.amount.tokens, ask.amount.calls
     for account in accounts:
-        cap = account.cap
-        if (
-            account.used_nusd + nusd > cap.nusd
-            or account.used_tokens + tokens > cap.tokens
-            or account.used_calls + calls > cap.calls
-        ):
+        if nusd > account.left_nusd or tokens > account.left_tokens or calls > account.left_calls:
             return False
     if not ask.limits:
         return True

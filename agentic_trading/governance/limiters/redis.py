@@ -7,9 +7,7 @@ from importlib import resources
 from typing import Any, Literal, assert_never
 from urllib.parse import quote
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from agentic_trading.governance.breaker import PROBE_LOOK_MS, SLOTS
@@ -33,10 +31,10 @@ from agentic_trading.governance.limiter import (
 from agentic_trading.governance.limiters.lane import RETRY_SLOTS, SLOT_LOOK_MORE_MS, SLOT_LOOK_MS
 from agentic_trading.governance.limiters.line import LOOKED_AT, PLACE_S
 from agentic_trading.governance.rate import slot_length_ms
+from agentic_trading.governance.redis import pool_of, within_time
 
 CONNECTIONS = 32
 CONNECTS_WITHIN_S = 0.5
-ANSWERS_WITHIN_S = 2.0
 KEPT_S = 172_800.0
 """A lane that nobody asked for in two days begins anew: longer than any lease, pause and window."""
 
@@ -70,15 +68,7 @@ class RedisLimiter:
         self._namespace = namespace
         self._rules: dict[Lane, str] = {}
         self._scripts = {name: _Script(name) for name in ("enter", "leave", "give_up", "status")}
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=ANSWERS_WITHIN_S,
-            socket_connect_timeout=CONNECTS_WITHIN_S,
-            socket_timeout=ANSWERS_WITHIN_S,
-            retry=Retry(NoBackoff(), 0),
-            driver_info=None,  # it would be read from disk for each connection, on the loop
-        )
+        pool = pool_of(url, connections=CONNECTIONS, connect_s=CONNECTS_WITHIN_S)
         self._client = Redis.from_pool(pool)
 
     async def enter(self, entry: Entry) -> Permit | Wait | Shut:
@@ -126,10 +116,11 @@ class RedisLimiter:
         keys = _keys(self._namespace, lane)
         values = (*keys, self._rules_of(lane), id_, *arguments)
         try:
-            try:
-                return await self._client.evalsha(script.sha, len(keys), *values)
-            except NoScriptError:  # a new server, or one that was told to forget
-                return await self._client.eval(script.text, len(keys), *values)
+            async with within_time():
+                try:
+                    return await self._client.evalsha(script.sha, len(keys), *values)
+                except NoScriptError:  # a new server, or one that was told to forget
+                    return await self._client.eval(script.text, len(keys), *values)
         except (RedisError, OSError) as e:
             raise LimiterUnavailableError(f"{type(e).__name__}: {e}") from e
 

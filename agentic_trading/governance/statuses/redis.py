@@ -5,15 +5,13 @@ from typing import Any
 
 from pydantic import ValidationError
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from agentic_trading.governance.keys import tag
+from agentic_trading.governance.redis import pool_of, within_time
 from agentic_trading.governance.status import BudgetStatus
 
 _KEPT_MS = 60_000
-_CONNECT_S, _ANSWER_S = 2.0, 2.0
 
 
 class RedisStatusBoard:
@@ -25,28 +23,24 @@ class RedisStatusBoard:
 
     def __init__(self, url: str, *, namespace: str = "agentic") -> None:
         self._namespace = namespace
-        self._redis: Any = Redis.from_url(
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=_CONNECT_S,
-            socket_timeout=_ANSWER_S,
-            driver_info=None,  # else each connection reads package metadata from disk, on the loop
-        )
+        self._redis: Any = Redis.from_pool(pool_of(url))
         self._tell, self._told = (self._redis.register_script(_script(name)) for name in ("tell", "read"))
 
     async def publish(self, status: BudgetStatus) -> None:
         """Tell `status`."""
         facts: list[str | int] = [status.worker, status.model_dump_json(), _KEPT_MS]
         try:
-            await self._tell(keys=self._keys(status.tenant), args=facts)
-        except RedisError:
+            async with within_time():
+                await self._tell(keys=self._keys(status.tenant), args=facts)
+        except (RedisError, OSError):
             return
 
     async def read(self, tenant: str) -> list[BudgetStatus]:
         """Return what was told of a tenant, by worker."""
         try:
-            told = iter(await self._told(keys=self._keys(tenant), args=[_KEPT_MS]))
-        except RedisError:
+            async with within_time():
+                told = iter(await self._told(keys=self._keys(tenant), args=[_KEPT_MS]))
+        except (RedisError, OSError):
             return []
         found = []
         for _, status in sorted(zip(told, told, strict=True)):

@@ -3,6 +3,9 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
+from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
     Booking,
@@ -110,3 +113,16 @@ async def test_two_who_book_what_is_owed_at_once_book_it_once() -> None:
             group.create_task(case.ledger.sweep())
 
     assert (await of_tenant(case.server)).spent == Amount(40, 0)
+
+
+async def test_a_ledger_that_is_shut_lets_nothing_begin_and_what_has_begun_end() -> None:
+    case = Case()
+    id_ = await case.begun()
+
+    await case.ledger.shut("acme")
+
+    with pytest.raises(LedgerRolledBackError):
+        await case.ledger.reserve(ask(1))
+    await case.ledger.settle(id_, Amount(45, 0))
+    await case.ledger.restore("acme", [])
+    assert (await of_tenant(case.server)).spent == Amount(45, 0)

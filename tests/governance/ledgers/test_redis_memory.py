@@ -162,7 +162,7 @@ async def test_another_rebuild_that_began_meanwhile_stays_closed(opens: Opening)
     async def second() -> None:
         await begun.wait()
         tenant_ = other._tenant("acme")
-        await other._run(tenant_, "shut")
+        await other.shut("acme")
         await other._run(tenant_, "rebuild")
         waits.set()
 

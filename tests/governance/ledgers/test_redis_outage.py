@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Booking, CallState, Reservation, Settlement
+from agentic_trading.governance.ledger import Ask, Booking, CallState, Reservation, Settlement
 from agentic_trading.governance.ledgers.redis import RedisLedger
+from agentic_trading.governance.redis import ANSWER_S
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
-from tests.redis_server import RealServer, namespace
+from tests.redis_server import RealServer, namespace, own_server, servers
 
 Step = Callable[[RedisLedger], Awaitable[object]]
 
@@ -48,6 +49,20 @@ async def answered(step: Callable[[], Awaitable[object]]) -> object:
             await asyncio.sleep(0)
         except ReservationStateError as e:
             return e.state
+
+
+async def at_once(steps: Iterable[Callable[[], Awaitable[object]]]) -> list[object]:
+    """Take steps side by side; return what each came to, errors of the server among them."""
+
+    async def outcome(step: Callable[[], Awaitable[object]]) -> object:
+        try:
+            return await step()
+        except LedgerUnavailableError as e:
+            return e
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(outcome(step)) for step in steps]
+    return [task.result() for task in tasks]
 
 
 async def test_a_kill_between_any_two_steps_forgets_nothing(own_redis: RealServer) -> None:
@@ -89,6 +104,81 @@ async def test_a_step_whose_answer_was_lost_is_taken_once(own_redis: RealServer)
             assert isinstance(again, CallState if name == "dispatch" else Reservation | Settlement)
         assert (await of_tenant(other)).spent == Amount(45, 3, 1)
         assert (other.statistics().reserved, other.statistics().charged_nusd) == (0, 0)
+
+
+async def test_an_answer_that_comes_too_late_is_nobody_elses(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens([tenant(10**6)])
+        asks = [ask(number, key=f"call-{number}") for number in range(1, 101)]
+        await reserved(ledger, ask(0, key="first"))
+
+        with own_redis.held_up():
+            found = await at_once(partial(ledger.reserve, one) for one in asks)
+        again = await at_once(partial(ledger.reserve, one) for one in reversed(asks))
+        looked = await at_once(partial(ledger.state_of, one.reservation_id) for one in asks)
+
+        assert {type(one) for one in found} == {LedgerUnavailableError}
+        assert again == [Reservation(one.reservation_id, one.amount) for one in reversed(asks)]
+        assert set(looked) == {CallState.RESERVED}
+        assert (await of_tenant(ledger)).held == Amount(sum(range(1, 101)), 0, 101)
+
+
+async def until_sent() -> None:
+    """Let the loop go round until what was asked for is on its way."""
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+async def test_of_a_silent_server_all_are_told_at_once(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens()
+        await reserved(ledger, ask(1))
+
+        with own_redis.held_up():
+            async with asyncio.timeout(1.5 * ANSWER_S):
+                found = await at_once(partial(ledger.reserve, ask(1)) for _ in range(300))
+
+        assert {type(one) for one in found} == {LedgerUnavailableError}
+
+
+async def test_a_process_that_stands_still_while_it_sends_waits_no_longer_for_a_silent_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write = asyncio.StreamWriter.writelines
+
+    def stand_still(writer: asyncio.StreamWriter, data: Iterable[bytes]) -> None:
+        write(writer, data)
+        until = asyncio.get_running_loop().time() + 1.05 * ANSWER_S
+        while asyncio.get_running_loop().time() < until:
+            pass
+
+    with own_server(servers()[-1]) as server:
+        async with ledgers(server.url, namespace()) as opens:
+            ledger = await opens()
+            await reserved(ledger, ask(1))
+
+            with server.held_up():
+                monkeypatch.setattr(asyncio.StreamWriter, "writelines", stand_still)
+                async with asyncio.timeout(3 * ANSWER_S):
+                    with pytest.raises(LedgerUnavailableError):
+                        await ledger.reserve(ask(1))
+                monkeypatch.undo()
+
+
+async def test_who_closes_in_a_hurry_leaves_nobody_without_an_answer(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens()
+        await reserved(ledger, ask(1))
+
+        with own_redis.held_up():
+            async with asyncio.timeout(1.5 * ANSWER_S), asyncio.TaskGroup() as group:
+                asked = group.create_task(at_once(partial(ledger.reserve, ask(1)) for _ in range(300)))
+                await until_sent()
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await ledger.aclose()
+
+        assert {type(one) for one in asked.result()} == {LedgerUnavailableError}
 
 
 async def test_after_a_restart_one_step_at_most_finds_a_dead_connection(own_redis: RealServer) -> None:
@@ -232,3 +322,48 @@ async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(own_redis: Rea
         assert await ledger.state_of(flying) is CallState.RESERVED
         assert (await of_tenant(ledger)).held == Amount(30, 0, 1)
         await spend(ledger, ask(70))
+
+
+async def test_no_call_is_forgotten_that_ends_while_another_process_rebuilds(own_redis: RealServer) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        worker, tool = await opens([tenant(10**6)]), await opens([tenant(10**6)])
+        asks = [ask(number, key=f"call-{number}") for number in range(1, 121)]
+        for one in asks:
+            await worker.dispatch(await reserved(worker, one))
+
+        async def settled(some: Iterable[Ask]) -> None:
+            for one in some:
+                await worker.settle(one.reservation_id, one.amount)
+
+        def broken_off() -> Iterator[Booking]:
+            raise KeyboardInterrupt
+            yield
+
+        await settled(asks[:30])
+        log = [Booking(one, CallState.SETTLED, one.amount) for one in asks[:30]]
+        await tool.shut("acme")
+        await settled(asks[30:60])
+        with pytest.raises(KeyboardInterrupt):
+            await tool.restore("acme", broken_off())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(settled(asks[60:]))
+            await tool.restore("acme", log)
+
+        assert (await of_tenant(tool)).spent == Amount(sum(range(1, 121)), 0, 120)
+        assert (await of_tenant(tool)).held == Amount(0, 0, 0)
+        leases = worker._tenant("acme").keys.shared[4]
+        assert await worker._server._redis.zcard(leases) == 0
+
+
+async def test_what_ended_just_before_the_ledger_was_shut_may_come_on_record_later(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger, tool = await opens([tenant(100)]), await opens([tenant(100)], recorded_within_s=60.0)
+        recorded, late = ask(30), ask(20)
+        await spend(ledger, recorded)
+        await spend(ledger, late)
+
+        await tool.restore("acme", [Booking(recorded, CallState.SETTLED, recorded.amount)])
+        assert (await of_tenant(ledger)).spent == Amount(50, 0, 2)
+
+        await ledger.restore("acme", [Booking(recorded, CallState.SETTLED, recorded.amount)])
+        assert (await of_tenant(ledger)).spent == Amount(30, 0, 1)

@@ -7,9 +7,10 @@ import pytest
 
 from agentic_trading.governance.errors import AskError, LedgerSettingsError, LedgerUnavailableError
 from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.keys import LedgerKeys
 from agentic_trading.governance.ledger import Booking, CallState, Refusal, Reservation
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from tests.governance.asking import ask, tenant
+from tests.governance.asking import ask, reserved, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import SAFE, RealServer, namespace, own_server, servers
 
@@ -46,6 +47,21 @@ async def test_a_refused_connection_fails_at_once(own_redis: RealServer) -> None
                 await ledger.reserve(ask(1))
             with pytest.raises(LedgerUnavailableError):
                 await ledger.reserve_in_turn(ask(1))
+
+
+async def test_a_step_that_the_server_cannot_take_is_an_outage_for_who_asked_alone(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens()
+        await reserved(ledger, ask(1))
+        broken = LedgerKeys.of(ledger._namespace, "broken").shared[0]
+        await ledger._server._redis.set(broken, "no ledger")
+
+        async with asyncio.TaskGroup() as group:
+            good = group.create_task(ledger.reserve(ask(1)))
+            with pytest.raises(LedgerUnavailableError, match="WRONGTYPE"):
+                await ledger.reserve(ask(1, tenant="broken"))
+
+        assert isinstance(good.result(), Reservation)
 
 
 async def test_a_booking_needs_its_moment(redis_url: str) -> None:

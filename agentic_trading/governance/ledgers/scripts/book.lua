@@ -6,12 +6,18 @@ local names = split(ARGV[FIRST + 11])
 local key = KEYS[FIRST_CALL]
 
 local call = find(key)
-if call and call.state ~= 'reserved' and call.state ~= 'dispatched' then
-  return answer('DONE')
+if call and (not call.is_carried or state == 'in_doubt' and not call.is_under_way) then
+  return answer('DONE') -- booked, or ended after what the log knows of it
 end
 step()
-if call then -- in flight when the rebuild began: the log knows how it ended
-  add(call.names, NOTHING, {-call.amount[1], -call.amount[2], -call.amount[3]}, NOTHING)
+if call then -- under way when the ledger was closed: the log knows how it ended
+  local sums = call.is_under_way and call.amount or call.charged
+  local back = {-sums[1], -sums[2], -sums[3]}
+  if call.is_under_way then
+    add(call.names, NOTHING, back, NOTHING)
+  else
+    add(call.names, back, NOTHING, call.state == 'in_doubt' and back or NOTHING)
+  end
   redis.call('ZREM', LEASES, id)
 end
 for i, name in ipairs(names) do

@@ -4,13 +4,14 @@ local NOTHING = {0, 0, 0}
 
 local function find(key)
   local call = redis.call('HMGET', key, 'mark', 'state', 'nusd', 'tokens', 'calls', 'names', 'late',
-    'charged_nusd', 'charged_tokens', 'charged_calls')
+    'charged_nusd', 'charged_tokens', 'charged_calls', 'carried')
   if call[1] ~= mark then
     return nil
   end
   return {
     state = call[2], amount = {call[3], call[4], call[5]}, names = split(call[6]), late = call[7] or '0',
     charged = {call[8] or '0', call[9] or '0', call[10] or '0'},
+    is_under_way = call[2] == 'reserved' or call[2] == 'dispatched', is_carried = call[11],
   }
 end
 
@@ -35,5 +36,6 @@ local function finish(key, id, call, state, charged, keep)
     'charged_nusd', charged[1], 'charged_tokens', charged[2], 'charged_calls', charged[3])
   redis.call('PEXPIRE', key, keep)
   redis.call('ZREM', LEASES, id)
+  redis.call('ZADD', ENDED, string.format('%.0f', now_us), id)
   wake(call.names)
 end

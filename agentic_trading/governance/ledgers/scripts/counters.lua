@@ -7,29 +7,28 @@ local function read(names)
   return names[1] and redis.call('HMGET', COUNTERS, unpack(names)) or {}
 end
 
-local function forget_later(name, counter)
-  if counter[11] > 0 then
-    local least = math.max(counter[10], now) + counter[11]
-    if least > counter[12] then -- an eighth more, so that this is seldom written
-      counter[12] = least + math.floor(counter[11] / 8)
-      redis.call('ZADD', ENDS, counter[12], name)
-    end
+-- Return when a counter that is used now may be forgotten.
+local function forget_later(name, ends, keep, over)
+  local least = math.max(ends, now) + keep
+  if keep == 0 or least <= over then
+    return over
   end
+  over = least + math.floor(keep / 8) -- an eighth more, so that this is seldom written
+  redis.call('ZADD', ENDS, over, name)
+  return over
 end
 
 -- Add to the counters of a call; one that was forgotten meanwhile is not made again.
 local function add(names, spent, held, doubt)
-  local changes = {spent[1], spent[2], spent[3], held[1], held[2], held[3], doubt[1], doubt[2], doubt[3]}
+  local spent1, spent2, spent3, held1, held2, held3 = spent[1], spent[2], spent[3], held[1], held[2], held[3]
+  local doubt1, doubt2, doubt3 = doubt[1], doubt[2], doubt[3]
   local packed, fields = read(names), {}
   for i, name in ipairs(names) do
-    if packed[i] then
-      local counter = {struct.unpack(COUNTER, packed[i])}
-      for n = 1, 9 do
-        counter[n] = counter[n] + changes[n]
-      end
-      forget_later(name, counter)
+    if packed[i] then -- no table, as these lines are most of what a step costs
+      local s1, s2, s3, h1, h2, h3, d1, d2, d3, ends, keep, over = struct.unpack(COUNTER, packed[i])
       fields[#fields + 1] = name
-      fields[#fields + 1] = struct.pack(COUNTER, unpack(counter, 1, 12))
+      fields[#fields + 1] = struct.pack(COUNTER, s1 + spent1, s2 + spent2, s3 + spent3, h1 + held1, h2 + held2,
+        h3 + held3, d1 + doubt1, d2 + doubt2, d3 + doubt3, ends, keep, forget_later(name, ends, keep, over))
     end
   end
   if #fields > 0 then

@@ -1,3 +1,2 @@
--- Name calls whose lease has run out, or all that have one.
-local most, all = ARGV[FIRST], ARGV[FIRST + 1] == '1'
-return answer('DONE', redis.call('ZRANGEBYSCORE', LEASES, '-inf', all and '+inf' or now, 'LIMIT', 0, most))
+-- Name calls whose lease has run out.
+return answer('DONE', redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, ARGV[FIRST]))

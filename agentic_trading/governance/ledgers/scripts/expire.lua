@@ -18,7 +18,8 @@ for i = FIRST_CALL, #KEYS do
     end
     if state then
       step()
-      for _, fact in ipairs({id, state, call.amount[1], call.amount[2], call.amount[3]}) do
+      local names = table.concat(call.names, '\n')
+      for _, fact in ipairs({id, state, names, call.amount[1], call.amount[2], call.amount[3]}) do
         ended[#ended + 1] = fact
       end
     end

@@ -1,6 +1,7 @@
 -- Drop counters whose time is over, unless a call in flight holds something, and waiters whose process is gone.
 -- Of the processes that have taken steps, the latest stay known.
 local MOST_FIELDS, LATEST = 160, 64
+local ENDED_US = 120000000 -- longer than any `shut` looks back
 local most = ARGV[FIRST]
 local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', now, 'LIMIT', 0, most)
 for _, name in ipairs(over) do
@@ -17,6 +18,9 @@ for _, name in ipairs(over) do
       redis.call('HSET', META, 'gone', gone)
     end
   end
+end
+if not closed then
+  redis.call('ZREMRANGEBYSCORE', ENDED, '-inf', string.format('%.0f', now_us - ENDED_US))
 end
 local places = redis.call('HKEYS', WAITERS)
 for _, place in ipairs(places) do

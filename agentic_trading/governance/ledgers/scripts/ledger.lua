@@ -1,14 +1,15 @@
 -- What every script of the ledger begins with: how far the ledger has come, and whether it has gone back.
 -- ARGV: 1 generation, 2 mark, 3 sequence and 4 own sequence that the caller knows (0 and '' for nothing), 5 its name.
 -- The own sequence is that of the caller's own last step: others may take as many steps as were lost, not that one.
-local META, LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX = unpack(KEYS, 1, 8)
-local FIRST_CALL = 9 -- in KEYS
+local META, LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX, ENDED = unpack(KEYS, 1, 9)
+local FIRST_CALL = 10 -- in KEYS
 local FIRST = 6 -- in ARGV: what is the script's own
 local OWN = 'by ' .. ARGV[5]
 local REBUILDING = 'a log that is being booked again'
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now_us = time[1] * 1000000 + time[2] -- in which no two steps are taken at the same time
 
 -- Generation 0 is a ledger that has taken no step: nothing of it is on the server.
 local generation, mark, sequence, own, closed, gone, forgotten = unpack(
@@ -21,9 +22,16 @@ if generation == known then
   is_behind = mark ~= ARGV[2] or sequence < tonumber(ARGV[3])
     or own < own_known and own_known > tonumber(forgotten or 0)
 end
+
+-- Close the ledger; a rebuild takes over what has ended since, whether the log that it books knows of it or not.
+local function close(why, since_us)
+  closed = why
+  redis.call('HSET', META, 'closed', why)
+  redis.call('HSETNX', META, 'since', string.format('%.0f', since_us))
+end
+
 if is_behind then
-  closed = 'generation ' .. ARGV[1] .. ', step ' .. ARGV[3]
-  redis.call('HSET', META, 'closed', closed)
+  close('generation ' .. ARGV[1] .. ', step ' .. ARGV[3], now_us)
 end
 
 local function new_mark()

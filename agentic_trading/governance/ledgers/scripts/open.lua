@@ -1,7 +1,7 @@
 -- Let calls run again: the log is booked. Another rebuild that began meanwhile stays closed.
 if generation == tonumber(ARGV[FIRST]) then
   step()
-  redis.call('HDEL', META, 'closed')
+  redis.call('HDEL', META, 'closed', 'since')
   closed = false
   wake_all()
 end

@@ -1,40 +1,54 @@
--- Begin the next generation, closed until all that the log knows is booked. Forget all calls and counters but for the
--- given calls that are in flight, and what they hold; if the ledger was found to have gone back, forget them too.
-local held, carried = {}, {}
-if closed == REBUILDING then
-  for i = FIRST_CALL, #KEYS do
-    local call = find(KEYS[i])
-    if call and (call.state == 'reserved' or call.state == 'dispatched') then
-      carried[#carried + 1] = KEYS[i]
-      for n, packed in ipairs(read(call.names)) do
-        held[call.names[n]] = packed
+-- Begin the next generation, closed until all that the log knows is booked. Forget all calls and counters but for those
+-- of the given calls that have ended since the ledger was closed, and that are in flight: if it was found to have gone
+-- back, forget the latter too, as they may be over.
+local is_healthy = closed == REBUILDING
+local carried, counted = {}, {}
+
+local function carry(key, call)
+  carried[#carried + 1] = key
+  for n, packed in ipairs(read(call.names)) do
+    local name = call.names[n]
+    if packed and not counted[name] then
+      local _, _, _, nusd, tokens, calls, _, _, _, ends, keep, over = struct.unpack(COUNTER, packed)
+      local held = is_healthy and {nusd, tokens, calls} or NOTHING
+      counted[name] = {0, 0, 0, held[1], held[2], held[3], 0, 0, 0, ends, keep, over}
+    end
+    if packed and not call.is_under_way then
+      for unit = 1, 3 do
+        local counter, charged = counted[name], tonumber(call.charged[unit])
+        counter[unit] = counter[unit] + charged
+        counter[unit + 6] = counter[unit + 6] + (call.state == 'in_doubt' and charged or 0)
       end
     end
   end
-else
-  redis.call('DEL', LEASES)
-  for i = FIRST_CALL, #KEYS do
+end
+
+for i = FIRST_CALL, #KEYS do
+  local call = find(KEYS[i])
+  if call and call.state ~= 'released' and (is_healthy or not call.is_under_way) then
+    carry(KEYS[i], call)
+  else
     redis.call('DEL', KEYS[i])
+    redis.call('ZREM', LEASES, ARGV[FIRST + i - FIRST_CALL])
+    redis.call('ZREM', ENDED, ARGV[FIRST + i - FIRST_CALL])
   end
 end
 
 generation = math.max(generation, known) + 1
-mark, sequence, own, closed = new_mark(), 0, 0, REBUILDING
-local tickets = redis.call('HGET', META, 'tickets') or '0'
+mark, sequence, own = new_mark(), 0, 0
+local tickets, since = unpack(redis.call('HMGET', META, 'tickets', 'since'))
 redis.call('DEL', META, COUNTERS, ENDS, INDEX)
-redis.call('HSET', META, 'generation', generation, 'mark', mark, 'sequence', sequence, 'closed', closed, 'tickets', tickets)
+redis.call('HSET', META, 'generation', generation, 'mark', mark, 'sequence', sequence, 'tickets', tickets or '0')
+close(REBUILDING, since or now_us)
 
-for name, packed in pairs(held) do
-  if packed then
-    local _, _, _, nusd, tokens, calls, _, _, _, ends, keep, over = struct.unpack(COUNTER, packed)
-    redis.call('HSET', COUNTERS, name, struct.pack(COUNTER, 0, 0, 0, nusd, tokens, calls, 0, 0, 0, ends, keep, over))
-    if over > 0 then
-      redis.call('ZADD', ENDS, over, name)
-    end
-    enter(name, ends)
+for name, counter in pairs(counted) do
+  redis.call('HSET', COUNTERS, name, struct.pack(COUNTER, unpack(counter)))
+  if counter[12] > 0 then
+    redis.call('ZADD', ENDS, counter[12], name)
   end
+  enter(name, counter[10])
 end
 for _, key in ipairs(carried) do
-  redis.call('HSET', key, 'mark', mark)
+  redis.call('HSET', key, 'mark', mark, 'carried', 1)
 end
 return answer('DONE')

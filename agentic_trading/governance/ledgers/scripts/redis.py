@@ -2,25 +2,24 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from hiredis import pack_command
+from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
 from agentic_trading.governance.ledgers.tasks import Tasks
+from agentic_trading.governance.redis import pool_of, within_time
 
-CONNECT_S: Final = 2.0
-ANSWER_S: Final = 2.0
 SAFE: Final[Mapping[str, str]] = MappingProxyType({
     "appendonly": "yes",
     "appendfsync": "always",
@@ -28,9 +27,9 @@ SAFE: Final[Mapping[str, str]] = MappingProxyType({
 })
 """The settings with which a server keeps what it has acknowledged."""
 
-_CONNECTIONS: Final = 8
-_BUNDLES: Final = 2
-_BUNDLE: Final = 64
+_BUNDLES: Final = 6
+"""While the answers of one are read, the server works on another."""
+_BUNDLE: Final = 12
 _PAGE: Final = 250
 _LISTEN_S: Final = 1.0
 
@@ -40,6 +39,7 @@ _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "end": ("ledger", "counters", "line", "calls"),
     "leave": ("ledger", "line"),
     "due": ("ledger",),
+    "carried": ("ledger",),
     "expire": ("ledger", "counters", "line", "calls"),
     "forget": ("ledger", "counters", "line"),
     "adopt": ("ledger", "line"),
@@ -52,7 +52,7 @@ _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "open": ("ledger", "line"),
 })  # fmt: skip
 
-_Asked = tuple[list[Any], asyncio.Future[Sequence[Any]]]
+_Asked = tuple[bytes, asyncio.Future[Sequence[Any]]]
 
 
 class ScriptServer:
@@ -61,15 +61,7 @@ class ScriptServer:
     def __init__(self, url: str) -> None:
         """Read the scripts; no connection is made before it is needed."""
         self._scripts = _scripts()
-        self._pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=_CONNECTIONS,
-            timeout=ANSWER_S,
-            socket_connect_timeout=CONNECT_S,
-            socket_timeout=ANSWER_S,
-            retry=Retry(NoBackoff(), 0),
-            driver_info=None,  # it would be read from disk for each connection, on the loop
-        )
+        self._pool: Any = pool_of(url, connections=12)  # it says little of its types
         self._redis: Any = Redis.from_pool(self._pool)
         self._asked: deque[_Asked] = deque()
         self._sending = 0
@@ -77,7 +69,7 @@ class ScriptServer:
 
     async def check(self) -> None:
         """Raise `LedgerSettingsError` for a server that may forget what it has acknowledged."""
-        with _reaching():
+        async with _reaching():
             try:
                 found = await self._redis.config_get(*SAFE)
             except ResponseError as e:
@@ -104,48 +96,55 @@ class ScriptServer:
     async def _ask(
         self, command: str, script: str, keys: Sequence[str], facts: Sequence[Any]
     ) -> Sequence[Any]:
-        words = (command, script, len(keys), *keys, *facts)
+        packed = pack_command((command, script, len(keys), *keys, *facts))
         answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
-        self._asked.append(([word.encode() if isinstance(word, str) else word for word in words], answer))
+        self._asked.append((packed, answer))
         if self._sending < _BUNDLES:
             self._sending += 1
             _ = await self._tasks.start(self._send(), name="bundle")
         return await answer
 
     async def _send(self) -> None:
-        """Send what was asked for, bundle by bundle, until nothing is left."""
+        """Send what was asked for, bundle by bundle, until nothing is left; nobody is left without an answer."""
+        bundle: list[_Asked] = []
         try:
             while self._asked:
                 bundle = [self._asked.popleft() for _ in range(min(len(self._asked), _BUNDLE))]
                 for (_, answer), found in zip(bundle, await self._answers(bundle), strict=True):
-                    if answer.done():  # whoever asked was cancelled
-                        continue
-                    if isinstance(found, Exception):
-                        answer.set_exception(found)
-                    else:
-                        answer.set_result(found)
+                    _hand_over(answer, found)
         finally:
             self._sending -= 1
+            _refuse(bundle, _closed())
 
     async def _answers(self, bundle: Sequence[_Asked]) -> Sequence[Any]:
-        pipeline = self._redis.pipeline(transaction=False)
-        for words, _ in bundle:
-            pipeline.execute_command(*words)
         try:
-            found: Sequence[Any] = await pipeline.execute(raise_on_error=False)
+            async with within_time():
+                return await self._exchanged(bundle)
         except Exception as e:  # noqa: BLE001 - handed to all who asked
-            with suppress(RedisError, OSError):
-                await self._pool.disconnect(
-                    inuse_connections=False
-                )  # the others are as dead: do not try each
-            return [_unavailable(e)] * len(bundle)
-        return [one if isinstance(one, NoScriptError) else _unavailable(one) for one in found]
+            error = _unavailable(e)
+        with suppress(RedisError, OSError):  # the others are as dead: do not try each
+            await self._pool.disconnect(inuse_connections=False)
+        if isinstance(error.__cause__, TimeoutError | RedisTimeoutError):
+            _refuse(
+                self._asked, error
+            )  # who came meanwhile need not wait as long, one bundle after the other
+            self._asked.clear()
+        return [error] * len(bundle)
+
+    async def _exchanged(self, bundle: Sequence[_Asked]) -> Sequence[Any]:
+        """Send a bundle and read its answers; a connection on which that fails is closed by the library."""
+        connection = await self._pool.get_connection()
+        try:
+            await connection.send_packed_command([packed for packed, _ in bundle])
+            return [await _answer(connection) for _ in bundle]
+        finally:
+            await self._pool.release(connection)
 
     async def pages(self, key: str) -> AsyncGenerator[list[tuple[bytes, bytes]]]:
         """Yield all of a hash, page by page, so that a large one keeps nobody waiting; some of it perhaps twice."""
         cursor = -1
         while cursor:
-            with _reaching():
+            async with _reaching():
                 cursor, page = await self._redis.hscan(key, max(cursor, 0), count=_PAGE)
             yield list(page.items())
 
@@ -153,7 +152,7 @@ class ScriptServer:
         """Yield what a hash has of these names, page by page."""
         for start in range(0, len(names), _PAGE):
             page = [name.encode() for name in names[start : start + _PAGE]]
-            with _reaching():
+            async with _reaching():
                 found = await self._redis.hmget(key, page)
             yield [(name, value) for name, value in zip(page, found, strict=True) if value is not None]
 
@@ -162,7 +161,7 @@ class ScriptServer:
         found: list[str] = []
         after, end = f"[{prefix}".encode(), f"({prefix}".encode() + b"\xff"
         while True:
-            with _reaching():
+            async with _reaching():
                 page = await self._redis.zrangebylex(key, after, end, start=0, num=_PAGE)
             found += [member.decode() for member in page]
             if len(page) < _PAGE:
@@ -178,7 +177,8 @@ class ScriptServer:
         while True:
             with suppress(RedisError, OSError):
                 async with self._redis.pubsub() as listener:
-                    await listener.psubscribe(pattern)
+                    async with within_time():
+                        await listener.psubscribe(pattern)
                     while True:
                         message = await listener.get_message(timeout=_LISTEN_S)
                         if message is None or message["type"] == "psubscribe":
@@ -188,9 +188,13 @@ class ScriptServer:
             await clock.sleep(_LISTEN_S)
 
     async def aclose(self) -> None:
-        """Close the connections after the last answer; harmless twice."""
-        await self._tasks.aclose()
-        await self._redis.aclose()
+        """Close the connections after the last answer; harmless twice. Nobody is left without one, if this is cancelled."""
+        try:
+            await self._tasks.aclose()
+        finally:
+            _refuse(self._asked, _closed())
+            self._asked.clear()
+            await self._redis.aclose()
 
 
 def _literal(text: str) -> str:
@@ -198,20 +202,48 @@ def _literal(text: str) -> str:
     return "".join(f"\\{char}" if char in "*?[]^\\" else char for char in text)
 
 
-@contextmanager
-def _reaching() -> Iterator[None]:
+@asynccontextmanager
+async def _reaching() -> AsyncGenerator[None]:
     try:
-        yield
+        async with within_time():
+            yield
     except (RedisError, OSError) as e:
         raise LedgerUnavailableError(f"{type(e).__name__}: {e}") from e
 
 
-def _unavailable(found: Any) -> Any:
-    """Return an answer, or the ledger's error for the server's."""
-    if not isinstance(found, RedisError | OSError):
-        return found
-    error = LedgerUnavailableError(f"{type(found).__name__}: {found}")
-    error.__cause__ = found
+def _hand_over(answer: asyncio.Future[Sequence[Any]], found: Any) -> None:
+    """Give who asked their answer, unless they were cancelled."""
+    if answer.done():
+        return
+    if isinstance(found, Exception):
+        answer.set_exception(found)
+    else:
+        answer.set_result(found)
+
+
+def _closed() -> LedgerUnavailableError:
+    return LedgerUnavailableError("it was closed before the answer came")
+
+
+def _refuse(asked: Iterable[_Asked], error: LedgerUnavailableError) -> None:
+    for _, answer in asked:
+        _hand_over(answer, error)
+
+
+async def _answer(connection: Any) -> Any:
+    """Return the next answer, or the error that it is; the time for it is that of its bundle."""
+    try:
+        return await connection.read_response()
+    except NoScriptError as e:
+        return e
+    except ResponseError as e:
+        return _unavailable(e)
+
+
+def _unavailable(e: Exception) -> LedgerUnavailableError:
+    """Return the ledger's error for the server's."""
+    error = LedgerUnavailableError(f"{type(e).__name__}: {e}")
+    error.__cause__ = e
     return error
 
 

@@ -43,9 +43,8 @@ local is_for_nothing = own_limits == '' and amount[1] == 0 and amount[2] == 0 an
 local packed, counters = read(names), {}
 local short, refused, held
 
--- Look whether the amount fits under three ceilings of a counter.
-local function look(i, ceilings)
-  local counter = counters[i]
+-- Say for which units the amount does not fit under three ceilings of a counter, which is the exception.
+local function fall_short(i, counter, ceilings)
   for unit = 1, 3 do
     local most, spent, back = ceilings[unit], counter[unit], counter[unit + 3]
     if amount[unit] > most - spent - back and not is_for_nothing then -- not the sum: that may be past what is exact
@@ -62,14 +61,22 @@ local function look(i, ceilings)
   end
 end
 
+local function look(i, counter, nusd, tokens, calls)
+  if amount[1] > nusd - counter[1] - counter[4] or amount[2] > tokens - counter[2] - counter[5]
+    or amount[3] > calls - counter[3] - counter[6] then
+    fall_short(i, counter, {nusd, tokens, calls})
+  end
+end
+
 for i = 1, #names do
   local ends, keep, nusd, tokens, calls = struct.unpack('<ddddd', rules, 40 * i - 39)
-  counters[i] = packed[i] and {struct.unpack(COUNTER, packed[i])} or {0, 0, 0, 0, 0, 0, 0, 0, 0, ends, keep, 0}
-  look(i, {nusd, tokens, calls})
+  local counter = packed[i] and {struct.unpack(COUNTER, packed[i])} or {0, 0, 0, 0, 0, 0, 0, 0, 0, ends, keep, 0}
+  counters[i] = counter
+  look(i, counter, nusd, tokens, calls)
 end
 for n = 0, #own_limits / 32 - 1 do
   local i, nusd, tokens, calls = struct.unpack('<dddd', own_limits, 32 * n + 1)
-  look(i, {nusd, tokens, calls})
+  look(i, counters[i], nusd, tokens, calls)
 end
 if refused then
   go()
@@ -119,7 +126,7 @@ step()
 local fields = {}
 for i, counter in ipairs(counters) do
   counter[4], counter[5], counter[6] = counter[4] + amount[1], counter[5] + amount[2], counter[6] + amount[3]
-  forget_later(names[i], counter)
+  counter[12] = forget_later(names[i], counter[10], counter[11], counter[12])
   if not packed[i] then
     enter(names[i], counter[10])
   end
