@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from operator import add, sub
 
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import Ask
 from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Window, Windows
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-
-NOTHING = Amount(0, 0, 0)
 
 Payer = tuple[str, str, str]
 """Tenant, workflow and agent: whom a sum was set aside for, in all limits that they share with others."""

@@ -29,6 +29,9 @@ class Amount:
         return self.nusd, self.tokens, self.calls
 
 
+NOTHING = Amount(0, 0, 0)
+
+
 def bound(
     request: ModelRequest,
     capability: Capability,

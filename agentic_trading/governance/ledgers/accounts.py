@@ -4,13 +4,11 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from agentic_trading.governance.errors import ClosedWindowError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import Ask
 from agentic_trading.governance.ledgers.rules import Cap, Caps, Rules, cap
 from agentic_trading.governance.limit import Ceiling, ScopeKind
 from agentic_trading.governance.windows import Span, Window, Windows
-
-NOTHING = Amount(0, 0, 0)
 
 _UNLIMITED = Ceiling()
 _OPEN = cap(_UNLIMITED)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.allowance import (
-    NOTHING,
     Allowance,
     AllowanceRules,
     Era,
@@ -20,7 +19,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import Ask, CallState, Held, Ledger, Refusal, Reservation, Settlement
 from agentic_trading.governance.ledgers.call import excess
 from agentic_trading.governance.ledgers.owed import LONG_OVER_S, charge_anew

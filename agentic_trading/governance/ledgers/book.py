@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from agentic_trading.governance.errors import LedgerRolledBackError, ReservationConflictError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import (
     Ask,
     Booking,
@@ -14,7 +14,7 @@ from agentic_trading.governance.ledger import (
     Reservation,
     Settlement,
 )
-from agentic_trading.governance.ledgers.accounts import NOTHING, Account, Accounts, Horizon
+from agentic_trading.governance.ledgers.accounts import Account, Accounts, Horizon
 from agentic_trading.governance.ledgers.call import (
     IN_DOUBT,
     SETTLED,

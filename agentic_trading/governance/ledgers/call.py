@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import Ask, Balance, CallState, Settlement
-from agentic_trading.governance.ledgers.accounts import NOTHING, Account
+from agentic_trading.governance.ledgers.accounts import Account
 
 # In Python 3.11 a member looked up in its class costs ten times a name of the module, and every call would pay for it.
 DISPATCHED = CallState.DISPATCHED

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.allowance import NOTHING, AllowanceRules
+from agentic_trading.governance.allowance import AllowanceRules
 from agentic_trading.governance.errors import (
     LedgerError,
     LedgerRolledBackError,
@@ -16,7 +16,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
     Ask,

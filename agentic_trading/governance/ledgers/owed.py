@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from agentic_trading.governance.allowance import NOTHING
 from agentic_trading.governance.errors import (
     LedgerError,
     LedgerRolledBackError,
@@ -16,7 +15,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import Ask, Ledger, Reservation, Settlement
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.keys import LedgerKeys
 from agentic_trading.governance.ledger import (
     LEASE_S,
@@ -32,7 +32,6 @@ from agentic_trading.governance.ledger import (
     tenant_of,
 )
 from agentic_trading.governance.ledgers import redis_replies as replies
-from agentic_trading.governance.ledgers.accounts import NOTHING
 from agentic_trading.governance.ledgers.redis_balances import every_balance, limited_balances
 from agentic_trading.governance.ledgers.redis_counters import Planner
 from agentic_trading.governance.ledgers.redis_line import LOOK_S, Line, Outcome, Waiter

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentic_trading.governance.errors import ClosedWindowError, ReservationConflictError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import (
     Ask,
     Balance,
@@ -21,7 +21,6 @@ from agentic_trading.governance.ledger import (
     Settlement,
     Waiting,
 )
-from agentic_trading.governance.ledgers.accounts import NOTHING
 from agentic_trading.governance.ledgers.call import excess
 from agentic_trading.governance.ledgers.redis_counters import Counter
 from agentic_trading.governance.ledgers.rules import Rules

@@ -2,8 +2,8 @@
 
 from dataclasses import fields
 
+from agentic_trading.governance.estimate import NOTHING
 from agentic_trading.governance.ledger import CallState, Expired, LedgerStatistics, Settlement
-from agentic_trading.governance.ledgers.accounts import NOTHING
 
 
 class Tally:
