@@ -11,6 +11,9 @@ from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Window, Windows
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
+KEY = "agentic/allowance/"
+"""What the keys of such sums begin with: the calls that they pay for are counted for themselves where a log is booked again."""
+
 Payer = tuple[str, str, str]
 """Tenant, workflow and agent: whom a sum was set aside for, in all limits that they share with others."""
 

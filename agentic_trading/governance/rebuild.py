@@ -1,8 +1,10 @@
 """From the log back to the ledger: what was charged, and how far the ledger had come."""
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.asks import ask_of
 from agentic_trading.governance.determinism import SIMULATED, Mode
 from agentic_trading.governance.errors import LedgerRolledBackError
@@ -63,9 +65,11 @@ class Rebuilding:
     mode: Mode
     position: Position | None = None
     _booked: dict[tuple[str, int], Booking] = field(default_factory=dict)
-    _dispatched: dict[tuple[str, int], Booking] = field(default_factory=dict)
+    _dispatched: defaultdict[tuple[str, int], list[Booking]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     _expired: dict[str, Booking] = field(default_factory=dict)
-    _unsent: set[tuple[str, int]] = field(default_factory=set)
+    _unsent: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def read(self, record: Record) -> None:
         """Take note of one record."""
@@ -76,7 +80,7 @@ class Rebuilding:
         elif record.kind == POSITION:
             self._read_position(record)
         elif record.kind == DISPATCHED:
-            self._dispatched[record.causation_id, record.body["attempt"]] = self._sent(record)
+            self._dispatched[record.causation_id, record.body["attempt"]].append(self._sent(record))
         elif record.kind == EXPIRED and record.body["state"] == CallState.IN_DOUBT:
             self._expired[record.body["reservation_id"]] = self._silent(record)
 
@@ -86,11 +90,23 @@ class Rebuilding:
         `lost_as` is added to the keys of the latter, for a ledger that shall let them be asked again. It is for a log
         that one process alone has written: what that says was not sent after all was not.
         """
-        known = self._booked.keys() | (self._unsent if lost_as else ())
-        sent = [booking for call, booking in self._dispatched.items() if call not in known]
-        named = {booking.ask.reservation_id for booking in (*self._booked.values(), *sent)}
-        silent = [booking for id_, booking in self._expired.items() if id_ not in named]
-        return [*self._booked.values(), *(_lost(booking, lost_as) for booking in (*sent, *silent))]
+        sent = [one for call in self._dispatched for one in self._without_answer(call, lost_as)]
+        named = {booking.ask.reservation_id for booking in self._booked.values()}
+        named |= {booking.ask.reservation_id for pending in self._dispatched.values() for booking in pending}
+        silent = [
+            _lost(booking, lost_as)
+            for id_, booking in self._expired.items()
+            if id_ not in named and not booking.ask.key.startswith(KEY)
+        ]
+        return [*self._booked.values(), *sent, *silent]
+
+    def _without_answer(self, call: tuple[str, int], lost_as: str) -> list[Booking]:
+        """Return what was noted as sent of a call and has no answer: each time it was, if it may be asked again."""
+        pending = self._dispatched[call]
+        if lost_as:
+            lost = pending[: max(0, len(pending) - self._unsent[call])]
+            return [_lost(booking, lost_as * time) for time, booking in enumerate(lost, start=1)]
+        return pending[-1:] if call not in self._booked else []
 
     def _read_interaction(self, record: LLMInteraction) -> None:
         envelope, result = record.envelope, record.result
@@ -98,8 +114,10 @@ class Rebuilding:
             return
         call = envelope.envelope_id, result.attempt_number
         if result.dispatched_at is None and not result.cost_nusd:
-            self._unsent.add(call)
+            self._unsent[call] += 1
             return
+        if pending := self._dispatched.get(call):
+            pending.pop()
         sent_at = result.dispatched_at or result.timestamp
         at = envelope.as_of if self.mode in SIMULATED and envelope.as_of is not None else sent_at
         used = result.reserved_tokens if result.in_doubt else result.usage.total_tokens

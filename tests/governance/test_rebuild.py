@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
+from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.determinism import Mode
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import Balance, CallState, Position
@@ -18,7 +19,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.recorded import RecordedAnswers
 from agentic_trading.llm.result import Usage
-from tests.build import event, interaction
+from tests.build import envelope, event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out
 from tests.governance.asking import tenant
 from tests.worker.tending import events
@@ -201,6 +202,7 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         silent(answered.envelope.idempotency_key),
         silent("a:b", scopes={"agent": "desk-1"}),
         silent("given back", state="released"),
+        silent(f"{KEY}1"),
         silent("sent"),
         answered,
         noted,
@@ -218,6 +220,30 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         ScopeKind.TENANT: "default",
     }
     assert [one.ask.key for one in reading.bookings(lost_as="~lost")[1:]] == ["sent~lost", "a:b~lost"]
+
+
+def test_each_time_that_a_call_was_sent_and_not_answered_is_lost_to_who_asks_it_again() -> None:
+    answered = interaction(dispatched_at=START, finished_at=START)
+    call = answered.envelope.envelope_id
+    noted = event(
+        "attempt.dispatched", causation_id=call, time=START, body={"attempt": 1, "reserved_nusd": 40}
+    )
+    unsent = event(
+        "attempt.dispatched", causation_id="u", time=START, body={"attempt": 1, "reserved_nusd": 40}
+    )
+    reading = Rebuilding("default", "live")
+
+    for _ in range(2):
+        reading.read(noted)
+    assert [one.ask.key for one in reading.bookings(lost_as="~")] == [f"{call}~", f"{call}~~"]
+    assert [one.ask.key for one in reading.bookings()] == [call]
+
+    reading.read(noted)
+    for record in (answered, unsent):
+        reading.read(record)
+    reading.read(interaction(envelope=envelope(envelope_id="u"), dispatched_at=None, cost_nusd=0))
+    assert [one.ask.key for one in reading.bookings(lost_as="~")[1:]] == [f"{call}~", f"{call}~~"]
+    assert [one.state for one in reading.bookings()] == [CallState.SETTLED, CallState.IN_DOUBT]
 
 
 async def test_another_tenants_calls_are_left_out() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.allowance import (
+    KEY,
     Allowance,
     AllowanceRules,
     Era,
@@ -171,7 +172,7 @@ class Allowances:
         amount = Amount(*map(_rest, rules.amount.units, *self._shares(ask.tenant)))
         if 0 in amount.units:
             return
-        key, now_s = f"allowance-{self._new_id()}", self._clock.monotonic()
+        key, now_s = f"{KEY}{self._new_id()}", self._clock.monotonic()
         scopes = {**ask.scope_ids, ScopeKind.CALL: key, ScopeKind.TRACE: key}
         allowance = Allowance(
             Ask(key, 1, scopes, amount, ask.at),

@@ -51,7 +51,7 @@ ALWAYS: Final[Counted] = (
 )  # fmt: skip
 """What is counted whether a limit needs it or not."""
 
-MOST_RECENT_S: Final = 60.0
+MOST_RECENT_S: Final = 10.0
 """How far back a ledger that is shut can remember what has ended."""
 
 _TRIES: Final = 8
@@ -67,17 +67,15 @@ class RedisLedger:
     the server. `reserved_lease_s` is how long a reservation may wait for its dispatch. Counters of ended windows are
     kept for `keep` after their end and their last use (then nobody may ask for their time again), ended calls for
     `call_keep`: longer than a delivery may come again. Who waits looks every `look_s` seconds even if nobody calls;
-    after three times that without a look, as their process was killed, the place is gone. A call that ended up to
-    `recorded_within_s` (a minute at most) before a `shut` is not forgotten by `restore`: its record may be on its way.
-    Sums are exact up to `LARGEST`.
+    after three times that without a look, as their process was killed, the place is gone. Sums are exact up to `LARGEST`.
+    What ended up to `recorded_within_s` (ten at most) before a `shut`, `restore` keeps: its record may be on its way.
 
     `counted` is counted for everyone from the first call on. Other windows are counted from the moment that a limit
     is adopted for them, or that an ask limits itself in them (for calls: by the asks that do); a limit on a minute or
     an hour that was not counted so far begins at zero.
 
-    `open` raises `LedgerSettingsError` if the server may forget what it has acknowledged; with
-    `is_checked_elsewhere` it does not look, for servers that do not let it. The first step opens by itself.
-    Whoever opens closes. Reads files when it is made: do not make it on the event loop.
+    `open` raises `LedgerSettingsError` if the server may forget what it has acknowledged; with `is_checked_elsewhere` it
+    does not look. The first step opens by itself. Whoever opens closes. Do not make it on the loop: it reads files.
     """
 
     def __init__(
@@ -187,10 +185,12 @@ class RedisLedger:
 
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
         """Begin the next generation with what the log knows; until all is booked, every process is refused."""
-        await self.shut(tenant)
         of = self._tenant(tenant)
-        carried = await self._ids(of, "carried")
-        begun = await self._run(of, "rebuild", *carried, calls=carried)
+        begun = None
+        while begun is None or begun.word == b"AGAIN":  # what there is to be carried over has changed
+            await self.shut(tenant)
+            carried = await self._ids(of, "carried")
+            begun = await self._run(of, "rebuild", *carried, calls=carried)
         of.follow(replies.read_limits((await self._run(of, "look")).rest[1:]))
         for booking in bookings:
             facts = _booked(of, booking, self._call_keep_ms)

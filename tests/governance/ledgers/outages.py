@@ -6,7 +6,7 @@ from datetime import UTC
 from typing import Any, TypeVar
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.allowance import AllowanceRules
+from agentic_trading.governance.allowance import KEY, AllowanceRules
 from agentic_trading.governance.errors import (
     LedgerUnavailableError,
 )
@@ -55,7 +55,7 @@ class Server(MemoryLedger):
         self.slow: dict[str, asyncio.Event] = {}
 
     async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
-        if self.loses_allowances and ask.key.startswith("allowance-"):
+        if self.loses_allowances and ask.key.startswith(KEY):
             raise LedgerUnavailableError("connection reset")
         if self.is_full:
             return Held(ScopeKind.TENANT, ask.tenant, Window.NONE, "calls", ask.amount.calls, 0)

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, Booking, CallState, Reservation, Settlement
+from agentic_trading.governance.ledger import Booking, CallState, Reservation, Settlement
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.redis import ANSWER_S
 from tests.contracts.ledger_opening import in_line
@@ -302,68 +302,3 @@ async def test_an_emptied_server_is_noticed_by_who_knew_it(own_redis: RealServer
         for behind in (newcomer, ledger):
             with pytest.raises(LedgerRolledBackError):
                 await behind.reserve(ask(1))
-
-
-async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(own_redis: RealServer) -> None:
-    async with ledgers(own_redis.url, namespace()) as opens:
-        ledger = await opens([tenant(100)])
-        flying = await reserved(ledger, ask(30))
-
-        def breaks_off() -> Iterator[Booking]:
-            yield Booking(ask(10), CallState.SETTLED, Amount(10, 0))
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            await ledger.restore("acme", breaks_off())
-
-        with pytest.raises(LedgerRolledBackError):
-            await ledger.reserve(ask(1))
-        assert (await ledger.restore("acme", [])).generation == 3
-        assert await ledger.state_of(flying) is CallState.RESERVED
-        assert (await of_tenant(ledger)).held == Amount(30, 0, 1)
-        await spend(ledger, ask(70))
-
-
-async def test_no_call_is_forgotten_that_ends_while_another_process_rebuilds(own_redis: RealServer) -> None:
-    async with ledgers(own_redis.url, namespace()) as opens:
-        worker, tool = await opens([tenant(10**6)]), await opens([tenant(10**6)])
-        asks = [ask(number, key=f"call-{number}") for number in range(1, 121)]
-        for one in asks:
-            await worker.dispatch(await reserved(worker, one))
-
-        async def settled(some: Iterable[Ask]) -> None:
-            for one in some:
-                await worker.settle(one.reservation_id, one.amount)
-
-        def broken_off() -> Iterator[Booking]:
-            raise KeyboardInterrupt
-            yield
-
-        await settled(asks[:30])
-        log = [Booking(one, CallState.SETTLED, one.amount) for one in asks[:30]]
-        await tool.shut("acme")
-        await settled(asks[30:60])
-        with pytest.raises(KeyboardInterrupt):
-            await tool.restore("acme", broken_off())
-        async with asyncio.TaskGroup() as group:
-            group.create_task(settled(asks[60:]))
-            await tool.restore("acme", log)
-
-        assert (await of_tenant(tool)).spent == Amount(sum(range(1, 121)), 0, 120)
-        assert (await of_tenant(tool)).held == Amount(0, 0, 0)
-        leases = worker._tenant("acme").keys.shared[4]
-        assert await worker._server._redis.zcard(leases) == 0
-
-
-async def test_what_ended_just_before_the_ledger_was_shut_may_come_on_record_later(redis_url: str) -> None:
-    async with ledgers(redis_url, namespace()) as opens:
-        ledger, tool = await opens([tenant(100)]), await opens([tenant(100)], recorded_within_s=60.0)
-        recorded, late = ask(30), ask(20)
-        await spend(ledger, recorded)
-        await spend(ledger, late)
-
-        await tool.restore("acme", [Booking(recorded, CallState.SETTLED, recorded.amount)])
-        assert (await of_tenant(ledger)).spent == Amount(50, 0, 2)
-
-        await ledger.restore("acme", [Booking(recorded, CallState.SETTLED, recorded.amount)])
-        assert (await of_tenant(ledger)).spent == Amount(30, 0, 1)

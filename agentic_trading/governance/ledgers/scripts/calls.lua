@@ -36,6 +36,8 @@ local function finish(key, id, call, state, charged, keep)
     'charged_nusd', charged[1], 'charged_tokens', charged[2], 'charged_calls', charged[3])
   redis.call('PEXPIRE', key, keep)
   redis.call('ZREM', LEASES, id)
-  redis.call('ZADD', ENDED, string.format('%.0f', now_us), id)
+  if state ~= 'released' then
+    redis.call('ZADD', ENDED, string.format('%.0f', now_us), id)
+  end
   wake(call.names)
 end

@@ -1,7 +1,7 @@
 -- Drop counters whose time is over, unless a call in flight holds something, and waiters whose process is gone.
 -- Of the processes that have taken steps, the latest stay known.
 local MOST_FIELDS, LATEST = 160, 64
-local ENDED_US = 120000000 -- longer than any `shut` looks back
+local ENDED_US = 20000000 -- longer than any `shut` looks back
 local most = ARGV[FIRST]
 local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', now, 'LIMIT', 0, most)
 for _, name in ipairs(over) do

@@ -1,8 +1,26 @@
 -- Begin the next generation, closed until all that the log knows is booked. Forget all calls and counters but for those
 -- of the given calls that have ended since the ledger was closed, and that are in flight: if it was found to have gone
--- back, forget the latter too, as they may be over.
+-- back, forget the latter too, as they may be over. Sums that were set aside and have ended are forgotten: the calls that
+-- they paid for are in the log. If the ledger has gone on since the calls were named, they have to be named again.
 local is_healthy = closed == REBUILDING
-local carried, counted = {}, {}
+local since, given, carried, counted = redis.call('HGET', META, 'since'), {}, {}, {}
+
+local function are_given(ids)
+  for _, id in ipairs(ids) do
+    if not given[id] then
+      return false
+    end
+  end
+  return true
+end
+
+for i = FIRST, #ARGV do
+  given[ARGV[i]] = true
+end
+if not closed or not are_given(redis.call('ZRANGE', LEASES, 0, -1))
+  or not are_given(redis.call('ZRANGEBYSCORE', ENDED, since, '+inf')) then
+  return answer('AGAIN')
+end
 
 local function carry(key, call)
   carried[#carried + 1] = key
@@ -24,22 +42,24 @@ local function carry(key, call)
 end
 
 for i = FIRST_CALL, #KEYS do
-  local call = find(KEYS[i])
-  if call and call.state ~= 'released' and (is_healthy or not call.is_under_way) then
+  local call, id = find(KEYS[i]), ARGV[FIRST + i - FIRST_CALL]
+  local stays = call and call.is_under_way and is_healthy
+  local has_ended = call and not call.is_under_way and call.state ~= 'released'
+  if stays or has_ended and not string.find(id, ALLOWANCE) then
     carry(KEYS[i], call)
   else
     redis.call('DEL', KEYS[i])
-    redis.call('ZREM', LEASES, ARGV[FIRST + i - FIRST_CALL])
-    redis.call('ZREM', ENDED, ARGV[FIRST + i - FIRST_CALL])
+    redis.call('ZREM', LEASES, id)
+    redis.call('ZREM', ENDED, id)
   end
 end
 
 generation = math.max(generation, known) + 1
 mark, sequence, own = new_mark(), 0, 0
-local tickets, since = unpack(redis.call('HMGET', META, 'tickets', 'since'))
+local tickets = redis.call('HGET', META, 'tickets')
 redis.call('DEL', META, COUNTERS, ENDS, INDEX)
 redis.call('HSET', META, 'generation', generation, 'mark', mark, 'sequence', sequence, 'tickets', tickets or '0')
-close(REBUILDING, since or now_us)
+close(REBUILDING, since)
 
 for name, counter in pairs(counted) do
   redis.call('HSET', COUNTERS, name, struct.pack(COUNTER, unpack(counter)))

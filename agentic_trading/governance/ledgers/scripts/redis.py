@@ -180,7 +180,8 @@ class ScriptServer:
                     async with within_time():
                         await listener.psubscribe(pattern)
                     while True:
-                        message = await listener.get_message(timeout=_LISTEN_S)
+                        async with within_time():  # it may have to connect again
+                            message = await listener.get_message(timeout=_LISTEN_S)
                         if message is None or message["type"] == "psubscribe":
                             yield "", ""
                         else:

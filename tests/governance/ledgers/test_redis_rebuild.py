@@ -1,0 +1,128 @@
+"""A ledger that is booked again from a log, while others use the server."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from agentic_trading.governance.allowance import KEY
+from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.ledger import Ask, Booking, CallState
+from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
+from tests.governance.ledgers.redis_ledgers import ledgers
+from tests.redis_server import namespace
+
+
+async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        flying = await reserved(ledger, ask(30))
+
+        def breaks_off() -> Iterator[Booking]:
+            yield Booking(ask(10), CallState.SETTLED, Amount(10, 0))
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            await ledger.restore("acme", breaks_off())
+
+        with pytest.raises(LedgerRolledBackError):
+            await ledger.reserve(ask(1))
+        assert (await ledger.restore("acme", [])).generation == 3
+        assert await ledger.state_of(flying) is CallState.RESERVED
+        assert (await of_tenant(ledger)).held == Amount(30, 0, 1)
+        await spend(ledger, ask(70))
+
+
+async def test_no_call_is_forgotten_that_ends_while_another_process_rebuilds(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        worker, tool = await opens([tenant(10**6)]), await opens([tenant(10**6)])
+        asks = [ask(number, key=f"call-{number}") for number in range(1, 121)]
+        for one in asks:
+            await worker.dispatch(await reserved(worker, one))
+
+        async def settled(some: Iterable[Ask]) -> None:
+            for one in some:
+                await worker.settle(one.reservation_id, one.amount)
+
+        def broken_off() -> Iterator[Booking]:
+            raise KeyboardInterrupt
+            yield
+
+        await settled(asks[:30])
+        log = [Booking(one, CallState.SETTLED, one.amount) for one in asks[:30]]
+        await tool.shut("acme")
+        await settled(asks[30:60])
+        with pytest.raises(KeyboardInterrupt):
+            await tool.restore("acme", broken_off())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(settled(asks[60:]))
+            await tool.restore("acme", log)
+
+        assert (await of_tenant(tool)).spent == Amount(sum(range(1, 121)), 0, 120)
+        assert (await of_tenant(tool)).held == Amount(0, 0, 0)
+        leases = worker._tenant("acme").keys.shared[4]
+        assert await worker._server._redis.zcard(leases) == 0
+
+
+async def test_what_ended_just_before_the_ledger_was_shut_may_come_on_record_later(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger, tool = await opens([tenant(100)]), await opens([tenant(100)], recorded_within_s=10.0)
+        recorded, late = ask(30), ask(20)
+        await spend(ledger, recorded)
+        await spend(ledger, late)
+
+        await tool.restore("acme", [Booking(recorded, CallState.SETTLED, recorded.amount)])
+        assert (await of_tenant(ledger)).spent == Amount(50, 0, 2)
+
+        await ledger.restore("acme", [Booking(recorded, CallState.SETTLED, recorded.amount)])
+        assert (await of_tenant(ledger)).spent == Amount(30, 0, 1)
+
+
+async def test_a_rebuild_looks_again_if_calls_have_ended_since_it_looked(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger, other = await opens([tenant(100)]), await opens([tenant(100)])
+        doubtful, flying = await reserved(ledger, ask(30)), await reserved(ledger, ask(10))
+        await ledger.dispatch(doubtful)
+        await ledger.in_doubt(doubtful)
+        of = other._tenant("acme")
+
+        await other.shut("acme")
+        carried = await other._ids(of, "carried")
+        await ledger.settle(doubtful, Amount(25, 0))
+        assert (await other._run(of, "rebuild", *carried, calls=carried)).word == b"AGAIN"
+        await ledger.restore("acme", [])
+        assert (await other._run(of, "rebuild", flying, calls=(flying,))).word == b"AGAIN"
+
+        assert await ledger.state_of(flying) is CallState.RESERVED
+        found = await of_tenant(ledger)
+        assert (found.spent, found.held, found.in_doubt) == (Amount(25, 0), Amount(10, 0), Amount(0, 0, 0))
+
+
+async def test_a_call_that_was_given_back_and_begun_anew_is_carried_once(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(100)], recorded_within_s=10.0)
+        again = ask(30)
+        await ledger.release(await reserved(ledger, again))
+        await ledger.dispatch(await reserved(ledger, again))
+        await ledger.shut("acme")
+        carried = await ledger._ids(ledger._tenant("acme"), "carried")
+        await ledger.settle(again.reservation_id, Amount(7, 0))
+        await ledger.restore("acme", [])
+
+        assert carried == [again.reservation_id]
+
+        assert (await of_tenant(ledger)).spent == Amount(7, 0)
+
+
+async def test_a_sum_that_was_set_aside_and_has_ended_is_not_carried(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(100)], recorded_within_s=10.0)
+        await spend(ledger, ask(30, key=f"{KEY}one"))
+        under_way = await reserved(ledger, ask(20, key=f"{KEY}two"))
+
+        await ledger.restore("acme", [])
+
+        found = await of_tenant(ledger)
+        assert (found.spent, found.held) == (Amount(0, 0, 0), Amount(20, 0))
+        assert await ledger.state_of(under_way) is CallState.RESERVED
