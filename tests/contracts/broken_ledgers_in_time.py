@@ -19,6 +19,7 @@ from agentic_trading.governance.ledger import (
     Refusal,
     Reservation,
     Settlement,
+    tenant_of,
 )
 from agentic_trading.governance.ledgers.book import Book
 from agentic_trading.governance.ledgers.rules import Rules
@@ -198,6 +199,15 @@ class ForgetsWhatEndsWhenItHasGoneBack(Whole):
         return await super().restore(tenant, bookings)
 
 
+class CountsWhatWasSetAsideToo(Whole):
+    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+        settlement = await super().settle(reservation_id, actual)
+        book = self._book(tenant_of(reservation_id))
+        if book._closure is not None:
+            book._closure.ended[reservation_id] = book.calls[reservation_id]
+        return settlement
+
+
 class TrustsWhatHasGoneBack(Whole):
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
         self._book(tenant)._closure = None
@@ -270,6 +280,10 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (AddsToWhatWas, history.what_is_restored_takes_the_place_of_what_was),
     (ForgetsWhatEndsWhileItIsShut, history.what_ends_while_it_is_shut_is_not_forgotten),
     (ForgetsWhatEndsWhenItHasGoneBack, history.what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten),
+    (
+        CountsWhatWasSetAsideToo,
+        history.a_sum_that_was_set_aside_is_not_counted_beside_the_calls_that_it_paid_for,
+    ),
     (ForgetsWhatIsInFlight, history.what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so),
     (TrustsWhatHasGoneBack, history.what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten),
     (ShowsAllTheSame, history.a_look_at_what_can_run_out_shows_nothing_else),

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
+from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError, ReservationConflictError
 from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import (
@@ -247,7 +248,7 @@ class Book:
         self.in_flight.pop(id_, None)
         if state is not IN_DOUBT:
             call.accounts = ()
-        if self._closure is not None and state is not CallState.RELEASED:
+        if self._closure is not None and _is_kept(call):
             self._closure.ended[id_] = call
 
     def _carry(self, id_: str, call: Call) -> None:
@@ -277,6 +278,11 @@ class Book:
 
     def _refusal(self, closure: Closure) -> LedgerRolledBackError:
         return LedgerRolledBackError(self.tenant, closure.why, _spelled(self.position))
+
+
+def _is_kept(call: Call) -> bool:
+    """Whether a call that has just ended stays; what was set aside paid for calls that a log knows for themselves."""
+    return call.state is not CallState.RELEASED and not call.ask.key.startswith(KEY)
 
 
 def _is_behind(mine: Position, known: Position) -> bool:

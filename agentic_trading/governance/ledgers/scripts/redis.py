@@ -125,9 +125,8 @@ class ScriptServer:
         with suppress(RedisError, OSError):  # the others are as dead: do not try each
             await self._pool.disconnect(inuse_connections=False)
         if isinstance(error.__cause__, TimeoutError | RedisTimeoutError):
-            _refuse(
-                self._asked, error
-            )  # who came meanwhile need not wait as long, one bundle after the other
+            # Who came meanwhile need not wait as long, one bundle after the other.
+            _refuse(self._asked, error)
             self._asked.clear()
         return [error] * len(bundle)
 

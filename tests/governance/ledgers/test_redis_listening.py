@@ -1,0 +1,106 @@
+"""Who waits is called again after a connection that was taken and never answered."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.ledger import Refusal, Reservation
+from agentic_trading.governance.ledgers.redis import RedisLedger
+from tests.contracts.ledger_opening import in_line
+from tests.governance.asking import ask, reserved, tenant
+from tests.governance.ledgers.redis_ledgers import ledgers
+from tests.redis_server import namespace, own_server, servers
+
+
+class Between:
+    """What stands between a ledger and its server: it may fall silent, for connections that are made from then on."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._there: set[asyncio.StreamWriter] = set()
+        self.is_silent = False
+        self.was_tried = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass everything on, both ways, or say nothing."""
+        self._there.add(writer)
+        try:
+            if self.is_silent:
+                self.was_tried.set()
+                await reader.read(-1)
+            else:
+                await self._passed_on(reader, writer)
+        finally:
+            self._there.discard(writer)
+            writer.close()
+
+    def break_off(self) -> None:
+        """Close all connections."""
+        for writer in list(self._there):
+            writer.close()
+
+    async def _passed_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_copied(reader, to_server))
+            group.create_task(_copied(from_server, writer))
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        return
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def between(port: int) -> AsyncGenerator[tuple[Between, str]]:
+    """Stand between; give the address to ask."""
+    proxy = Between(port)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    async with server:
+        yield proxy, f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+        proxy.break_off()
+
+
+async def in_turn(ledger: RedisLedger) -> Reservation | Refusal:
+    """Wait for headroom; the first step on a connection that is dead is no answer."""
+    try:
+        return await ledger.reserve_in_turn(ask(30, key="waits"))
+    except LedgerUnavailableError:
+        return await ledger.reserve_in_turn(ask(30, key="waits"))
+
+
+async def subscribed(ledger: RedisLedger) -> None:
+    """Wait until somebody listens on the server."""
+    while not await ledger._server._redis.execute_command("PUBSUB", "NUMPAT"):
+        pass  # asked again as soon as it has answered
+
+
+async def test_who_waits_is_called_after_a_connection_that_never_answered() -> None:
+    name = namespace()
+    with own_server(servers()[-1]) as server:
+        async with (
+            between(int(server.url.split(":")[-1].split("/")[0])) as (proxy, url),
+            ledgers(server.url, name) as direct,
+            ledgers(url, name) as opens,
+        ):
+            holder, waiting = await direct([tenant(100)]), await opens([tenant(100)], look_s=3600)
+            first = await reserved(holder, ask(100))
+
+            async with asyncio.timeout(12), asyncio.TaskGroup() as group:
+                answer = group.create_task(in_turn(waiting))
+                await in_line(holder, 1)
+                proxy.is_silent = True
+                proxy.break_off()
+                await proxy.was_tried.wait()
+                proxy.is_silent = False
+                await subscribed(holder)
+                await holder.release(first)
+
+    assert isinstance(answer.result(), Reservation)
