@@ -1,6 +1,7 @@
 """What every test gets: a guard on the loop, a clock that stands still, ids that repeat."""
 
 import os
+import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -43,6 +44,14 @@ def _no_blocking_on_the_loop(loop_guard: BlockBuster) -> Iterator[None]:
     loop_guard.activate()
     yield
     loop_guard.deactivate()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_is_heard() -> Iterator[None]:
+    """Let the tests, and the programs they start, hear Ctrl-C: what a shell runs in its background begins deaf to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sys
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.interrupting import ended_as_by_ctrl_c
+from agentic_trading.app.cli.interrupting import ended_as_by_ctrl_c, wait_for_input
 from agentic_trading.app.cli.output import usd
 from agentic_trading.app.preflight import Preflight
 from agentic_trading.app.words import counted
@@ -31,10 +31,25 @@ def _wanted() -> bool:
     """Ask; Ctrl-C, SIGTERM and the end of the input are a no."""
     with ended_as_by_ctrl_c():
         try:
-            return typer.confirm("Go on?", err=True)
-        except typer.Abort:
+            return _answered()
+        except (KeyboardInterrupt, EOFError):
             typer.echo(err=True)
             return False
+
+
+def _answered() -> bool:
+    """Ask until the answer is a yes or a no, as which nothing at all counts; `EOFError` where the input ends."""
+    while True:
+        typer.echo("Go on? [y/N]: ", nl=False, err=True)
+        wait_for_input(sys.stdin)
+        if not (line := sys.stdin.readline()):
+            raise EOFError
+        said = line.strip()
+        if said.lower() in {"y", "yes"}:
+            return True
+        if said.lower() in {"", "n", "no"}:
+            return False
+        typer.echo(f"{said!r} is neither yes nor no; allowed are y and n", err=True)
 
 
 def told(expected: Preflight) -> str:

@@ -2,10 +2,12 @@
 
 import os
 import pty
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread, get_ident, get_native_id
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ from agentic_trading.app.cli.agreement import agree, told
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.preflight import Preflight
 from tests.app.cli.conftest import Command
+
+IN_A_ROW = 100
+"""How many times a thread must be found asleep to be one that waits to be written to, not for its turn."""
 
 
 def expected(**changes: Any) -> Preflight:
@@ -80,8 +85,8 @@ def test_where_nobody_can_be_asked_only_a_yes_beforehand_counts(capsys: pytest.C
 
 
 @contextmanager
-def at_a_terminal(answer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Put a terminal on standard input and standard error, at which somebody has typed `answer`."""
+def at_a_terminal(answer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Put a terminal on standard input and standard error, at which somebody has typed `answer`; its screen is given."""
     screen, terminal = pty.openpty()
     os.write(screen, answer.encode())
     with (
@@ -90,7 +95,7 @@ def at_a_terminal(answer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     ):
         monkeypatch.setattr(sys, "stdin", keys)
         monkeypatch.setattr(sys, "stderr", shown)
-        yield
+        yield screen
     os.close(screen)
 
 
@@ -105,6 +110,40 @@ def test_a_no_at_the_terminal_ends_before_anything_is_sent(
 ) -> None:
     with at_a_terminal(typed, monkeypatch), pytest.raises(typer.Exit) as left:
         agree(expected(), yes=False)
+
+    assert left.value.exit_code == ExitCode.INTERRUPTED
+
+
+def test_what_is_neither_yes_nor_no_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_a_terminal("perhaps\nYES\n", monkeypatch) as screen:
+        agree(expected(), yes=False)
+        sys.stderr.flush()
+        said = os.read(screen, 4096)
+
+    assert b"'perhaps' is neither yes nor no; allowed are y and n" in said
+    assert said.count(b"Go on? [y/N]: ") == 2
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_does_not_break_into_the_reading_is_heard(
+    by: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes just before the reading begins, or on another thread, as here, does not break into it."""
+    reader = Path(f"/proc/self/task/{get_native_id()}/stat")
+
+    def interrupt(screen: int) -> None:
+        said = b""
+        while b"Go on?" not in said:
+            said += os.read(screen, 256)
+        asleep = 0
+        while asleep < IN_A_ROW:
+            asleep = asleep + 1 if " S " in reader.read_text(encoding="ascii") else 0
+        signal.pthread_kill(get_ident(), by)
+
+    with at_a_terminal("", monkeypatch) as screen:
+        Thread(target=interrupt, args=[screen]).start()
+        with pytest.raises(typer.Exit) as left:
+            agree(expected(), yes=False)
 
     assert left.value.exit_code == ExitCode.INTERRUPTED
 
