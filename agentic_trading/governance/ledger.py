@@ -351,7 +351,9 @@ class Ledger(Protocol):
 
 def reservation_id(tenant: str, key: str, attempt: int) -> str:
     """Return the id of an attempt's reservation: what one tenant calls its own, another may too."""
-    return f"{tenant.replace('%', '%25').replace(':', '%3A')}:{key}:{attempt}"
+    if "%" in tenant or ":" in tenant:
+        tenant = tenant.replace("%", "%25").replace(":", "%3A")
+    return f"{tenant}:{key}:{attempt}"
 
 
 def parts_of(reservation_id: str) -> tuple[str, str, int]:

@@ -58,11 +58,12 @@ class Windows:
         day = local.replace(hour=0, minute=0, fold=0)
         next_day = (day + timedelta(days=1)).astimezone(UTC)
         next_month = (day.replace(day=1) + timedelta(days=32)).replace(day=1).astimezone(UTC)
-        offset = local.strftime("%z")
+        spelled = local.isoformat(timespec="minutes")
+        offset = spelled[16:].replace(":", "")
         return {
             Window.NONE: _FOREVER,
-            Window.MINUTE: Span(f"{local:%Y-%m-%dT%H:%M}{offset}", minute + _MINUTE),
-            Window.HOUR: Span(f"{local:%Y-%m-%dT%H}{offset}", minute + timedelta(minutes=60 - local.minute)),
-            Window.DAY: Span(f"{local:%Y-%m-%d}", next_day),
-            Window.MONTH: Span(f"{local:%Y-%m}", next_month),
+            Window.MINUTE: Span(spelled[:16] + offset, minute + _MINUTE),
+            Window.HOUR: Span(spelled[:13] + offset, minute + timedelta(minutes=60 - local.minute)),
+            Window.DAY: Span(spelled[:10], next_day),
+            Window.MONTH: Span(spelled[:7], next_month),
         }

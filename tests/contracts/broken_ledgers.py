@@ -246,11 +246,6 @@ class IgnoresOwnLimits(Whole):
         return replace(ask, limits=())
 
 
-class CountsOnlyWhatIsLimited(Whole):
-    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
-        MemoryLedger.__init__(self, limits, zone=zone, counted=())
-
-
 class TakesNothingForNoLimit(Whole):
     def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         super().__init__([limit for limit in limits if limit.nusd != 0], zone, reserved_lease_s)
@@ -378,7 +373,6 @@ BROKEN: Sequence[tuple[type[Whole], Promise]] = (
     (RefundsWhatIsInDoubt, steps.a_call_in_doubt_is_charged_in_full_and_twice_is_harmless),
     (IgnoresLateAnswers, steps.a_late_answer_corrects_the_charge_in_its_window),
     (IgnoresOwnLimits, limits.an_asks_own_ceiling_holds_over_its_attempts),
-    (CountsOnlyWhatIsLimited, limits.an_asks_own_ceiling_knows_what_its_agent_did_before),
     (LetsTheRefusedMoveTime, limits.a_moment_of_the_future_that_is_refused_closes_nothing),
     (TakesNothingForNoLimit, limits.a_ceiling_of_nothing_lets_only_nothing_through),
     (NeverWakes, line.who_waits_gets_what_is_given_back),

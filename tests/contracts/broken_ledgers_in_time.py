@@ -21,12 +21,15 @@ from agentic_trading.governance.ledger import (
     Settlement,
     tenant_of,
 )
+from agentic_trading.governance.ledgers.accounts import Counted
 from agentic_trading.governance.ledgers.book import Book
-from agentic_trading.governance.ledgers.rules import Rules
+from agentic_trading.governance.ledgers.calls import Calls
+from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit
 from tests.contracts import ledger_changes as changes
 from tests.contracts import ledger_history as history
 from tests.contracts import ledger_leases as leases
+from tests.contracts import ledger_limits
 from tests.contracts import ledger_line as line
 from tests.contracts import ledger_steps as steps
 from tests.contracts.broken_ledgers import NeverWakes
@@ -37,7 +40,7 @@ from tests.governance.asking import AT
 
 class SweepsOnlyWhatWasSent(Whole):
     async def sweep(self) -> Sequence[Expired]:
-        for id_, call in self._book("acme").in_flight.items():
+        for id_, call in self._book("acme").calls.in_flight.items():
             if call.state is CallState.RESERVED:
                 await super().dispatch(id_, lease_s=0)
         return await super().sweep()
@@ -106,7 +109,7 @@ class TakesEveryVersion(Whole):
 class WritesOffWhatIsInFlight(Whole):
     async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         await super().adopt(tenant, limits, version=version)
-        for id_ in list(self._book(tenant).in_flight):
+        for id_ in list(self._book(tenant).calls.in_flight):
             await super().settle(id_, Amount(0, 0, 0))
 
 
@@ -127,9 +130,9 @@ class OnlyAddsLimits(Whole):
 class BlankBook(Book):
     __slots__ = ()
 
-    def adopt(self, rules: Rules, version: int) -> None:
-        calls, self.calls = self.calls, {}
-        super().adopt(rules, version)
+    def _count_calls(self, before: Counted) -> None:
+        calls, self.calls = self.calls, Calls()
+        super()._count_calls(before)
         self.calls = calls
 
 
@@ -137,9 +140,14 @@ class StartsAtNothing(Whole):
     book_class: ClassVar[type[Book]] = BlankBook
 
 
+class CountsOnlyWhatIsLimited(StartsAtNothing):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        MemoryLedger.__init__(self, limits, zone=zone, counted=())
+
+
 class StandsStill(Whole):
     async def position(self, tenant: str) -> Position:
-        return Position(1, "here", len(self._book(tenant).calls))
+        return Position(1, "here", len(self._book(tenant).calls.past))
 
 
 class IsNeverSure(Whole):
@@ -176,13 +184,13 @@ class AddsToWhatWas(Whole):
             await super().reserve(booking.ask)
             await super().dispatch(booking.ask.reservation_id)
             await super().settle(booking.ask.reservation_id, booking.charged)
-        self._book(tenant).generation += 1
+        self._book(tenant).progress._generation += 1
         return await self.position(tenant)
 
 
 class ForgetsWhatIsInFlight(Whole):
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
-        self._book(tenant).in_flight.clear()
+        self._book(tenant).calls.in_flight.clear()
         return await super().restore(tenant, bookings)
 
 
@@ -193,7 +201,7 @@ class ForgetsWhatEndsWhileItIsShut(Whole):
 
 class ForgetsWhatEndsWhenItHasGoneBack(Whole):
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
-        closure = self._book(tenant)._closure
+        closure = self._book(tenant).progress.closure
         if closure is not None:
             closure.ended.clear()
         return await super().restore(tenant, bookings)
@@ -203,20 +211,21 @@ class CountsWhatWasSetAsideToo(Whole):
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         settlement = await super().settle(reservation_id, actual)
         book = self._book(tenant_of(reservation_id))
-        if book._closure is not None:
-            book._closure.ended[reservation_id] = book.calls[reservation_id]
+        call = book.calls.get(reservation_id)
+        if book.progress.closure is not None and call is not None:
+            book.progress.closure.ended[reservation_id] = call
         return settlement
 
 
 class TrustsWhatHasGoneBack(Whole):
     async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
-        self._book(tenant)._closure = None
+        self._book(tenant).progress.closure = None
         return await super().restore(tenant, bookings)
 
 
 class ShowsAllTheSame(Whole):
     async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
-        return await super().snapshot(tenant, limited=limited and not self._book(tenant).calls)
+        return await super().snapshot(tenant, limited=limited and not self._book(tenant).calls.past)
 
 
 class ShowsEverybody(Whole):
@@ -269,6 +278,7 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (WritesOffWhatIsInFlight, changes.a_limit_below_what_is_used_stops_the_next_and_not_those_in_flight),
     (ForgetsNamesWhenTold, changes.adopted_limits_go_by_name_before_everyone),
     (OnlyAddsLimits, changes.a_limit_taken_away_holds_no_longer),
+    (CountsOnlyWhatIsLimited, ledger_limits.an_asks_own_ceiling_knows_what_its_agent_did_before),
     (StartsAtNothing, changes.a_new_limit_knows_the_calls_before_it),
     (NeverWakes, changes.who_waits_is_served_by_a_higher_limit),
     (NeverWakes, changes.who_waits_is_refused_by_a_lower_limit),

@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from typing import ClassVar
 
-from agentic_trading.governance.allowance import KEY
-from agentic_trading.governance.errors import LedgerRolledBackError, ReservationConflictError
+from agentic_trading.governance.errors import (
+    ClosedWindowError,
+    ReservationConflictError,
+)
 from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import (
     Ask,
@@ -15,84 +18,70 @@ from agentic_trading.governance.ledger import (
     Reservation,
     Settlement,
 )
-from agentic_trading.governance.ledgers.accounts import Account, Accounts, Horizon
+from agentic_trading.governance.ledgers.accounts import Accounts, Counted, Horizon
 from agentic_trading.governance.ledgers.call import (
+    DISPATCHED,
     IN_DOUBT,
     SETTLED,
     Call,
-    Closure,
     book_in,
     charge_in,
     doubt_in,
+    give_back_in,
 )
+from agentic_trading.governance.ledgers.calls import Calls
 from agentic_trading.governance.ledgers.line import Answer, Line, Waiter
+from agentic_trading.governance.ledgers.progress import Closure, Progress
 from agentic_trading.governance.ledgers.rules import Rules
 from agentic_trading.governance.ledgers.shortage import behind, fits, shortages
+from agentic_trading.governance.ledgers.table import Account
 from agentic_trading.governance.ledgers.tally import Tally
 
 
 class Book:
-    """Each step is taken whole and at once; only `serve` looks at the line again.
+    """Each step is taken whole and at once; only `serve` looks at the line again."""
 
-    `began` tells this book from those of the same tenant in other processes, or before.
-    """
+    tidy_after: ClassVar[int] = 64
+    """After so many calls the counters that they are done with are laid aside."""
 
     __slots__ = (
-        "_closure", "_horizon", "_reserved_lease_s", "_rules", "_tally", "accounts", "began", "calls", "expected",
-        "generation", "in_flight", "line", "newest", "sequence", "tenant", "version",
+        "_horizon", "_reserved_lease_s", "_tally", "accounts", "calls", "line", "progress", "version",
     )  # fmt: skip
 
     def __init__(
-        self,
-        tenant: str,
-        rules: Rules,
-        horizon: Horizon,
-        tally: Tally,
-        *,
-        began: str,
-        reserved_lease_s: float,
+        self, accounts: Accounts, progress: Progress, horizon: Horizon, tally: Tally, reserved_lease_s: float
     ) -> None:
-        self._rules = rules
         self._horizon = horizon
         self._tally = tally
         self._reserved_lease_s = reserved_lease_s
-        self._closure: Closure | None = None
-        self.tenant = tenant
-        self.accounts = Accounts(tenant, rules, horizon)
-        self.calls: dict[str, Call] = {}
-        self.in_flight: dict[str, Call] = {}
+        self.progress = progress
+        self.accounts = accounts
+        self.calls = Calls()
         self.line = Line()
         self.version = 0
-        self.began = began
-        self.generation = self.expected = 1
-        self.sequence = 0
-        self.newest: datetime | None = None
 
     @property
     def is_blank(self) -> bool:
         """Whether nothing would be lost with it."""
-        no_step = self.sequence == 0 and self.expected == 1
-        return no_step and self._closure is None and not self.line.waiters
-
-    @property
-    def position(self) -> Position:
-        """How far it has come."""
-        return Position(self.generation, f"{self.began}/{self.generation}", self.sequence)
-
-    def check(self) -> None:
-        """Raise `LedgerRolledBackError` if this book is shut, or was found to have forgotten steps."""
-        if self._closure is not None:
-            raise self._refusal(self._closure)
+        return self.progress.is_none and not self.line.waiters
 
     def known(self, id_: str, ask: Ask) -> Reservation | None:
         """Return the reservation that the same ask got before, if it still has one."""
-        self.check()
+        self.progress.check()
         call = self.calls.get(id_)
         if call is None or call.state is CallState.RELEASED:
             return None
         if call.ask is not ask and call.ask.payload_hash != ask.payload_hash:
             raise ReservationConflictError(ask.key, ask.attempt)
         return Reservation(id_, call.ask.amount, call.state)
+
+    def accounts_of(self, ask: Ask, at: datetime) -> list[Account]:
+        """Return the accounts that `ask` is counted in; raises `ClosedWindowError` for a moment too long ago."""
+        if at < self._horizon.oldest:
+            raise ClosedWindowError(ask.key, at, self._horizon.oldest)
+        if ask.limits:
+            self._count_own(ask)
+        return self.accounts.of(ask, at)
 
     def decide(
         self, id_: str, ask: Ask, at: datetime, now: datetime, accounts: Sequence[Account]
@@ -103,23 +92,25 @@ class Book:
             final = [shortage for shortage in found if shortage.is_final]
             if final:
                 self._tally.refuse()
+            self.accounts.take_back(accounts)
             answer = final[0].refusal() if final else found[0].wait()
             return answer, [shortage.account for shortage in found]
         if self.line.waiters and not ask.is_for_nothing:
             ahead = self.line.before(ask, accounts)
             if ahead is not None:
+                self.accounts.take_back(accounts)
                 held, account = ahead
                 return behind(ask, held), [account]
         book_in(accounts, ask.amount)
-        self.calls[id_] = self.in_flight[id_] = Call(ask, at, accounts, now, self._reserved_lease_s)
-        self._move_to(at)
-        self.sequence += 1
+        self.calls.in_flight[id_] = Call(ask, at, accounts, now, self._reserved_lease_s)
+        self.accounts.move_to(at)
+        self.progress.sequence += 1
         self._tally.counts["reserved"] += 1
         return Reservation(id_, ask.amount), ()
 
     def give_back(self, id_: str, call: Call) -> None:
         """Release a call that was not dispatched."""
-        book_in(call.accounts, NOTHING, call.ask.amount)
+        give_back_in(call.accounts, call.ask.amount)
         self._tally.counts["released"] += 1
         self._end(id_, call, CallState.RELEASED)
 
@@ -143,7 +134,7 @@ class Book:
 
     def expire(self, now: datetime) -> list[Expired]:
         """End the calls whose lease is over."""
-        silent = [(id_, call) for id_, call in self.in_flight.items() if call.is_silent(now)]
+        silent = [(id_, call) for id_, call in self.calls.in_flight.items() if call.is_silent(now)]
         for id_, call in silent:
             if call.state is CallState.RESERVED:
                 self.give_back(id_, call)
@@ -154,20 +145,15 @@ class Book:
     def adopt(self, rules: Rules, version: int) -> None:
         """Count against other rules; counters that they need and that nobody kept start with the calls known."""
         self.version = version
-        self._rules = rules
-        self.sequence += 1
-        kept = self.accounts.adopt(rules)
-        for call in self.calls.values():
-            accounts = self.accounts.kept(call.ask, call.at)
-            new = [one for one in accounts if (one.scope.kind, one.scope.id, one.window) not in kept]
-            _count(call, new)
-            if call.accounts:
-                call.accounts = [*call.accounts, *new]
-        self._look_up_again()
+        self.progress.sequence += 1
+        self.accounts.tidy(self._in_use())
+        before = self.accounts.counted()
+        self.accounts.follow(rules)
+        self._count_calls(before)
 
     def shut(self) -> None:
         """Let nothing begin until `restore`."""
-        if self._closure is None:
+        if self.progress.closure is None:
             self._close(Closure("a log that is being booked again", has_gone_back=False))
 
     def restore(self, bookings: Iterable[tuple[Booking, datetime]]) -> None:
@@ -175,24 +161,23 @@ class Book:
 
         What a book that was found to have gone back takes for calls in flight is forgotten too.
         """
-        closure = self._closure or Closure("", has_gone_back=False)
-        carried = closure.ended | ({} if closure.has_gone_back else self.in_flight)
+        closure = self.progress.closure or Closure("", has_gone_back=False)
+        carried = closure.ended | ({} if closure.has_gone_back else self.calls.in_flight)
         booked = _booked(bookings, closure.ended)
-        self.accounts = Accounts(self.tenant, self._rules, self._horizon)
-        self.calls, self.in_flight = {}, {}
+        self.accounts = self.accounts.anew()
+        self.calls = Calls()
         for id_, call in (carried | booked).items():
             self._carry(id_, call)
-        self._look_up_again()
-        self.generation = self.expected = max(self.generation, self.expected) + 1
-        self.sequence = 0
-        self._closure = None
+        for waiter in self.line:
+            self._look_up(waiter, waiter.since)
+            self._count_own(waiter.ask)
+        self.progress.begin_again()
 
     def expect(self, position: Position) -> None:
         """Let nothing be reserved any more if this book has not come as far as `position`."""
-        self.expected = max(self.expected, position.generation)
-        if _is_behind(self.position, position):
-            ended = {} if self._closure is None else self._closure.ended
-            self._close(Closure(_spelled(position), has_gone_back=True, ended=ended))
+        closure = self.progress.expect(position)
+        if closure is not None:
+            self._close(closure)
 
     def serve(self, now: datetime) -> None:
         """Answer everyone in the line who can be answered, in its order."""
@@ -204,7 +189,7 @@ class Book:
             if known is not None:
                 return known
             if ask.at is None:  # the present has moved on, perhaps into another window
-                waiter.accounts = self.accounts.kept(ask, now)
+                self._look_up(waiter, now)
             answer, waiter.short_of = self.decide(id_, ask, ask.at or now, now, waiter.accounts)
             return answer
 
@@ -215,24 +200,27 @@ class Book:
         answer = waiter.answer
         if not answer.cancelled() and answer.exception() is None:
             id_ = waiter.ask.reservation_id
-            call = self.calls.get(id_)
+            call = self.calls.in_flight.get(id_)
             if call is None or call.state is not CallState.RESERVED:
                 return
             self.give_back(id_, call)
         self.serve(now)
 
+    def tidy(self) -> None:
+        """Lay aside the counters that calls were done with, once these are more than those that may still change."""
+        may_change = len(self.calls.in_flight) + len(self.calls.in_doubt) + len(self.line.waiters)
+        if len(self.accounts.let_go) >= max(self.tidy_after, may_change):
+            self.accounts.tidy(self._in_use())
+
     def forget(self) -> None:
         """Drop finished calls and idle counters, as far back as the horizon says."""
-        oldest = self._horizon.oldest
-        for id_ in [
-            id_ for id_, call in self.calls.items() if call.at < oldest and id_ not in self.in_flight
-        ]:
-            call = self.calls.pop(id_)
-            if call.state is CallState.IN_DOUBT:
-                doubt_in(call.accounts, NOTHING, call.booked)
-        in_use = {account for call in self.calls.values() for account in call.accounts}
-        in_use.update(account for waiter in self.line for account in waiter.accounts)
-        self.accounts.forget(in_use)
+        for call in self.calls.forget(self._horizon.oldest):
+            doubt_in(call.accounts, NOTHING, call.booked)
+        self.accounts.forget(self._in_use())
+
+    def _in_use(self) -> set[Account]:
+        """Return the counters that may still change by what is known."""
+        return self.calls.accounts() | self.line.accounts()
 
     def _charged(self, id_: str, call: Call, charged: Amount, before: Amount, state: CallState) -> Settlement:
         call.charged = charged
@@ -244,51 +232,61 @@ class Book:
     def _end(self, id_: str, call: Call, state: CallState) -> None:
         """Take a call out of flight."""
         call.state = state
-        self.sequence += 1
-        self.in_flight.pop(id_, None)
-        if state is not IN_DOUBT:
-            call.accounts = ()
-        if self._closure is not None and _is_kept(call):
-            self._closure.ended[id_] = call
+        self.progress.sequence += 1
+        self._keep(id_, call)
+        if self.progress.closure is not None:
+            self.progress.closure.note(id_, call)
 
     def _carry(self, id_: str, call: Call) -> None:
         """Count a call of before in the counters of now."""
-        self._move_to(call.at)
-        accounts = self.accounts.kept(call.ask, call.at)
-        _count(call, accounts)
-        self.calls[id_] = call
-        if call.charged is None:
-            self.in_flight[id_] = call
-        if call.state is not SETTLED:
-            call.accounts = accounts
+        self.accounts.move_to(call.at)
+        call.accounts = self.accounts.of(call.ask, call.at)
+        _count(call, call.accounts)
+        if call.state in {CallState.RESERVED, DISPATCHED}:
+            self.calls.in_flight[id_] = call
+        else:
+            self._keep(id_, call)
+
+    def _keep(self, id_: str, call: Call) -> None:
+        """Remember a call that has ended."""
+        if self.calls.end(id_, call):
+            self.accounts.let_go.append(call.accounts)
+            call.accounts = ()
 
     def _close(self, closure: Closure) -> None:
-        self._closure = closure
-        self.line.dismiss(lambda: self._refusal(closure))
+        self.progress.closure = closure
+        self.line.dismiss(lambda: self.progress.refusal(closure))
 
-    def _move_to(self, at: datetime) -> None:
-        if self.newest is None or at > self.newest:
-            self.newest = at
-            self._horizon.move_to(at)
+    def _count_own(self, ask: Ask) -> None:
+        """Have counted what an ask's own limits are about: for everyone, as another's may be about the same."""
+        lacking = [limit for limit in ask.limits if self.accounts.lack(limit)]
+        if lacking:
+            before = self.accounts.counted()
+            for limit in lacking:
+                self.accounts.count_everyone(limit)
+            self._count_calls(before)
 
-    def _look_up_again(self) -> None:
-        """Find the accounts of those who wait, after these may have changed."""
+    def _count_calls(self, before: Counted) -> None:
+        """Count the calls that are remembered where they were not counted before; who waits is to be counted there too."""
+        more = self.accounts.new_since(before)
+        for call in self.calls if more else ():
+            found = self.accounts.of(call.ask, call.at, more)
+            new = [account for account in found if account.id not in more[account.table]]
+            _count(call, new)
+            self.accounts.let_go.append(found)
+            if call.accounts:
+                call.accounts = [*call.accounts, *new]
         for waiter in self.line:
-            waiter.accounts = self.accounts.kept(waiter.ask, waiter.ask.at or waiter.since)
+            self._look_up(waiter, waiter.since)
+        self.accounts.tidy(self._in_use())
 
-    def _refusal(self, closure: Closure) -> LedgerRolledBackError:
-        return LedgerRolledBackError(self.tenant, closure.why, _spelled(self.position))
-
-
-def _is_kept(call: Call) -> bool:
-    """Whether a call that has just ended stays; what was set aside paid for calls that a log knows for themselves."""
-    return call.state is not CallState.RELEASED and not call.ask.key.startswith(KEY)
-
-
-def _is_behind(mine: Position, known: Position) -> bool:
-    return mine.generation < known.generation or (
-        mine.generation == known.generation and (mine.mark != known.mark or mine.sequence < known.sequence)
-    )
+    def _look_up(self, waiter: Waiter, present: datetime) -> None:
+        """Find the accounts of somebody who waits, after these may have changed."""
+        found = self.accounts.of(waiter.ask, waiter.ask.at or present)
+        self.accounts.take_back(found)
+        if found != waiter.accounts:
+            self.accounts.let_go.append(waiter.accounts)
+            waiter.accounts = found
 
 
 def _booked(bookings: Iterable[tuple[Booking, datetime]], ended: Collection[str]) -> dict[str, Call]:
@@ -300,7 +298,7 @@ def _booked(bookings: Iterable[tuple[Booking, datetime]], ended: Collection[str]
     }
 
 
-def _count(call: Call, accounts: Iterable[Account]) -> None:
+def _count(call: Call, accounts: Sequence[Account]) -> None:
     """Count a call in accounts that do not know it, as far as it has come."""
     if call.charged is None:
         book_in(accounts, call.booked)
@@ -308,7 +306,3 @@ def _count(call: Call, accounts: Iterable[Account]) -> None:
         charge_in(accounts, call.booked, NOTHING, NOTHING)
     if call.state is CallState.IN_DOUBT:
         doubt_in(accounts, call.booked)
-
-
-def _spelled(position: Position) -> str:
-    return f"step {position.sequence} of generation {position.generation} ({position.mark})"

@@ -1,12 +1,12 @@
 """One attempt in the memory ledger: what it has booked, where, and until when it may be silent."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from agentic_trading.governance.estimate import NOTHING, Amount
 from agentic_trading.governance.ledger import Ask, Balance, CallState, Settlement
-from agentic_trading.governance.ledgers.accounts import Account
+from agentic_trading.governance.ledgers.table import Account
 
 # In Python 3.11 a member looked up in its class costs ten times a name of the module, and every call would pay for it.
 DISPATCHED = CallState.DISPATCHED
@@ -40,51 +40,44 @@ class Call:
     def settlement(self, id_: str) -> Settlement:
         """Return what it was charged, as others see it."""
         charged, reserved = self.booked, self.ask.amount
-        is_in_doubt = self.state is IN_DOUBT
-        return Settlement(id_, charged, reserved, excess(charged, reserved), self.is_late, is_in_doubt)
+        more = excess(charged, reserved)
+        return Settlement(id_, charged, reserved, more, self.is_late, self.state is IN_DOUBT)
 
     def is_silent(self, now: datetime) -> bool:
         """Whether its lease is over; one of 0 s is at once."""
         return now >= self.since + timedelta(seconds=self.lease_s)
 
 
-@dataclass(slots=True)
-class Closure:
-    """Why nothing may begin any more, and the calls that have ended since."""
-
-    why: str
-    has_gone_back: bool
-    ended: dict[str, Call] = field(default_factory=dict)
-
-
-def book_in(accounts: Iterable[Account], new: Amount, instead_of: Amount = NOTHING) -> None:
-    """Count `new` in every account in place of what was counted before."""
-    nusd, tokens, calls = (
-        new.nusd - instead_of.nusd,
-        new.tokens - instead_of.tokens,
-        new.calls - instead_of.calls,
-    )
+def book_in(accounts: Iterable[Account], amount: Amount) -> None:
+    """Count `amount` as held in every account."""
+    nusd, tokens, calls = amount.nusd, amount.tokens, amount.calls
     for account in accounts:
         account.left_nusd -= nusd
         account.left_tokens -= tokens
         account.left_calls -= calls
 
 
-def charge_in(accounts: Iterable[Account], new: Amount, instead_of: Amount, spent: Amount) -> None:
+def give_back_in(accounts: Iterable[Account], amount: Amount) -> None:
+    """Count `amount` as held no more."""
+    for account in accounts:
+        account.left_nusd += amount.nusd
+        account.left_tokens += amount.tokens
+        account.left_calls += amount.calls
+
+
+def charge_in(accounts: Sequence[Account], new: Amount, instead_of: Amount, spent: Amount) -> None:
     """Count `new` as spent, in place of what was counted before, of which `spent` was spent already."""
-    back_nusd, back_tokens, back_calls = (
-        instead_of.nusd - new.nusd,
-        instead_of.tokens - new.tokens,
-        instead_of.calls - new.calls,
-    )
+    back_nusd, back_tokens = instead_of.nusd - new.nusd, instead_of.tokens - new.tokens
     nusd, tokens, calls = new.nusd - spent.nusd, new.tokens - spent.tokens, new.calls - spent.calls
     for account in accounts:
         account.left_nusd += back_nusd
         account.left_tokens += back_tokens
-        account.left_calls += back_calls
         account.spent_nusd += nusd
         account.spent_tokens += tokens
         account.spent_calls += calls
+    if back_calls := instead_of.calls - new.calls:  # hardly ever: a call is a call
+        for account in accounts:
+            account.left_calls += back_calls
 
 
 def doubt_in(accounts: Iterable[Account], new: Amount, instead_of: Amount = NOTHING) -> None:
@@ -108,10 +101,10 @@ def excess(actual: Amount, reserved: Amount) -> Amount:
 def balance(account: Account) -> Balance:
     """Return an account as others see it."""
     return Balance(
-        tenant=account.scope.tenant,
-        scope=account.scope.kind,
-        id=account.scope.id,
-        window=account.window,
+        tenant=account.table.tenant,
+        scope=account.table.kind,
+        id=account.id,
+        window=account.table.window,
         window_id=account.span.id,
         ceiling=account.cap.ceiling,
         spent=account.spent,

@@ -9,7 +9,7 @@ from itertools import count
 
 from agentic_trading.governance.errors import AskError, LedgerError
 from agentic_trading.governance.ledger import Ask, Held, Refusal, Reservation, Waiting
-from agentic_trading.governance.ledgers.accounts import Account
+from agentic_trading.governance.ledgers.table import Account
 
 Answer = Reservation | Refusal | Held
 
@@ -73,6 +73,10 @@ class Line:
         for waiter in self:
             waiter.answer.set_exception(error())
         self.waiters.clear()
+
+    def accounts(self) -> set[Account]:
+        """Return what those wait for who stand here."""
+        return {account for waiter in self for account in waiter.accounts}
 
     def seen(self) -> list[Waiting]:
         """Return the line as others see it."""

@@ -23,17 +23,18 @@ from agentic_trading.governance.ledger import (
     Waiting,
     reservation_id,
 )
-from agentic_trading.governance.ledgers.accounts import Horizon
+from agentic_trading.governance.ledgers.accounts import Accounts, Horizon
 from agentic_trading.governance.ledgers.book import Book
 from agentic_trading.governance.ledgers.call import DISPATCHED, SETTLED, Call, balance
 from agentic_trading.governance.ledgers.line import Waiter
+from agentic_trading.governance.ledgers.progress import Progress
 from agentic_trading.governance.ledgers.rules import Counted, Rules
 from agentic_trading.governance.ledgers.tally import Tally
 from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 
 _FORGET_AFTER_IN_VAIN = 1000
-"""Asks in vain make counters too, and do not move time on: after so many of them, or as many as calls, idle ones go."""
+"""Asks in vain make counters too, and do not move time on: after so many of them idle ones go."""
 
 _MAY_DISPATCH = (CallState.RESERVED,)
 _MAY_RELEASE = (CallState.RESERVED, CallState.RELEASED)
@@ -43,10 +44,10 @@ _MAY_CHARGE = (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
 class MemoryLedger:
     """Keeps the whole promise of `Ledger` within one event loop.
 
-    `zone` is where days and months begin. A finished call is remembered for `keep`, by the newest moment that
-    something was reserved for; so are the counters of ended windows, and of calls and traces at rest. `counted` are
-    counters kept where no limit needs them, so that an ask's own limit knows what was before it; a counter that an
-    adopted limit needs starts with the calls that are remembered. `limits` hold for every tenant until others are
+    `zone` is where days and months begin. A finished call is remembered for `keep` at least, by the newest moment that
+    something was reserved for; so are the counters of ended windows, and of calls and traces at rest. A counter that a
+    limit needs, an adopted one or an ask's own, starts with the calls that are remembered; `counted` are counters kept
+    where no limit needs them yet. `limits` hold for every tenant until others are
     adopted for it. `clock` is the present, by which leases run; a call not dispatched within `reserved_lease_s` is
     refunded by the next sweep.
     """
@@ -81,10 +82,13 @@ class MemoryLedger:
             return known
         now = self._clock.now()
         at = ask.at or now
-        answer, _ = book.decide(id_, ask, at, now, book.accounts.of(ask, at))
+        accounts = book.accounts_of(ask, at)
+        answer, _ = book.decide(id_, ask, at, now, accounts)
+        if not isinstance(answer, Reservation):
+            book.accounts.let_go.append(accounts)
         if isinstance(answer, Held):
             self._tally.hold()
-        self._forget()
+        self._forget(book)
         return answer
 
     async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
@@ -96,10 +100,11 @@ class MemoryLedger:
             return known
         now = self._clock.now()
         at = ask.at or now
-        accounts = book.accounts.of(ask, at)
+        accounts = book.accounts_of(ask, at)
         answer, short_of = book.decide(id_, ask, at, now, accounts)
         if not isinstance(answer, Held):
-            self._forget()
+            book.accounts.let_go.append(accounts)
+            self._forget(book)
             return answer
         future: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
         waiter = Waiter(ask, accounts, answer, short_of, now, future)
@@ -109,14 +114,17 @@ class MemoryLedger:
         except asyncio.CancelledError:
             book.leave(waiter, self._clock.now())
             raise
+        finally:
+            book.accounts.let_go.append(waiter.accounts)
+            self._forget(book)
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
         book, call = self._call(reservation_id, "dispatch", _MAY_DISPATCH)
-        book.check()
+        book.progress.check()
         call.state = DISPATCHED
         call.since, call.lease_s = self._clock.now(), lease_s
-        book.sequence += 1
+        book.progress.sequence += 1
 
     async def state_of(self, reservation_id: str) -> CallState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
@@ -184,11 +192,11 @@ class MemoryLedger:
         book = self._book(tenant)
         book.restore(checked)
         book.serve(self._clock.now())
-        return book.position
+        return book.progress.position
 
     async def position(self, tenant: str) -> Position:
         """Return how far the tenant's ledger has come."""
-        return self._book(tenant).position
+        return self._book(tenant).progress.position
 
     async def expect(self, tenant: str, position: Position) -> None:
         """Take note of how far the ledger had come once; behind that, or beside it, nothing is reserved."""
@@ -201,7 +209,7 @@ class MemoryLedger:
         """
         book = self._book(tenant)
         found: list[Balance] = []
-        for piece in book.accounts.pieces(book.newest, limited=limited):
+        for piece in book.accounts.pieces(limited=limited):
             if found:
                 await asyncio.sleep(0)
             found += map(balance, piece)
@@ -215,7 +223,7 @@ class MemoryLedger:
         """Return the counts since the start."""
         books = self._books.values()
         return self._tally.statistics(
-            in_flight=sum(len(book.in_flight) for book in books),
+            in_flight=sum(len(book.calls.in_flight) for book in books),
             waiting=sum(len(list(book.line)) for book in books),
         )
 
@@ -226,10 +234,10 @@ class MemoryLedger:
         owner = _owner(reservation_id(tenant, "", 1))
         book = self._books.get(owner)
         if book is None:
-            book = self._books[owner] = Book(
-                tenant, self._rules, self._horizon, self._tally,
-                began=self._began, reserved_lease_s=self._reserved_lease_s,
-            )  # fmt: skip
+            accounts = Accounts(tenant, self._rules, self._horizon)
+            progress = Progress(tenant, self._began)
+            book = Book(accounts, progress, self._horizon, self._tally, self._reserved_lease_s)
+            self._books[owner] = book
         return book
 
     def _call(self, reservation_id: str, step: str, allowed: Sequence[CallState]) -> tuple[Book, Call]:
@@ -238,24 +246,24 @@ class MemoryLedger:
             raise UnknownReservationError(reservation_id)
         call = book.calls.get(reservation_id)
         if call is None:
-            book.check()
+            book.progress.check()
             raise UnknownReservationError(reservation_id)
         if call.state not in allowed:
             raise ReservationStateError(reservation_id, step, call.state, allowed)
         return book, call
 
-    def _forget(self) -> None:
-        """Drop finished calls and idle counters; looks at all there are, and is therefore seldom done."""
-        newest = self._horizon.newest
-        if newest < self._next_look and self._tally.in_vain < self._vain_at_next_look:
+    def _forget(self, book: Book) -> None:
+        """Drop finished calls and idle counters; looks at all that is in use, and is therefore seldom done."""
+        if len(book.accounts.let_go) >= book.tidy_after:
+            book.tidy()
+        if self._horizon.newest < self._next_look and self._tally.in_vain < self._vain_at_next_look:
             return
-        self._next_look = newest + self._horizon.keep / 8
+        self._next_look = self._horizon.newest + self._horizon.keep / 8
+        self._vain_at_next_look = self._tally.in_vain + _FORGET_AFTER_IN_VAIN
         for owner, book in list(self._books.items()):
             book.forget()
             if book.is_blank:
                 del self._books[owner]
-        calls = sum(len(book.calls) for book in self._books.values())
-        self._vain_at_next_look = self._tally.in_vain + max(_FORGET_AFTER_IN_VAIN, calls)
 
 
 def _owner(reservation_id: str) -> str:

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from itertools import chain
 
 from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 
 _ENDLESS = 1 << 200
 _OPEN = Ceiling()
-_Most = TypeVar("_Most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +23,14 @@ class Cap:
 
 Counted = Collection[tuple[ScopeKind, Window]]
 Ceilings = Mapping[Window, Ceiling]
-Caps = Mapping[Window, Cap]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule(Generic[_Most]):
+class _Rule:
     """For one kind of scope; a named scope has its own."""
 
-    everyone: dict[Window, _Most] = field(default_factory=dict)
-    named: dict[str, dict[Window, _Most]] = field(default_factory=dict)
+    everyone: dict[Window, Ceiling] = field(default_factory=dict)
+    named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
 
 
 class Rules:
@@ -43,7 +41,7 @@ class Rules:
     """
 
     def __init__(self, limits: Iterable[Limit] = (), counted: Counted = ()) -> None:
-        self._ceilings: dict[ScopeKind, _Rule[Ceiling]] = {kind: _Rule() for kind in ScopeKind}
+        self._ceilings: dict[ScopeKind, _Rule] = {kind: _Rule() for kind in ScopeKind}
         for kind, window in counted:
             self._ceilings[kind].everyone[window] = _OPEN
         for limit in limits:
@@ -54,7 +52,6 @@ class Rules:
             for named in rule.named.values():
                 for window, ceiling in rule.everyone.items():
                     named[window] = named.get(window, _OPEN).or_else(ceiling)
-        self._caps = {kind: _capped(rule) for kind, rule in self._ceilings.items()}
 
     def of(self, kind: ScopeKind, id_: str) -> Ceilings:
         """Return the windows that a scope is counted in, each with its ceiling; it may be open."""
@@ -69,20 +66,18 @@ class Rules:
                 if ceiling != _OPEN:
                     yield id_, window
 
-    def caps(self, kind: ScopeKind, id_: str) -> Caps:
-        """Return the same windows, each with its cap."""
-        rule = self._caps[kind]
-        return rule.named.get(id_, rule.everyone)
+    def windows(self, kind: ScopeKind) -> list[Window]:
+        """Say in which windows a scope of a kind is counted, whatever its id is."""
+        rule = self._ceilings[kind]
+        return list(dict.fromkeys(chain(rule.everyone, *rule.named.values())))
+
+    def caps(self, kind: ScopeKind, window: Window) -> tuple[Cap | None, Mapping[str, Cap]]:
+        """Return the cap in a window of every scope of a kind, None where it is not counted, and of the named ones."""
+        rule = self._ceilings[kind]
+        everyone = cap(rule.everyone[window]) if window in rule.everyone else None
+        return everyone, {id_: cap(own[window]) for id_, own in rule.named.items() if window in own}
 
 
 def cap(ceiling: Ceiling) -> Cap:
     """Return a ceiling as a cap."""
     return Cap(ceiling, *(_ENDLESS if most is None else most for most in ceiling.units))
-
-
-def _capped(rule: _Rule[Ceiling]) -> _Rule[Cap]:
-    return _Rule(_caps(rule.everyone), {id_: _caps(named) for id_, named in rule.named.items()})
-
-
-def _caps(ceilings: Ceilings) -> dict[Window, Cap]:
-    return {window: cap(ceiling) for window, ceiling in ceilings.items()}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import Ask, Held, Refusal
-from agentic_trading.governance.ledgers.accounts import Account
+from agentic_trading.governance.ledgers.table import Account
 from agentic_trading.governance.limit import UNITS, Ceiling, Unit
 
 
@@ -27,15 +27,15 @@ class Shortage:
 
     def refusal(self) -> Refusal:
         """Return the answer to who asked in vain."""
-        scope = self.account.scope
+        table = self.account.table
         left = max(0, self.most - self.used + self.held)
-        return Refusal(scope.kind, scope.id, self.account.window, self.unit, self.asked, left)
+        return Refusal(table.kind, self.account.id, table.window, self.unit, self.asked, left)
 
     def wait(self) -> Held:
         """Return the answer to who may wait."""
-        scope = self.account.scope
+        table = self.account.table
         left = max(0, self.most - self.used)
-        return Held(scope.kind, scope.id, self.account.window, self.unit, self.asked, left)
+        return Held(table.kind, self.account.id, table.window, self.unit, self.asked, left)
 
 
 def fits(ask: Ask, accounts: Sequence[Account]) -> bool:
@@ -65,7 +65,7 @@ def shortages(ask: Ask, accounts: Sequence[Account]) -> Iterator[Shortage]:
 def _own_ceilings(ask: Ask, accounts: Sequence[Account]) -> Iterator[tuple[Account, Ceiling]]:
     for limit in ask.limits:
         for account in accounts:
-            if account.window is limit.window and account.scope.kind is limit.scope:
+            if account.table.window is limit.window and account.table.kind is limit.scope:
                 yield account, limit.ceiling
 
 

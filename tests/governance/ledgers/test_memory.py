@@ -44,7 +44,7 @@ async def test_months_of_calls_leave_nothing_behind_but_the_last_days() -> None:
     kept = await ledger.snapshot("acme")
     assert len(select(kept, ScopeKind.TENANT, "acme", Window.DAY)) <= 3
     assert len(kept) < 150
-    assert len(ledger._book("acme").calls) < 30
+    assert len(ledger._book("acme").calls.past) < 30
 
 
 async def test_ten_thousand_scopes_live_side_by_side() -> None:
@@ -265,12 +265,30 @@ async def test_an_ask_may_leave_scopes_out() -> None:
 async def test_own_limits_on_a_counter_that_exists_and_one_that_does_not() -> None:
     ledger = MemoryLedger([tenant(100, window=Window.DAY)])
     await spend(ledger, ask(30))
-    own = (tenant(40, window=Window.DAY), Limit(ScopeKind.TRACE, ANY, Window.HOUR, nusd=15))
+    own = (tenant(40, window=Window.DAY), Limit(ScopeKind.TRACE, ANY, Window.HOUR, nusd=45))
 
     assert (await refused(ledger, ask(11, limits=own))).left == 10
     await spend(ledger, ask(10, limits=own))
     assert (await refused(ledger, ask(6, limits=(own[1],)))).left == 5
     await spend(ledger, ask(60))
+
+
+async def test_an_own_limit_knows_the_calls_that_are_remembered_in_flight_in_doubt_and_waiting() -> None:
+    ledger = MemoryLedger([tenant(100)])
+    await spend(ledger, ask(10))
+    await ledger.dispatch(await reserved(ledger, ask(20, key="doubtful")))
+    await ledger.in_doubt("acme:doubtful:1")
+    flying = await reserved(ledger, ask(30))
+    own = (Limit(ScopeKind.WORKFLOW, ANY, Window.HOUR, nusd=1000),)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(ledger.reserve_in_turn(ask(50)))
+        await in_line(ledger, 1)
+        await held(ledger, ask(100 - 60 + 1, limits=own))
+        await ledger.release(flying)
+
+    found = await balance(ledger, ScopeKind.WORKFLOW, "analysis", Window.HOUR)
+    assert (found.spent.nusd, found.in_doubt.nusd, found.held.nusd) == (30, 20, 50)
 
 
 async def test_who_waits_behind_itself_under_another_name_is_told() -> None:

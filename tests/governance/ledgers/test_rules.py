@@ -36,8 +36,10 @@ def test_a_named_limit_goes_before_everyones_and_leaves_the_rest_to_it() -> None
 def test_a_cap_says_the_same_in_numbers() -> None:
     rules = Rules([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=7, calls=0)])
 
-    (cap,) = rules.caps(ScopeKind.TRACE, "any").values()
+    cap, named = rules.caps(ScopeKind.TRACE, Window.NONE)
 
+    assert cap is not None
+    assert named == {}
     assert cap.ceiling == Ceiling(nusd=7, calls=0)
     assert (cap.nusd, cap.calls) == (7, 0)
     assert cap.tokens > 10**30
