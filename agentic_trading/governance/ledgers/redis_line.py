@@ -153,7 +153,7 @@ class Line:
                     waiter.bell.set()
 
     def _everybody(self, line: str) -> Iterator[Waiter]:
-        return (waiter for (of, _), waiter in self._at.items() if of == line)
+        return (waiter for (of, _), waiter in self._at.items() if line in {of, "*"})
 
     def _those(self, line: str, places: str) -> Iterator[Waiter]:
         found = (self._at.get((line, place)) for place in places.split("\n"))

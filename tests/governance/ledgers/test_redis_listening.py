@@ -1,16 +1,23 @@
 """Who waits is called again after a connection that was taken and never answered."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.ledger import Refusal, Reservation
+import pytest
+
+from agentic_trading.governance.ledger import Reservation
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import ask, reserved, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import namespace, own_server, servers
+
+A_SILENCE_S = 1.5
+"""Longer than a listener waits for one message."""
+
+SOME = 100
+"""After so many answers of the server, whoever could go on has gone on."""
 
 
 class Between:
@@ -19,6 +26,7 @@ class Between:
     def __init__(self, port: int) -> None:
         self._port = port
         self._there: set[asyncio.StreamWriter] = set()
+        self._listening: set[asyncio.StreamWriter] = set()
         self.is_silent = False
         self.was_tried = asyncio.Event()
 
@@ -33,23 +41,28 @@ class Between:
                 await self._passed_on(reader, writer)
         finally:
             self._there.discard(writer)
+            self._listening.discard(writer)
             writer.close()
 
-    def break_off(self) -> None:
-        """Close all connections."""
-        for writer in list(self._there):
+    def break_off(self, *, only_listening: bool = False) -> None:
+        """Close all connections, or those on which somebody listens."""
+        for writer in list(self._listening if only_listening else self._there):
             writer.close()
 
     async def _passed_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
         async with asyncio.TaskGroup() as group:
-            group.create_task(_copied(reader, to_server))
+            group.create_task(_copied(reader, to_server, lambda: self._listening.add(writer)))
             group.create_task(_copied(from_server, writer))
 
 
-async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copied(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, on_listening: Callable[[], None] | None = None
+) -> None:
     try:
         while data := await reader.read(1 << 16):
+            if on_listening is not None and b"PSUBSCRIBE" in data:
+                on_listening()
             writer.write(data)
             await writer.drain()
     except ConnectionError:
@@ -68,21 +81,16 @@ async def between(port: int) -> AsyncGenerator[tuple[Between, str]]:
         proxy.break_off()
 
 
-async def in_turn(ledger: RedisLedger) -> Reservation | Refusal:
-    """Wait for headroom; the first step on a connection that is dead is no answer."""
-    try:
-        return await ledger.reserve_in_turn(ask(30, key="waits"))
-    except LedgerUnavailableError:
-        return await ledger.reserve_in_turn(ask(30, key="waits"))
+async def listening(ledger: RedisLedger, how_many: int) -> None:
+    """Wait until so many listen on the server, and for some answers more."""
+    times = 0
+    while times < SOME:
+        found = await ledger._server._redis.execute_command("PUBSUB", "NUMPAT")
+        times = times + 1 if found == how_many else 0
 
 
-async def subscribed(ledger: RedisLedger) -> None:
-    """Wait until somebody listens on the server."""
-    while not await ledger._server._redis.execute_command("PUBSUB", "NUMPAT"):
-        pass  # asked again as soon as it has answered
-
-
-async def test_who_waits_is_called_after_a_connection_that_never_answered() -> None:
+@pytest.mark.parametrize("is_heard", [True, False], ids=["heard", "missed"])
+async def test_who_waits_is_called_after_a_connection_that_never_answered(*, is_heard: bool) -> None:
     name = namespace()
     with own_server(servers()[-1]) as server:
         async with (
@@ -93,14 +101,20 @@ async def test_who_waits_is_called_after_a_connection_that_never_answered() -> N
             holder, waiting = await direct([tenant(100)]), await opens([tenant(100)], look_s=3600)
             first = await reserved(holder, ask(100))
 
-            async with asyncio.timeout(12), asyncio.TaskGroup() as group:
-                answer = group.create_task(in_turn(waiting))
+            async with asyncio.timeout(16), asyncio.TaskGroup() as group:
+                answer = group.create_task(waiting.reserve_in_turn(ask(30)))
                 await in_line(holder, 1)
+                await listening(holder, 1)
                 proxy.is_silent = True
-                proxy.break_off()
+                proxy.break_off(only_listening=True)
                 await proxy.was_tried.wait()
+                await listening(holder, 0)
+                if not is_heard:
+                    await holder.release(first)
                 proxy.is_silent = False
-                await subscribed(holder)
-                await holder.release(first)
+                if is_heard:
+                    await listening(holder, 1)
+                    assert await asyncio.wait([answer], timeout=A_SILENCE_S) == (set(), {answer})
+                    await holder.release(first)
 
     assert isinstance(answer.result(), Reservation)

@@ -170,7 +170,8 @@ class ScriptServer:
     async def calls(self, namespace: str, clock: Clock) -> AsyncGenerator[tuple[str, str]]:
         """Yield who is called, in the lines of all tenants; listen again after the server was away.
 
-        A call for nobody says that somebody listens.
+        A call for nobody says that somebody listens; one for everybody in every line that it begins now, perhaps again:
+        calls may have been missed.
         """
         pattern = _literal(namespace) + ":{*}:ledger:line"
         while True:
@@ -181,10 +182,7 @@ class ScriptServer:
                     while True:
                         async with within_time():  # it may have to connect again
                             message = await listener.get_message(timeout=_LISTEN_S)
-                        if message is None or message["type"] == "psubscribe":
-                            yield "", ""
-                        else:
-                            yield message["channel"].decode(), message["data"].decode()
+                        yield _called(message)
             await clock.sleep(_LISTEN_S)
 
     async def aclose(self) -> None:
@@ -195,6 +193,15 @@ class ScriptServer:
             _refuse(self._asked, _closed())
             self._asked.clear()
             await self._redis.aclose()
+
+
+def _called(message: Any) -> tuple[str, str]:
+    """Return the line and the places that a message is about: nobody's for none, everybody's where listening begins."""
+    if message is None:
+        return "", ""
+    if message["type"] == "psubscribe":
+        return "*", "*"
+    return message["channel"].decode(), message["data"].decode()
 
 
 def _literal(text: str) -> str:
