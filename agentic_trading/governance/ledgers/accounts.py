@@ -20,21 +20,18 @@ Counted = Mapping[Table, tuple[bool, Collection[str]]]
 class Horizon:
     """How far back asks may go, for all tenants: `keep` before the newest moment that something was reserved for.
 
-    Who asks in vain moves nothing. `oldest` is the oldest moment that can still be asked about; `windows` are those of the
-    ledger's zone.
+    Who asks in vain moves nothing. `windows` are those of the ledger's zone.
     """
 
     def __init__(self, zone: tzinfo, keep: timedelta) -> None:
         self.windows = Windows(zone)
         self.keep = keep
-        self.oldest = datetime.min.replace(tzinfo=UTC)
-        self.newest = self.oldest + keep
+        self.newest = datetime.min.replace(tzinfo=UTC) + keep
 
-    def move_to(self, at: datetime) -> None:
-        """Note that something was reserved for a moment."""
-        if at > self.newest:
-            self.newest = at
-            self.oldest = at - self.keep
+    @property
+    def oldest(self) -> datetime:
+        """The oldest moment that can still be asked about."""
+        return self.newest - self.keep
 
 
 class Accounts:
@@ -82,7 +79,8 @@ class Accounts:
         """Note that something was reserved for a moment."""
         if self._newest is None or at > self._newest:
             self._newest = at
-            self._horizon.move_to(at)
+            if at > self._horizon.newest:
+                self._horizon.newest = at
 
     def follow(self, rules: Rules) -> None:
         """Count by these rules from now on, and go on counting what was counted before."""

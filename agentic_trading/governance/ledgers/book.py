@@ -77,7 +77,7 @@ class Book:
 
     def accounts_of(self, ask: Ask, at: datetime) -> list[Account]:
         """Return the accounts that `ask` is counted in; raises `ClosedWindowError` for a moment too long ago."""
-        if at < self._horizon.oldest:
+        if at < self._horizon.newest and at < self._horizon.oldest:
             raise ClosedWindowError(ask.key, at, self._horizon.oldest)
         if ask.limits:
             self._count_own(ask)

@@ -86,8 +86,8 @@ class MemoryLedger:
         answer, _ = book.decide(id_, ask, at, now, accounts)
         if not isinstance(answer, Reservation):
             book.accounts.let_go.append(accounts)
-        if isinstance(answer, Held):
-            self._tally.hold()
+            if isinstance(answer, Held):
+                self._tally.hold()
         self._forget(book)
         return answer
 
