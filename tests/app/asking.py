@@ -4,12 +4,16 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.settings import Settings
 
 OWN_MODEL = "own-model"
+
+HELD = ZoneInfo("UTC")
+"""The zone that settings name unless told otherwise: looked up here once, as a look at the disk would block the loop."""
 
 
 def settings(**fields: Any) -> Settings:
