@@ -66,7 +66,7 @@ def assembled_bytes(fields: dict[str, Any]) -> bytes:
         return canonical_bytes(fields)
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Return `value` as what its canonical JSON reads back as: dict, list, str, int, float, bool, None."""
     _, read = spelled_and_read(value)
     return read

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission import Admission, Parked
+from agentic_trading.governance.admission_decisions import Admitted, Deferred
 from agentic_trading.governance.estimate import Amount, bound
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import Ask, Reservation
+from agentic_trading.governance.ledger import ReservationRequest, Reservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.prices import PriceBook
@@ -54,7 +54,7 @@ BOTH_EACH = tuple(
 )
 
 
-def ask(number: int) -> Ask:
+def ask(number: int) -> ReservationRequest:
     """Return the ask of a call: its own, three to a trace, a second apart."""
     scopes = {
         ScopeKind.CALL: f"call-{number}",
@@ -63,7 +63,7 @@ def ask(number: int) -> Ask:
         ScopeKind.WORKFLOW: "analysis",
         ScopeKind.TENANT: "default",
     }
-    return Ask(f"call-{number}", 1, scopes, Amount(60_000_000, 6000), START + timedelta(seconds=number))
+    return ReservationRequest(f"call-{number}", 1, scopes, Amount(60_000_000, 6000), START + timedelta(seconds=number))
 
 
 def request(number: int) -> ModelRequest:
@@ -101,7 +101,7 @@ async def through_the_gate(calls: int) -> float:
     start = time.perf_counter()
     for asked in requests:
         answer = await gate.admit(asked)
-        assert isinstance(answer, Admission)
+        assert isinstance(answer, Admitted)
         await gate.dispatch(answer)
         await gate.settle(answer, USAGE)
     return time.perf_counter() - start
@@ -134,10 +134,10 @@ async def at_once(callers: int, calls_each: int) -> tuple[int, int, int]:
         for call in range(calls_each):
             asked = request(number * calls_each + call)
             answer = await gate.admit(asked)
-            while isinstance(answer, Parked):
+            while isinstance(answer, Deferred):
                 await gate.headroom(answer)
                 answer = await gate.admit(asked)
-            if not isinstance(answer, Admission):
+            if not isinstance(answer, Admitted):
                 return
             await gate.dispatch(answer)
             await asyncio.sleep(0)

@@ -16,7 +16,7 @@ import structlog
 
 from agentic_trading.canonical import exact_value
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.admission import Admission
+from agentic_trading.governance.admission_decisions import Admitted
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
@@ -35,9 +35,9 @@ from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.native import StructuredLogProbsParser
 from agentic_trading.structured.parser import select
-from agentic_trading.worker.attempt import Timing, answered
-from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Parts
+from agentic_trading.worker.attempt_result import Timing, answered
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks import floor
 from benchmarks.peers.question import ANSWER, CONTEXT, EVIDENCE, INSTRUCTIONS, SCHEMA
 from benchmarks.peers.rounds import Round, answer_rounds, nothing, timed
@@ -119,7 +119,7 @@ class Gateway:
     def runner(self) -> CallRunner:
         """Return the loop over the attempts of an envelope."""
         return CallRunner(
-            Parts(
+            RunnerDependencies(
                 gate=self.gate,
                 provider=self.provider,
                 recorder=self.recorder,
@@ -211,7 +211,7 @@ async def a_few_stage_by_stage(gateway: Gateway, stages: Stages) -> int:
         requests = [asked(one) for one in envelopes]
     with stages.timed("admit"):
         admitted = [await gate.admit(request) for request in requests]
-    admissions = [admission for admission in admitted if isinstance(admission, Admission)]
+    admissions = [admission for admission in admitted if isinstance(admission, Admitted)]
     with stages.timed("provider"):
         responses = [await provider.complete(request) for request in requests]
     with stages.timed("settle"):

@@ -22,10 +22,10 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured import Accepted, read, read_json
-from agentic_trading.structured.check import compiled, violations
-from agentic_trading.structured.reading import decode
-from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Parts
+from agentic_trading.structured.validation import compiled, violations
+from agentic_trading.structured.strict_json import decode
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks.ours import CAPABILITIES, CLOCK, LIMITS, PRICES
 from benchmarks.peers.failures import QUESTION, Answers, Billed, answers_to, told
 from benchmarks.peers.order import SCHEMAS
@@ -148,7 +148,7 @@ async def _billed(kind: str) -> Billed:
     gate = Gate(
         ledger=MemoryLedger(LIMITS), prices=PRICES, capabilities=CAPABILITIES, clock=CLOCK, mode="live"
     )
-    parts = Parts(
+    parts = RunnerDependencies(
         gate=gate,
         provider=Scripted(answers),
         recorder=Recorder(MemoryInteractionStore()),

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.ledger import CallState, reservation_id
+from agentic_trading.governance.ledger import ReservationState, reservation_id
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limit import ScopeKind
 from agentic_trading.governance.windows import Window
@@ -145,7 +145,7 @@ async def in_doubt(ledger: RedisLedger, plan: Plan) -> list[str]:
         for number, attempt in asked:
             call = f"call-{number}"
             id_ = reservation_id(plan.opening.run, call, attempt)
-            if await ledger.state_of(id_) is CallState.IN_DOUBT:
+            if await ledger.state_of(id_) is ReservationState.IN_DOUBT:
                 found.append(billed_as(call, attempt))
 
     async with asyncio.TaskGroup() as group:

@@ -16,12 +16,12 @@ import structlog
 from typing_extensions import override
 
 from agentic_trading.clock import SimClock, SystemClock
-from agentic_trading.governance.admission import Parked
+from agentic_trading.governance.admission_decisions import Deferred
 from agentic_trading.governance.errors import LedgerError, LedgerUnavailableError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import Ask, Ledger, Reservation
-from agentic_trading.governance.ledgers.outage import OutageLedger
+from agentic_trading.governance.ledger import ReservationRequest, Ledger, Reservation
+from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.prices import PriceBook
@@ -36,8 +36,8 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import LLMResult, Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.errors import AttemptTakenError
-from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Parts
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks.peers.load import LOADS, NUSD_PER_TOKEN, Load, billed_as
 from benchmarks.peers.paid import Provider
 from benchmarks.peers.spending import Open, Opening, Outcome, Spender, Told, answer_calls, answer_steps
@@ -84,7 +84,7 @@ class TimedGate(Gate):
     waited_s: defaultdict[str, float]
 
     @override
-    async def headroom(self, parked: Parked) -> None:
+    async def headroom(self, parked: Deferred) -> None:
         """Wait until the parked attempt can be answered for good."""
         started = time.perf_counter()
         try:
@@ -155,7 +155,7 @@ class Desk:
         )
         self._gate.waited_s = defaultdict(float)
         self._runner = CallRunner(
-            Parts(
+            RunnerDependencies(
                 gate=self._gate,
                 provider=Paying(stub, LOADS[opening.load]),
                 recorder=Recorder(Unkept()),
@@ -228,7 +228,7 @@ class Scoped:
             ScopeKind.TENANT: "default",
         }
         answer = await self._ledger.reserve(
-            Ask(call, 1, scopes, Amount(self._load.most_nusd, self._load.cap))
+            ReservationRequest(call, 1, scopes, Amount(self._load.most_nusd, self._load.cap))
         )
         if not isinstance(answer, Reservation):
             return None
@@ -261,7 +261,7 @@ async def spend_calls(url: str, port: int) -> None:
             on_the_server = ledger_of(url, opening)
             ledgers.push_async_callback(on_the_server.aclose)
             await on_the_server.open()
-            ledger = OutageLedger(on_the_server, clock=CLOCK, new_id=random_id, zone=UTC)
+            ledger = DegradedModeLedger(on_the_server, clock=CLOCK, new_id=random_id, zone=UTC)
             swept.append(group.create_task(sweep(ledger)))
             return Desk(opening, ledger, stub).spend
 

@@ -19,14 +19,14 @@ from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest, Provider
-from agentic_trading.llm.providers.scripted import Line, ScriptedProvider
+from agentic_trading.llm.providers.scripted import ScriptedReply, ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.worker.checks import Checks
+from agentic_trading.worker.semantic_checks import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
-from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Parts, RecordedAnswers
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies, RecordedAnswerSource
 
 CAPABILITIES = Capabilities.load()  # before a loop runs: tables are read from files
 PRICES = PriceBook.load()
@@ -42,7 +42,7 @@ SCHEMA = {
     },
 }
 GOOD = '{"action":"buy","size":1.50}'
-Script = Iterable[Line] | Callable[[ModelRequest], Line]
+Script = Iterable[ScriptedReply] | Callable[[ModelRequest], ScriptedReply]
 
 
 def asking(workflow: str = "analysis", **more: Any) -> EnvelopeBuilder:
@@ -86,7 +86,7 @@ def gateway(
     clock: Clock | None = None,
     checks: Checks | None = None,
     strict: Iterable[EnvelopeWorkflow] = (),
-    recorded: RecordedAnswers | None = None,
+    recorded: RecordedAnswerSource | None = None,
     store: Any = None,
     broker: MemoryBroker | None = None,
     claims: ClaimStore | None = None,
@@ -104,7 +104,7 @@ def gateway(
         ledger=ledger, prices=PRICES, capabilities=capabilities, clock=clock, mode="paper", policy=policy
     )
     recorder = Recorder(store, broker)
-    parts = Parts(
+    parts = RunnerDependencies(
         gate=gate,
         provider=provider,
         recorder=recorder,

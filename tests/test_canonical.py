@@ -19,7 +19,7 @@ from agentic_trading.canonical import (
     ecmascript_number,
     exact_bytes,
     exact_value,
-    plain,
+    to_json_value,
     utc_text,
 )
 
@@ -52,7 +52,7 @@ def test_text_that_looks_like_a_number_is_left_alone(values: list[Any], texts: l
     value = {"a text of more than thirty-two characters": texts, "values": values}
 
     assert canonical_bytes(value) == rfc8785.dumps(value)
-    assert plain(value) == value
+    assert to_json_value(value) == value
 
 
 @given(any_finite)
@@ -154,7 +154,7 @@ def test_an_enum_is_spelled_by_its_value_as_a_key_too() -> None:
 def test_plain_gives_what_the_wire_gives() -> None:
     value = {"price": Decimal("42500.10"), "pair": ("BTC", "USDT"), "at": datetime(2026, 1, 2, tzinfo=UTC)}
 
-    assert plain(value) == {"price": "42500.10", "pair": ["BTC", "USDT"], "at": "2026-01-02T00:00:00Z"}
+    assert to_json_value(value) == {"price": "42500.10", "pair": ["BTC", "USDT"], "at": "2026-01-02T00:00:00Z"}
 
 
 @given(st.dictionaries(text, exact_values, max_size=5))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.cli.parse_one import verdict as told_of
-from agentic_trading.app.parsing import Question, form_of, policy_of, read_text
+from agentic_trading.app.answer_parsing import ParseQuestion, form_of, policy_of, read_text
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.reading import Stage
+from agentic_trading.llm.attempt_trace import Stage
 from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
 from agentic_trading.structured.errors import may_be_asked_again
 from agentic_trading.structured.render import rendered
@@ -114,7 +114,7 @@ def test_a_schema_is_told_and_an_answer_refused_as_the_page_says() -> None:
     form, verdict = (block.partition("```")[0] for block in PAGE.split("```text\n")[1:])
 
     read_so = read_text(
-        '{"side": "buy", "qty": 12}', Question(policy=policy_of(None, None), form=form_of(json.loads(schema)))
+        '{"side": "buy", "qty": 12}', ParseQuestion(policy=policy_of(None, None), form=form_of(json.loads(schema)))
     )
 
     assert rendered(schema.encode(), sentinel=False) == form.strip()

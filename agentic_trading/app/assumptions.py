@@ -1,10 +1,10 @@
 """What a result rests on that no bar tells: costs, shorts, latency, size, cash."""
 
-from agentic_trading.app.wire import Venue
+from agentic_trading.app.wire import PaperVenue
 from agentic_trading.desk.session import TradingRules
 
 
-def assumptions(venue: Venue, rules: TradingRules) -> list[str]:
+def assumptions(venue: PaperVenue, rules: TradingRules) -> list[str]:
     """Return what was assumed, a phrase each, with the values that a session was played with."""
     costs = venue.costs
     return [

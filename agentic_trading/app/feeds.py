@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentic_trading.app import wire
-from agentic_trading.app.folder import DataSource
+from agentic_trading.app.session_folder import DataSource
 from agentic_trading.app.options import OptionError
 from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.desk.market.continuity import Continuity
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
-from agentic_trading.desk.market.rows import BarRows
+from agentic_trading.desk.market.bar_rows import BarRows
 from agentic_trading.desk.market.samples import SAMPLES, load_sample
 
 STDIN = "-"
@@ -22,14 +22,14 @@ SYMBOL = re.compile(r"\w[\w.]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BarSource:
     """One word after `--data`: what it names, and the symbol of its bars. `rows` is None where nobody knows."""
 
     data: DataSource
     rows: int | None
 
 
-def sources(names: Sequence[str]) -> list[Source]:
+def sources(names: Sequence[str]) -> list[BarSource]:
     """Understand the words after `--data`: a sample, a CSV file, `-` for standard input, each with `SYMBOL=` before it.
 
     Without a symbol, a file's is its name up to the first `-`, `_` or `.`, and that of standard input is BTCUSDT.
@@ -52,16 +52,16 @@ def what_of(name: str) -> str:
     return what if equals and SYMBOL.fullmatch(symbol) else name
 
 
-def _source(name: str) -> Source:
+def _source(name: str) -> BarSource:
     what = what_of(name)
     symbol = name.removesuffix(what).removesuffix("=")
     if what in SAMPLES:
         sample = SAMPLES[what]
         if symbol not in {"", sample.symbol}:
             raise OptionError("--data", name, f"{what} or {sample.symbol}={what}: a sample keeps its symbol")
-        return Source(DataSource(name=what, symbol=sample.symbol), sample.rows)
+        return BarSource(DataSource(name=what, symbol=sample.symbol), sample.rows)
     if what == STDIN:
-        return Source(DataSource(name=name, symbol=symbol or DEFAULT_STDIN_SYMBOL), None)
+        return BarSource(DataSource(name=name, symbol=symbol or DEFAULT_STDIN_SYMBOL), None)
     path = Path(what)
     if not _is_file(path):
         allowed = f"one of {', '.join(sorted(SAMPLES))}, a CSV file, or -; {PREFIX}"
@@ -69,7 +69,7 @@ def _source(name: str) -> Source:
     symbol = symbol or _symbol_in(path)
     if not SYMBOL.fullmatch(symbol):
         raise OptionError("--data", f"{name}, whose name begins with no symbol", f"SYMBOL={name}; {PREFIX}")
-    return Source(DataSource(name=name, symbol=symbol), None)
+    return BarSource(DataSource(name=name, symbol=symbol), None)
 
 
 def _is_file(path: Path) -> bool:

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.serving import serving
+from agentic_trading.app.worker_context import running_workers
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.worker.checks import Check
+from agentic_trading.worker.semantic_checks import Check
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def local_gateway(
         broker=broker,
         store=store,
         ledger=wire_budgets.budget_ledger(int(budget_usd * NANO)),
-        answers=wire.Answers(provider),
+        answers=wire.AnswerSource(provider),
         tables=await asyncio.to_thread(wire.load_tables),
         clock=SystemClock(),
         workers=workers,
@@ -47,7 +47,7 @@ async def local_gateway(
         tenant=tenant,
     )
     try:
-        async with serving(pool, broker) as client:
+        async with running_workers(pool, broker) as client:
             yield client
     finally:
         await provider.aclose()

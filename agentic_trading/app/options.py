@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.address import fault_of, showable
+from agentic_trading.llm.base_url import fault_of, showable
 from agentic_trading.llm.limits import NANO
 
-Mode = Literal["backtest", "paper"]
+RunMode = Literal["backtest", "paper"]
 Estimate = Literal["bound", "exact"]
 ProviderName = Literal["rules", "recorded", "anthropic", "openai", "local"]
 
@@ -51,7 +51,7 @@ class RunOptions:
 
     data: tuple[str, ...]
     out: Path
-    mode: Mode = "backtest"
+    mode: RunMode = "backtest"
     provider: ProviderName = "rules"
     recorded_from: Path | None = None
     bars: int | None = None

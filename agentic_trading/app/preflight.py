@@ -8,16 +8,16 @@ from datetime import datetime
 from typing import Final
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.feeds import STDIN, Source, open_feed, sources, what_of
-from agentic_trading.app.folder import RunManifest, SessionFolder
-from agentic_trading.app.opening import left_by, refuse_other_inputs
+from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, what_of
+from agentic_trading.app.session_folder import RunManifest, SessionFolder
+from agentic_trading.app.run_setup import left_by, refuse_other_inputs
 from agentic_trading.app.options import HOSTED, RunOptions
-from agentic_trading.app.play import Played, Stage, Watch, play
-from agentic_trading.app.providers import Chosen, chosen, ready
-from agentic_trading.app.signals import stopped_by_signals
+from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
+from agentic_trading.app.providers import ProviderSelection, select_provider, ready
+from agentic_trading.app.os_signals import stopped_by_signals
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH
-from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.governance.estimate import bound
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
@@ -73,7 +73,7 @@ async def _preflight(options: RunOptions) -> Preflight:
     named = await asyncio.to_thread(sources, options.data)
     manifest = await _goes_on(options, named)
     now = SystemClock().now()
-    who = chosen(options, tables, now=now, model=manifest.model if manifest else "")
+    who = select_provider(options, tables, now=now, model=manifest.model if manifest else "")
     async with aclosing(await ready(options, who)):
         pass  # that it can be made is all that was asked
     left = await _left(options, manifest)
@@ -136,22 +136,22 @@ class _Enough:
     most: int | None
     held: list[TradingSession] = field(default_factory=list)
 
-    async def after_moment(self, _moment: Moment, _lines: Sequence[bytes]) -> None:
+    async def after_moment(self, _moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         if self.most is not None and self.rehearsal.calls >= self.most:
             self.held[0].stop()
 
 
 async def _rehearse(
-    options: RunOptions, named: Sequence[Source], who: Chosen, left: _Left, rehearsal: Rehearsal
+    options: RunOptions, named: Sequence[BarSource], who: ProviderSelection, left: _Left, rehearsal: Rehearsal
 ) -> None:
     feeds = [await open_feed(source.data) for source in named]
-    stage = Stage(
+    stage = SessionSetup(
         session_id="preflight",
         mode="backtest",
         symbols=[feed.symbol for feed in feeds],
         feeds=feeds,
         most_bars=options.most_bars,
-        answers=wire.Answers(rehearsal, who.llm, who.model),
+        answers=wire.AnswerSource(rehearsal, who.llm, who.model),
         tables=rehearsal.tables,
         store=wire.memory_log(),
         ledger=wire_budgets.budget_ledger(_UNLIMITED_NUSD),
@@ -159,10 +159,10 @@ async def _rehearse(
         workers=options.workers,
     )
     enough = _Enough(rehearsal, left.calls)
-    await play(stage, Played(), Watch(enough.after_moment, hold=enough.held.append))
+    await run_play(stage, SessionResult(), SessionObserver(enough.after_moment, hold=enough.held.append))
 
 
-def _expected(options: RunOptions, who: Chosen, left: _Left, rehearsal: Rehearsal | None) -> Preflight:
+def _expected(options: RunOptions, who: ProviderSelection, left: _Left, rehearsal: Rehearsal | None) -> Preflight:
     calls = bound_nusd = a_call_s = seconds = None
     if rehearsal is not None:
         calls = rehearsal.calls if left.calls is None else min(rehearsal.calls, left.calls)
@@ -191,7 +191,7 @@ def _seconds_a_call(options: RunOptions, rehearsal: Rehearsal) -> float:
     return rehearsal.bytes_in / max(1, rehearsal.calls) / LOCAL_READ_BYTES_A_S + LOCAL_WRITE_S
 
 
-async def _goes_on(options: RunOptions, named: Sequence[Source]) -> RunManifest | None:
+async def _goes_on(options: RunOptions, named: Sequence[BarSource]) -> RunManifest | None:
     """Return the manifest of the run that goes on, if one shall; raises `OptionError` for other inputs than it had."""
     if not options.resume:
         return None

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import HOSTED, OptionError, ProviderName, RunOptions, check_url
-from agentic_trading.app.outage import refuse_unusable
+from agentic_trading.app.provider_outage import refuse_unusable
 from agentic_trading.app.settings import ANTHROPIC_KEY, ANTHROPIC_URL, OPENAI_KEY, OPENAI_URL, Settings
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.capability import Capabilities, Capability
@@ -37,7 +37,7 @@ _EXTRAS: Final[Mapping[ProviderName, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ProviderSelection:
     """The models of a run: `model` is empty where each workflow has its own, `models` says which one a workflow asks.
 
     `base_url` is None for the provider's own address.
@@ -49,7 +49,7 @@ class Chosen:
     base_url: str | None = None
 
 
-def chosen(options: RunOptions, tables: wire.Tables, *, now: datetime, model: str = "") -> Chosen:
+def select_provider(options: RunOptions, tables: wire.Tables, *, now: datetime, model: str = "") -> ProviderSelection:
     """Return the models of a live run; `model` is that of the run which goes on, and holds where none is asked for.
 
     Raises `OptionError` for a model that is unknown, has retired by the day of `now` (UTC) or has no price.
@@ -57,10 +57,10 @@ def chosen(options: RunOptions, tables: wire.Tables, *, now: datetime, model: st
     llm = LLMProvider(options.provider)
     name = options.model or model or _default(llm, tables)
     models = {workflow: _row(tables, llm, name or PRESETS[workflow].model, now) for workflow in ASKED}
-    return Chosen(llm, name, models, base_url_of(options))
+    return ProviderSelection(llm, name, models, base_url_of(options))
 
 
-async def ready(options: RunOptions, who: Chosen) -> Provider:
+async def ready(options: RunOptions, who: ProviderSelection) -> Provider:
     """Return who answers a live run; nothing has been sent yet, and closing it is the caller's.
 
     Raises `OptionError` where an extra is not installed or no key is to be found, `WeightsError` for weights that are
@@ -89,7 +89,7 @@ def base_url_of(options: RunOptions) -> str | None:
     return url
 
 
-async def prove(provider: Provider, who: Chosen) -> None:
+async def prove(provider: Provider, who: ProviderSelection) -> None:
     """Find out whether a hosted model can be asked, by what costs nothing; raises `UnusableProviderError`."""
     names = dict.fromkeys(row.model for row in who.models.values())
     requests = [_tiny_request(who, name) for name in names]
@@ -104,7 +104,7 @@ def host_free(base_url: str | None) -> str:
     return urlunsplit((parts.scheme, "…", parts.path.rstrip("/"), "", ""))
 
 
-def _tiny_request(who: Chosen, model: str) -> ModelRequest:
+def _tiny_request(who: ProviderSelection, model: str) -> ModelRequest:
     envelope = EnvelopeBuilder().with_instructions("Answer.").with_provider(who.llm, model).build()
     return ModelRequest(envelope, 1, 1, envelope.instructions, "Answer.", "text", max_tokens=16)
 
@@ -161,7 +161,7 @@ def _weights(settings: Settings | None, model: str) -> Path:
     return path
 
 
-async def _hosted(name: ProviderName, settings: Settings | None, who: Chosen) -> Provider:
+async def _hosted(name: ProviderName, settings: Settings | None, who: ProviderSelection) -> Provider:
     key = _secret(settings, name)
     folder = settings.secrets_dir if settings else None
     is_free = name == "openai" and who.base_url is not None  # a server of one's own may ask for no key

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from agentic_trading.app.folder import MADE_BY_RUN
+from agentic_trading.app.session_folder import MADE_BY_RUN
 from agentic_trading.app.options import OptionError
 
 SHIPPED = Path(str(files("agentic_trading.desk") / "recordings"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from agentic_trading.app.options import Mode
+from agentic_trading.app.options import RunMode
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side
@@ -82,7 +82,7 @@ class RunReport(BaseModel, frozen=True):
 
     session_id: str
     run_number: int
-    mode: Mode
+    mode: RunMode
     provider: str
     model: str
     data: list[DataReport]
@@ -124,7 +124,7 @@ class RunReport(BaseModel, frozen=True):
     interrupted: bool
 
 
-class Progress(BaseModel, frozen=True):
+class RunProgress(BaseModel, frozen=True):
     """How far a run is; `bars_total` is None where the feed does not know its end."""
 
     bars_done: int

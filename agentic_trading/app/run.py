@@ -8,29 +8,29 @@ from zoneinfo import ZoneInfo
 
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import ResumedFeed, sources
-from agentic_trading.app.folder import BarFiles, RunManifest, SessionFolder
-from agentic_trading.app.intake import CheckedFeed, ReadAhead, open_feeds
-from agentic_trading.app.opening import Opened, new_run, resumed_run
+from agentic_trading.app.session_folder import BarFiles, RunManifest, SessionFolder
+from agentic_trading.app.feed_checks import CheckedFeed, ReadAhead, open_feeds
+from agentic_trading.app.run_setup import PreparedRun, new_run, resumed_run
 from agentic_trading.app.options import MODELS, OptionError, RunOptions
-from agentic_trading.app.outage import Outage, UnusableProviderError
-from agentic_trading.app.play import Played, Stage, Watch, play
-from agentic_trading.app.report import Progress, RunReport
-from agentic_trading.app.result import report_of
-from agentic_trading.app.signals import StopSignals, stopped_by_signals
-from agentic_trading.app.words import counted
+from agentic_trading.app.provider_outage import ProviderOutage, UnusableProviderError
+from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
+from agentic_trading.app.report import RunProgress, RunReport
+from agentic_trading.app.report_builder import report_of
+from agentic_trading.app.os_signals import StopSignals, stopped_by_signals
+from agentic_trading.app.plural import pluralize
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limit import Limit
-from agentic_trading.governance.rebuild import Rebuilding, rolled_back
-from agentic_trading.governance.spelling import limit_text
+from agentic_trading.governance.rebuild import LedgerRebuild, rolled_back
+from agentic_trading.governance.amount_text import limit_text
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[RunProgress], None]
 
 
 class ReplayMissError(TradingError):
@@ -44,12 +44,12 @@ class ReplayMissError(TradingError):
             "1 answer that was asked for is" if number == 1 else f"{number} answers that were asked for are"
         )
         super().__init__(
-            f"{which} not in the recording after {counted(self.bars, 'bar')}, the first is {self.misses[0]}; "
+            f"{which} not in the recording after {pluralize(self.bars, 'bar')}, the first is {self.misses[0]}; "
             "use the data and the --bars of the recorded run, or --provider rules"
         )
 
 
-async def run(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
+async def run_session(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
     """Run a session into `options.out` and report on it; SIGINT and SIGTERM end it after the moment under way.
 
     Before the first moment a signal cancels this task. Raises `OptionError` for options that do not fit together or name nothing and for a source that holds no bar or
@@ -77,7 +77,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
             opened = await new_run(options, folder, named, store, tables)
         rows = expected_rows([source.rows for source in named], options.most_bars)
         ledger = await asyncio.to_thread(_ledger, options)
-        running = Running(options, folder, opened, feeds, store, tables, rows, oversight, ledger)
+        running = ActiveRun(options, folder, opened, feeds, store, tables, rows, oversight, ledger)
         async with aclosing(opened.answers.provider), aclosing(running.ledger):
             await running.set_budget()
             manifest = await running.to_the_end(signals, on_progress)
@@ -86,7 +86,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class ActiveRun:
     """A run under way: what it was asked to be, what it runs on, and what it came to so far.
 
     `rows` is how many bars all feeds together will give, None where one does not know.
@@ -94,15 +94,15 @@ class Running:
 
     options: RunOptions
     folder: SessionFolder
-    opened: Opened
+    opened: PreparedRun
     feeds: Sequence[ReadAhead]
     store: InteractionStore
     tables: wire.Tables
     rows: int | None
-    oversight: wire_budgets.Oversight
+    oversight: wire_budgets.BudgetControls
     ledger: Ledger
-    played: Played = field(default_factory=Played)
-    outage: Outage = field(default_factory=Outage)
+    played: SessionResult = field(default_factory=SessionResult)
+    outage: ProviderOutage = field(default_factory=ProviderOutage)
 
     async def set_budget(self) -> None:
         """Have the run's budget stand on the board, where operators see it and can change it, and book what is spent.
@@ -127,7 +127,7 @@ class Running:
 
     async def _expect_no_less(self) -> None:
         """Tell the ledger how far it had come when the log last heard of it."""
-        reading = Rebuilding(wire.DEFAULT_TENANT, self.opened.manifest.mode)
+        reading = LedgerRebuild(wire.DEFAULT_TENANT, self.opened.manifest.mode)
         async for entry in self.store.scan():
             reading.read(entry.record)
         if reading.position is not None:
@@ -145,26 +145,26 @@ class Running:
         await log.open()
         await bars.open()
 
-        async def before_moment(moment: Moment) -> None:
+        async def before_moment(moment: TimeSlice) -> None:
             await bars.append(moment.bars)
 
-        async def after_moment(moment: Moment, lines: Sequence[bytes]) -> None:
+        async def after_moment(moment: TimeSlice, lines: Sequence[bytes]) -> None:
             await log.append(lines)
             self._refuse_misses()
             self._refuse_to_ask_in_vain()
             on_progress(self._progress(moment))
 
-        watch = Watch(after_moment, before_moment, around=self.outage.around, hold=signals.hold)
-        await play(stage, self.played, watch)
+        watch = SessionObserver(after_moment, before_moment, around=self.outage.around, hold=signals.hold)
+        await run_play(stage, self.played, watch)
         ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
         manifest = manifest.model_copy(update=ended)
         await asyncio.to_thread(self.folder.write_manifest, manifest)
         return manifest
 
-    def _stage(self) -> Stage:
+    def _stage(self) -> SessionSetup:
         options, manifest = self.options, self.opened.manifest
         feeds = [self._feed(feed) for feed in self.feeds]
-        return Stage(
+        return SessionSetup(
             session_id=manifest.session_id,
             mode=manifest.mode,
             symbols=[feed.symbol for feed in feeds],
@@ -193,9 +193,9 @@ class Running:
         if self.outage.failure is not None:
             raise UnusableProviderError(self.options.provider, self.outage.failure, begun=True)
 
-    def _progress(self, moment: Moment) -> Progress:
+    def _progress(self, moment: TimeSlice) -> RunProgress:
         tally = self.played.tally
-        return Progress(
+        return RunProgress(
             bars_done=len(self.played.bars),
             bars_total=self.rows,
             as_of=moment.at,
@@ -204,7 +204,7 @@ class Running:
         )
 
 
-def _oversight(options: RunOptions) -> wire_budgets.Oversight:
+def _oversight(options: RunOptions) -> wire_budgets.BudgetControls:
     """Return what stands beside the run's calls.
 
     In simulated time nothing may depend on how long a call really took: rates and breakers are for who is asked over a
@@ -228,7 +228,7 @@ def _oversight(options: RunOptions) -> wire_budgets.Oversight:
     return made if is_asked_live else replace(made, limiter=None)
 
 
-async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.Oversight) -> None:
+async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.BudgetControls) -> None:
     """Ask a shared server, before anything is written, whether it can be used, and has a budget where none was given."""
     if options.ledger_url is None:
         return

@@ -109,19 +109,19 @@ def _drift(file: Path, schema: dict[str, Any]) -> Drift | None:
     if written == _spelled(schema):
         return None
     try:
-        place = first_difference(json.loads(written), schema)
+        place = first_schema_difference(json.loads(written), schema)
     except json.JSONDecodeError as e:
         place = f"line {e.lineno}: not JSON"
     return Drift(file, f"differs at {place or 'its white space or the order of its keys'}")
 
 
-def first_difference(written: Any, meant: Any, path: str = "$") -> str:
+def first_schema_difference(written: Any, meant: Any, path: str = "$") -> str:
     """Return the path of the first value that differs, or nothing if all are equal."""
     if isinstance(written, dict) and isinstance(meant, dict):
         for key in [*meant, *(key for key in written if key not in meant)]:
             if key not in written or key not in meant:
                 return f"{path}.{key}"
-            if place := first_difference(written[key], meant[key], f"{path}.{key}"):
+            if place := first_schema_difference(written[key], meant[key], f"{path}.{key}"):
                 return place
         return ""
     return "" if type(written) is type(meant) and written == meant else path

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from agentic_trading.app.options import Mode
-from agentic_trading.app.wire_budgets import Oversight
+from agentic_trading.app.options import RunMode
+from agentic_trading.app.wire_budgets import BudgetControls
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
@@ -18,19 +18,19 @@ from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.check import check_cmt_assessment_v1
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.companion import Companion
+from agentic_trading.desk.reference_market import ReferenceMarketFeed
 from agentic_trading.desk.exchange import Exchange
-from agentic_trading.desk.exchanges.costs import Costs
+from agentic_trading.desk.exchanges.costs import TradingCosts
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.check import check_fill_strategy, check_fill_strategy_v1
 from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.record import TradeRecord
+from agentic_trading.desk.execution.trade_journal import TradeJournal
 from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.rules import fill_strategy_rule
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
-from agentic_trading.desk.execution.trader import Trader
+from agentic_trading.desk.execution.order_router import OrderRouter
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feed import BarFeed
@@ -39,21 +39,21 @@ from agentic_trading.desk.market.feeds.memory import MemoryFeed
 from agentic_trading.desk.market.feeds.stdin import StdinFeed
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
-from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
 from agentic_trading.governance.alerts import Alerts
-from agentic_trading.governance.forecast import BurnMeter
+from agentic_trading.governance.burn_rate import BurnRateMeter
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.traffic import Traffic
+from agentic_trading.governance.throttle import Throttle
 from agentic_trading.governance.windows import Windows
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.faults import Faults, FaultyProvider
+from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.recorded import RecordedAnswers
 from agentic_trading.llm.providers.rules import MODEL, RulesProvider
@@ -62,17 +62,17 @@ from agentic_trading.llm.stores.jsonl.records import JsonlRecords
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.worker.checks import Checks
+from agentic_trading.worker.semantic_checks import Checks
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
-from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Parts
-from agentic_trading.worker.senders import Senders
-from agentic_trading.worker.upkeep import Upkeep, Watched
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
+from agentic_trading.worker.producer_acl import ProducerAcl
+from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 
 DEFAULT_TENANT = "default"
 STARTING_CASH = Decimal(100_000)
-COSTS = Costs()
+COSTS = TradingCosts()
 RULES_MODEL = MODEL
 Recording = RecordedAnswers
 Log = JsonFileInteractionStore
@@ -93,11 +93,11 @@ CHECKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Venue:
+class PaperVenue:
     """Where a session trades, the same for its exchange, its agents, its baselines and its report."""
 
     instruments: Instruments
-    costs: Costs = COSTS
+    costs: TradingCosts = COSTS
     cash: Decimal = STARTING_CASH
 
     @property
@@ -107,7 +107,7 @@ class Venue:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class AnswerSource:
     """Who answers: `provider` is asked, unless `recorded` knows the answer; `llm` and `model` stand in envelopes.
 
     `counts` says that its own count of a request bounds the input, where it has one, in place of the bytes.
@@ -120,9 +120,9 @@ class Answers:
     counts: bool = False
 
 
-def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> Answers:
+def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> AnswerSource:
     """Let the built-in rules answer, with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
-    return Answers(with_faults(RulesProvider(RULES), inject, seed), LLMProvider.RULES, RULES_MODEL, recorded)
+    return AnswerSource(with_faults(RulesProvider(RULES), inject, seed), LLMProvider.RULES, RULES_MODEL, recorded)
 
 
 def with_faults(provider: Provider, inject: str, seed: str) -> Provider:
@@ -166,9 +166,9 @@ def fault_kinds(inject: str) -> list[str]:
     return [str(kind) for kind, _ in Faults.parse(inject).shares]
 
 
-def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> Answers:
+def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> AnswerSource:
     """Let an earlier run answer; what it does not know is an error."""
-    return Answers(recorded, llm, model, recorded)
+    return AnswerSource(recorded, llm, model, recorded)
 
 
 def recording(interactions: Iterable[LLMInteraction]) -> Recording:
@@ -201,7 +201,7 @@ def memory_log() -> MemoryInteractionStore:
     return MemoryInteractionStore()
 
 
-def clock_for(mode: Mode, *, paced: bool = False) -> MovableClock:
+def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
     """Return the clock of a mode, still before the first bar: simulated in a backtest, following the market on paper.
 
     `paced` is for models that answer live in a backtest: a pause that a server asks for is then a real one.
@@ -211,7 +211,7 @@ def clock_for(mode: Mode, *, paced: bool = False) -> MovableClock:
     return PacedClock(LONG_AGO) if paced else SimClock(LONG_AGO)
 
 
-def log_for(mode: Mode, path: Path, *, can_be_repeated: bool = True) -> Log:
+def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True) -> Log:
     """Return the log of a session: durable before anybody is told, written behind in a backtest that can be repeated."""
     durability = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
     return Log(path, durability=durability)
@@ -238,17 +238,17 @@ def records_of(path: Path) -> JsonlRecords:
 
 def worker_pool(
     *,
-    mode: Mode,
+    mode: RunMode,
     broker: MemoryBroker,
     store: InteractionStore,
     ledger: Ledger,
-    answers: Answers,
+    answers: AnswerSource,
     tables: Tables,
     clock: Clock,
     workers: int,
     checks: Checks = CHECKS,
     tenant: str = DEFAULT_TENANT,
-    oversight: Oversight | None = None,
+    oversight: BudgetControls | None = None,
 ) -> WorkerPool:
     """Return the workers of a gateway; execution is strict on paper: on disk before each call.
 
@@ -257,7 +257,7 @@ def worker_pool(
     """
     recorder = Recorder(store, broker)
     gate = _gate(mode, ledger, tables, clock, tenant, oversight)
-    parts = Parts(
+    parts = RunnerDependencies(
         gate=gate,
         provider=answers.provider,
         recorder=recorder,
@@ -280,12 +280,12 @@ def worker_pool(
     )
 
 
-def _senders(oversight: Oversight) -> Senders:
-    return Senders(oversight.verifier, oversight.principal, oversight.policy)
+def _senders(oversight: BudgetControls) -> ProducerAcl:
+    return ProducerAcl(oversight.verifier, oversight.principal, oversight.policy)
 
 
 def _gate(
-    mode: Mode, ledger: Ledger, tables: Tables, clock: Clock, tenant: str, oversight: Oversight | None
+    mode: RunMode, ledger: Ledger, tables: Tables, clock: Clock, tenant: str, oversight: BudgetControls | None
 ) -> Gate:
     wall = SystemClock()
     return Gate(
@@ -297,52 +297,52 @@ def _gate(
         wall=wall,
         tenants=frozenset({tenant}),
         policy=oversight.policy if oversight is not None else None,
-        traffic=Traffic(oversight.limiter if oversight is not None else None, wall),
+        traffic=Throttle(oversight.limiter if oversight is not None else None, wall),
     )
 
 
 def _upkeep(
-    ledger: Ledger, gate: Gate, recorder: Recorder, clock: Clock, tenant: str, oversight: Oversight
-) -> Upkeep:
+    ledger: Ledger, gate: Gate, recorder: Recorder, clock: Clock, tenant: str, oversight: BudgetControls
+) -> Housekeeper:
     board, statuses = oversight.board, oversight.statuses
-    watched = Watched(ledger, gate, board, statuses, (tenant,), outlives=oversight.outlives)
-    meter = BurnMeter(Windows(oversight.zone))
+    watched = HousekeepingScope(ledger, gate, board, statuses, (tenant,), outlives=oversight.outlives)
+    meter = BurnRateMeter(Windows(oversight.zone))
     alerts = Alerts(oversight.warn_at)
-    return Upkeep(watched, meter, recorder, clock, SystemClock(), oversight.worker, alerts)
+    return Housekeeper(watched, meter, recorder, clock, SystemClock(), oversight.worker, alerts)
 
 
-def venue(symbols: Iterable[str], bars: Iterable[Bar] = ()) -> Venue:
+def venue(symbols: Iterable[str], bars: Iterable[Bar] = ()) -> PaperVenue:
     """Return a venue for these symbols whose instruments know what `bars` have shown so far."""
     instruments = Instruments(symbols)
     for bar in bars:
         instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
-    return Venue(instruments)
+    return PaperVenue(instruments)
 
 
-def paper_exchange(venue: Venue) -> PaperExchange:
+def paper_exchange(venue: PaperVenue) -> PaperExchange:
     """Return an exchange on paper with the cash, costs and instruments of a venue."""
     return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs)
 
 
-def companions(symbols: Sequence[str]) -> dict[str, Companion]:
+def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:
     """Return the shipped market that runs beside a shipped one in a session of its own; reads files."""
     name, beside = SHIPPED_PAIRS.get(symbols[0], ("", "")) if len(symbols) == 1 else ("", "")
     if not name:
         return {}
-    return {symbols[0]: Companion(load_sample(name), load_sample(beside), decision=DECISION)}
+    return {symbols[0]: ReferenceMarketFeed(load_sample(name), load_sample(beside), decision=DECISION)}
 
 
 def trading_session(
-    venue: Venue,
+    venue: PaperVenue,
     *,
     session_id: str,
     gateway: Gateway,
     clock: MovableClock,
     exchange: Exchange,
-    answers: Answers,
-    beside: Mapping[str, Companion],
-    before_moment: Callable[[Moment], Awaitable[None]],
-    after_moment: Callable[[Moment], Awaitable[None]],
+    answers: AnswerSource,
+    beside: Mapping[str, ReferenceMarketFeed],
+    before_moment: Callable[[TimeSlice], Awaitable[None]],
+    after_moment: Callable[[TimeSlice], Awaitable[None]],
 ) -> TradingSession:
     """Return a session over the symbols of `venue` whose agents ask through `gateway`.
 
@@ -373,7 +373,7 @@ def trading_session(
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        trader=Trader(exchange, TradeRecord(gateway, clock), venue.instruments, fill_limits, risk_limits),
+        trader=OrderRouter(exchange, TradeJournal(gateway, clock), venue.instruments, fill_limits, risk_limits),
         exchange=exchange,
         instruments=venue.instruments,
         spread_bps=venue.spread_bps,

@@ -11,19 +11,19 @@ from agentic_trading.bus.signing import Verifier, keys_by_principal, read_keys
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.alerts import WARN_AT
 from agentic_trading.governance.allowance import AllowanceRules
-from agentic_trading.governance.control import ControlBoard
-from agentic_trading.governance.controls.file import FileControlBoard
+from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.ledgers.outage import OutageLedger
+from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
-from agentic_trading.governance.orders import SetLimit, order
+from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.status import StatusBoard
-from agentic_trading.governance.statuses.file import FileStatusBoard
+from agentic_trading.governance.status_feed import StatusFeed
+from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.governance.windows import Window
 from agentic_trading.ids import random_id
 
@@ -34,7 +34,7 @@ _PLENTY = 10**12
 
 
 @dataclass(frozen=True, slots=True)
-class Oversight:
+class BudgetControls:
     """What stands beside a gateway's calls: orders of operators, what workers tell, who may do what, and how fast.
 
     Who sends is proved to `verifier` where there is one; without, it is `principal`, whom the wiring trusts.
@@ -43,8 +43,8 @@ class Oversight:
     tells of itself. `zone` is where days begin, `warn_at` the share of a ceiling from which on it is told.
     """
 
-    board: ControlBoard
-    statuses: StatusBoard
+    board: ControlStore
+    statuses: StatusFeed
     outlives: bool = False
     policy: Policy | None = None
     verifier: Verifier | None = None
@@ -89,7 +89,7 @@ def lasting_ledger(url: str, *, limit: Limit | None, zone: tzinfo = UTC) -> Ledg
 
     With a `limit`, analyses may go on for a while with a small part of it, set aside beforehand.
     """
-    return OutageLedger(
+    return DegradedModeLedger(
         shared_ledger(url, zone=zone),
         clock=SystemClock(),
         new_id=random_id,
@@ -104,17 +104,17 @@ def allowance_of(limit: Limit) -> AllowanceRules | None:
     return AllowanceRules(Amount(*parts)) if all(parts) else None
 
 
-def folder_boards(folder: Path) -> tuple[ControlBoard, StatusBoard]:
+def folder_boards(folder: Path) -> tuple[ControlStore, StatusFeed]:
     """Return where orders and tidings of a session stand: in its folder, for other processes to read and write."""
-    return FileControlBoard(folder), FileStatusBoard(folder)
+    return FileControlStore(folder), FileStatusFeed(folder)
 
 
-def shared_boards(url: str) -> tuple[ControlBoard, StatusBoard]:
+def shared_boards(url: str) -> tuple[ControlStore, StatusFeed]:
     """Return where orders and tidings stand on a server that workers share."""
-    from agentic_trading.governance.controls.redis import RedisControlBoard
-    from agentic_trading.governance.statuses.redis import RedisStatusBoard
+    from agentic_trading.governance.control_stores.redis import RedisControlStore
+    from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 
-    return RedisControlBoard(url), RedisStatusBoard(url)
+    return RedisControlStore(url), RedisStatusFeed(url)
 
 
 def oversight(
@@ -125,7 +125,7 @@ def oversight(
     keys: Path | None = None,
     principal: str = "",
     zone: tzinfo = UTC,
-) -> Oversight:
+) -> BudgetControls:
     """Return the oversight of a session: on the server where its ledger is, else in its folder; reads files.
 
     With `keys` every message has to be signed; without them `principal` is who sends. Raises `PolicyError` for a policy
@@ -133,7 +133,7 @@ def oversight(
     """
     board, statuses = shared_boards(ledger_url) if ledger_url else folder_boards(folder)
     policy = Policy.load(policy_file) if policy_file is not None else None
-    return Oversight(
+    return BudgetControls(
         board=board,
         statuses=statuses,
         outlives=ledger_url is not None,
@@ -161,11 +161,11 @@ def _keys(folder: Path, policy: Policy | None) -> dict[str, bytes]:
     return keys if policy is None else keys_by_principal(keys, policy.keys)
 
 
-async def set_budget(board: ControlBoard, tenant: str, limit: Limit) -> None:
+async def set_budget(board: ControlStore, tenant: str, limit: Limit) -> None:
     """Have a limit stand on the board, if it does not already."""
     there = (await board.read(tenant)).limit(limit.scope, limit.id, limit.window)
     if there != limit:
-        await order(board, tenant, SetLimit(limit), by="run", why="--budget-usd", at=SystemClock().now())
+        await execute_command(board, tenant, SetLimit(limit), by="run", why="--budget-usd", at=SystemClock().now())
 
 
 def has_limits(limits: Sequence[Limit]) -> bool:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.store import Entry, Record, Verification
+from agentic_trading.llm.store import LogEntry, Record, Verification
 
 
 class ReadableLog(Protocol):
@@ -16,7 +16,7 @@ class ReadableLog(Protocol):
         """Read the log again and recompute every hash."""
         ...
 
-    def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
         ...
 
@@ -93,7 +93,7 @@ class _Causes:
         self._known: set[tuple[str, str]] = set()
         self._named: dict[tuple[str, str], MissingCause] = {}
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogEntry) -> None:
         ids, cause = _ids_and_cause(entry.record)
         trace_id = entry.record.trace_id
         self._known.update((trace_id, record_id) for record_id in ids)
@@ -105,7 +105,7 @@ class _Causes:
         return tuple(each for each in named if (each.trace_id, each.cause) not in self._known)
 
 
-def _wrong_hashes(entry: Entry) -> list[WrongHash]:
+def _wrong_hashes(entry: LogEntry) -> list[WrongHash]:
     if isinstance(entry.record, Event):
         return []
     envelope, result = entry.record.envelope, entry.record.result

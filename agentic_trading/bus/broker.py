@@ -15,7 +15,7 @@ MAX_HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class ConsumerLag:
     """What a group has not finished in a topic: messages that wait, and those handed out."""
 
     group: str
@@ -30,7 +30,7 @@ class BrokerStatistics:
 
     published: Mapping[str, int]
     kept: Mapping[str, int]
-    backlogs: tuple[Backlog, ...]
+    backlogs: tuple[ConsumerLag, ...]
 
 
 class Subscription(Protocol):

@@ -19,13 +19,13 @@ from agentic_trading.bus.headers import (
     source,
 )
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import Wired
+from agentic_trading.bus.topic import WireModel
 from agentic_trading.canonical import CanonicalError, utc_text
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 
-M = TypeVar("M", bound=Wired)
+M = TypeVar("M", bound=WireModel)
 
 _FINAL: Final = "ce_final"
 _MAJOR: Final = SCHEMA_VERSION.partition(".")[0]

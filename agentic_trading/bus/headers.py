@@ -54,7 +54,7 @@ def event_headers(
     """
     headers = {
         "ce_specversion": "1.0",
-        "ce_id": escaped(event_id),
+        "ce_id": escape_header(event_id),
         "ce_source": source,
         "ce_type": kind.type,
         "ce_time": time,
@@ -63,13 +63,13 @@ def event_headers(
         "traceparent": traceparent(trace_id, event_id),
     }
     if key:
-        headers["ce_partitionkey"] = escaped(key)
+        headers["ce_partitionkey"] = escape_header(key)
     if trace_id:
-        headers["ce_correlationid"] = escaped(trace_id)
+        headers["ce_correlationid"] = escape_header(trace_id)
     if cause:
-        headers["ce_causationid"] = escaped(cause)
+        headers["ce_causationid"] = escape_header(cause)
     if subject:
-        headers["ce_subject"] = escaped(subject)
+        headers["ce_subject"] = escape_header(subject)
     if expires:
         headers["ce_expirytime"] = expires
     return headers
@@ -81,7 +81,7 @@ def header(message: Message, name: str) -> str:
     return unquote(value, errors="replace") if "%" in value else value
 
 
-def escaped(value: str) -> str:
+def escape_header(value: str) -> str:
     """Return `value` in printable ASCII, anything else and `%` percent-encoded: no header can be broken by an id."""
     if value.isascii() and value.isprintable() and "%" not in value:
         return value

@@ -9,7 +9,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 
 
-class Wired(Protocol):
+class WireModel(Protocol):
     """A model that knows its bytes on the wire."""
 
     @property
@@ -23,7 +23,7 @@ class Wired(Protocol):
         ...
 
 
-M = TypeVar("M", bound=Wired)
+M = TypeVar("M", bound=WireModel)
 
 
 @dataclass(frozen=True, slots=True)

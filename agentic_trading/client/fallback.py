@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agentic_trading.client.gateway import Answer, Gateway
+from agentic_trading.client.gateway import GatewayReply, Gateway
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import EnvelopeValidationError
@@ -12,7 +12,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.rules import check_envelope
+from agentic_trading.llm.envelope_rules import check_envelope
 
 MENDABLE: Final = frozenset({
     FailureKind.SERVER_ERROR,
@@ -85,7 +85,7 @@ class FallbackGateway:
         self._alternatives = tuple(alternatives)
         self._on = on
 
-    async def ask(self, envelope: LLMEnvelope) -> Answer:
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made, by another model if need be, and return the last answer; raises what the gateway does."""
         answer = await self._gateway.ask(envelope)
         asked = {(envelope.provider, envelope.model)}
@@ -106,7 +106,7 @@ class FallbackGateway:
         """Put one fact of a trace on record."""
         await self._gateway.record(event)
 
-    def _mendable(self, answer: Answer) -> FailureReason | None:
+    def _mendable(self, answer: GatewayReply) -> FailureReason | None:
         """Return the failure that another model may mend, or None."""
         if isinstance(answer, NoDecision):
             return None

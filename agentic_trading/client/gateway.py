@@ -32,7 +32,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 
-Answer = LLMInteraction | NoDecision
+GatewayReply = LLMInteraction | NoDecision
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ _REMEMBERED = 10_000
 class Gateway(Protocol):
     """What an agent needs of the gateway."""
 
-    async def ask(self, envelope: LLMEnvelope) -> Answer:
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made and return its last attempt, or why there is none. Never raises for a failed call."""
         ...
 
@@ -99,7 +99,7 @@ class GatewayClient:
         await self._broker.publish(ENVELOPES[envelope.workflow], self._signed(envelope_message(envelope)))
         return envelope
 
-    async def ask(self, envelope: LLMEnvelope) -> Answer:
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Publish an envelope and wait for its last attempt.
 
         A dead letter, a closed client and a missing reply give a `NoDecision`. Raises `BusError` if the envelope
@@ -124,10 +124,10 @@ class GatewayClient:
         """Publish an event; a worker keeps it in the log."""
         await self._broker.publish(EVENTS, self._signed(event_message(event)))
 
-    async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> Answer:
+    async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:
         """Publish an envelope and wait for its last attempt; those before it are put into `attempts`, if it is given."""
         envelope = self._with_occurrence(envelope)
-        reply: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
         message = self._signed(envelope_message(envelope))
         waiter = _Waiter(envelope, message, reply, attempts)
         waiters = self._waiting.setdefault(envelope.envelope_id, [])
@@ -252,7 +252,7 @@ def _is_from(waiter: _Waiter, letter: DeadLetter) -> bool:
     return letter.reason != "id_conflict" or waiter.envelope.envelope_hash.encode() in letter.raw
 
 
-def _resolve(waiters: Iterable[_Waiter], answer: Answer) -> None:
+def _resolve(waiters: Iterable[_Waiter], answer: GatewayReply) -> None:
     for waiter in waiters:
         if not waiter.reply.done():
             waiter.reply.set_result(answer)

@@ -7,9 +7,9 @@ from typing import Any
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.reading import AttemptTrace, Stage
+from agentic_trading.llm.attempt_trace import AttemptTrace, Stage
 from agentic_trading.llm.result import LLMResult, NextStep, Usage
-from agentic_trading.structured.document import read_json
+from agentic_trading.structured.json_document import read_json
 from agentic_trading.structured.errors import ParserException
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from agentic_trading.llm.reading import Violation
-from agentic_trading.structured.check import validate
-from agentic_trading.structured.document import read_json
+from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.structured.validation import validate
+from agentic_trading.structured.json_document import read_json
 from agentic_trading.structured.errors import ParserException
 
 log = structlog.get_logger()

@@ -129,7 +129,7 @@ class Cancellation(BaseModel, frozen=True):
     trace_id: str = ""
 
 
-Report = Fill | Cancellation
+ExecutionReport = Fill | Cancellation
 
 
 class Position(BaseModel, frozen=True):
@@ -205,7 +205,7 @@ class Exchange(Protocol):
         """Take back what is left of an order; None if nothing is. What was filled stays guarded."""
         ...
 
-    async def on_bar(self, bar: Bar) -> list[Report]:
+    async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
         """Let a closed bar fill orders and deadlines pass; return what happened, in order.
 
         Bars of a symbol come in order of time. Raises `OrderRefusedError` for an unknown symbol and for a

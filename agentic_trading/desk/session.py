@@ -12,21 +12,21 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment
-from agentic_trading.desk.analysis.book import Book
+from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
 from agentic_trading.desk.analysis.plan import TradePlan
-from agentic_trading.desk.companion import Companion
+from agentic_trading.desk.reference_market import ReferenceMarketFeed
 from agentic_trading.desk.exchange import Account, Exchange, Fill
-from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent
+from agentic_trading.desk.execution.agent import TimedFillStrategy, ExecutionAgent
 from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.execution.proposal import Proposal, propose_entry, propose_exit
+from agentic_trading.desk.execution.proposal import EntryProposal, propose_entry, propose_exit
 from agentic_trading.desk.execution.risk import Approved, Rejection, RiskFacts, RiskLimits
-from agentic_trading.desk.execution.trader import Trader
-from agentic_trading.desk.holdings import holdings
+from agentic_trading.desk.execution.order_router import OrderRouter
+from agentic_trading.desk.portfolio import holdings
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
-from agentic_trading.desk.moments import Moment, moments
+from agentic_trading.desk.time_slices import TimeSlice, merge_feeds
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
 
@@ -53,7 +53,7 @@ class SymbolDesk:
     view: MarketView
     analyst: CmtAnalyst
     neighbour: MarketView | None = None
-    companion: Companion | None = None
+    companion: ReferenceMarketFeed | None = None
     bars: list[Bar] = field(default_factory=list)
     is_due: bool = False
 
@@ -98,7 +98,7 @@ class TradingSession:
         *,
         desks: Mapping[str, SymbolDesk],
         execution: ExecutionAgent,
-        trader: Trader,
+        trader: OrderRouter,
         exchange: Exchange,
         instruments: Instruments,
         spread_bps: Decimal,
@@ -106,8 +106,8 @@ class TradingSession:
         clock: MovableClock,
         limits: RiskLimits,
         rules: TradingRules,
-        before_moment: Callable[[Moment], Awaitable[None]],
-        after_moment: Callable[[Moment], Awaitable[None]],
+        before_moment: Callable[[TimeSlice], Awaitable[None]],
+        after_moment: Callable[[TimeSlice], Awaitable[None]],
     ) -> None:
         self._desks = desks
         self._execution = execution
@@ -137,13 +137,13 @@ class TradingSession:
 
         Raises what a feed raises for a bar that is none, `StoreError` and `BusError`; what came before is on record.
         """
-        async with aclosing(moments(feeds, most_bars=most_bars)) as sequence:
+        async with aclosing(merge_feeds(feeds, most_bars=most_bars)) as sequence:
             while not self._stopping and (moment := await self._next(sequence)) is not None:
                 await self._before_moment(moment)
                 await self._live_through(moment)
                 await self._after_moment(moment)
 
-    async def _next(self, sequence: AsyncGenerator[Moment]) -> Moment | None:
+    async def _next(self, sequence: AsyncGenerator[TimeSlice]) -> TimeSlice | None:
         self._waiting = waiting = asyncio.timeout(None)
         try:
             async with waiting:
@@ -155,7 +155,7 @@ class TradingSession:
         finally:
             self._waiting = None
 
-    async def _live_through(self, moment: Moment) -> None:
+    async def _live_through(self, moment: TimeSlice) -> None:
         self._clock.advance_to(moment.at)
         for bar in moment.bars:
             self._desks[bar.symbol].push(bar)
@@ -170,7 +170,7 @@ class TradingSession:
             if not isinstance(placed, Rejection):
                 self.intents.append(intent)
 
-    async def _assess(self, moment: Moment) -> list[Assessment]:
+    async def _assess(self, moment: TimeSlice) -> list[Assessment]:
         """Let every analyst who is due look at the moment, all at once; return what they decided, in order of symbol."""
         due = [bar.symbol for bar in moment.bars if self._desks[bar.symbol].is_due]
         if not due:
@@ -186,11 +186,11 @@ class TradingSession:
                 asked.append(group.create_task(looking, name=f"analyst-{symbol}"))
         return [each for task in asked if isinstance(each := task.result(), Assessment)]
 
-    async def _book(self, moment: Moment, account: Account) -> Book:
+    async def _book(self, moment: TimeSlice, account: Account) -> PortfolioContext:
         """Return the account as the analysts are told it, at the last closes."""
         facts, seen = await self._trader.facts(moment.bars[0].symbol, moment.at), self._desks.items()
         limits, by_equity = self._limits, facts.equity * self._limits.max_exposure_pct / 100
-        return Book(
+        return PortfolioContext(
             equity=facts.equity,
             gross=facts.gross,
             risk_pct=self._rules.risk_pct,
@@ -226,7 +226,7 @@ class TradingSession:
                 return []
 
     def _entry(self, assessment: Assessment, plan: TradePlan, facts: RiskFacts) -> Approved | Rejection:
-        proposal = Proposal(
+        proposal = EntryProposal(
             side=plan.side,
             entry=plan.entry if plan.entry_type == "limit" else None,
             stop=plan.stop,
@@ -252,7 +252,7 @@ class TradingSession:
             causation_id=assessment.assessment_id,
         )
 
-    async def _strategies(self, intents: Sequence[OrderIntent]) -> list[tuple[OrderIntent, Chosen]]:
+    async def _strategies(self, intents: Sequence[OrderIntent]) -> list[tuple[OrderIntent, TimedFillStrategy]]:
         """Ask how each intent shall be filled, all at once; an intent without a decision gets no order."""
         asked = []
         async with asyncio.TaskGroup() as group:
@@ -261,7 +261,7 @@ class TradingSession:
                 deciding = self._execution.decide(intent, instrument, bars, self._spread_bps)
                 asked.append((intent, group.create_task(deciding, name=f"execution-{intent.symbol}")))
         decided = [(intent, task.result()) for intent, task in asked]
-        return [(intent, chosen) for intent, chosen in decided if isinstance(chosen, Chosen)]
+        return [(intent, chosen) for intent, chosen in decided if isinstance(chosen, TimedFillStrategy)]
 
     async def _note(self, assessment: Assessment, kind: str, body: Mapping[str, object]) -> None:
         event = Event(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from agentic_trading.governance.forecast import Forecast
+from agentic_trading.governance.burn_rate import Forecast
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.limit import UNITS, Unit
 

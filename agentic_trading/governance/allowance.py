@@ -6,7 +6,7 @@ from datetime import datetime
 from operator import add, sub
 
 from agentic_trading.governance.estimate import NOTHING, Amount
-from agentic_trading.governance.ledger import Ask
+from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Window, Windows
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -14,10 +14,10 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 KEY = "agentic/allowance/"
 """What the keys of such sums begin with: the calls that they pay for are counted for themselves where a log is booked again."""
 
-Payer = tuple[str, str, str]
+AllowanceScope = tuple[str, str, str]
 """Tenant, workflow and agent: whom a sum was set aside for, in all limits that they share with others."""
 
-Era = tuple[int, str]
+LedgerEpochId = tuple[int, str]
 """Generation and mark of a ledger: what was set aside in another one may not be there any more."""
 
 
@@ -48,11 +48,11 @@ class Allowance:
     meanwhile. What is closed pays for nobody new, for good; `final` is what it was charged then.
     """
 
-    ask: Ask
+    ask: ReservationRequest
     windows: tuple[str, ...]
     renew_s: float
     ends_s: float
-    era: Era | None = None
+    era: LedgerEpochId | None = None
     left: Amount = NOTHING
     used: Amount = NOTHING
     is_asking: bool = True
@@ -97,12 +97,12 @@ class Allowance:
         self.left = Amount(*map(add, self.left.units, charged.units))
 
 
-def payer_of(ask: Ask) -> Payer:
+def payer_of(ask: ReservationRequest) -> AllowanceScope:
     """Return whose sum a call may use."""
     return ask.tenant, ask.scope_ids.get(ScopeKind.WORKFLOW, ""), ask.scope_ids.get(ScopeKind.AGENT, "")
 
 
-def may_use(ask: Ask, limits: Sequence[Limit]) -> bool:
+def may_use(ask: ReservationRequest, limits: Sequence[Limit]) -> bool:
     """Whether a call keeps every limit by the sum alone: what its own call, trace or agent has used is not known.
 
     So there must be no limit on calls or traces, and none of its own but on a call that is made for the first time.

@@ -7,14 +7,14 @@ from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
 from agentic_trading.llm.failure import FailureKind, FailureReason
 
-Mode = Literal["backtest", "paper", "shadow", "live", "replay"]
+ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
 
-SIMULATED: frozenset[Mode] = frozenset({"backtest", "replay"})
+SIMULATED: frozenset[ClockMode] = frozenset({"backtest", "replay"})
 """Modes in which the time of the market is not the time of day."""
 
 
 def determinism_problem(
-    envelope: LLMEnvelope, capability: Capability, *, mode: Mode, today: date
+    envelope: LLMEnvelope, capability: Capability, *, mode: ClockMode, today: date
 ) -> FailureReason | None:
     """Return why a live call must not be made, or None.
 

@@ -55,7 +55,7 @@ class ControlError(LLMError):
     """What operators ordered cannot be read or changed."""
 
 
-class OrderError(ControlError, ValueError):
+class CommandError(ControlError, ValueError):
     """An order about `subject` cannot be carried out, for `reason`; `allowed` says what can."""
 
     def __init__(self, subject: str, reason: str, allowed: str) -> None:
@@ -110,7 +110,7 @@ class LimitError(LedgerError, ValueError):
         super().__init__(f"limit on {subject}: {reason}")
 
 
-class AskError(LedgerError, ValueError):
+class ReservationRequestError(LedgerError, ValueError):
     """An ask with idempotency key `key` cannot be counted, for `reason`."""
 
     def __init__(self, key: str, reason: str) -> None:
@@ -119,7 +119,7 @@ class AskError(LedgerError, ValueError):
         super().__init__(f"ask {key!r}: {reason}")
 
 
-class ReservationConflictError(AskError):
+class ReservationConflictError(ReservationRequestError):
     """The same key and attempt were reserved before with another amount, other scopes or other limits."""
 
     def __init__(self, key: str, attempt: int) -> None:
@@ -129,7 +129,7 @@ class ReservationConflictError(AskError):
         )
 
 
-class ClosedWindowError(AskError):
+class ClosedWindowError(ReservationRequestError):
     """An ask for the moment `at`, older than the oldest one (`open_since`) whose counters are still kept."""
 
     def __init__(self, key: str, at: datetime, open_since: datetime) -> None:

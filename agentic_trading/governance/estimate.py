@@ -6,7 +6,7 @@ from unicodedata import is_normalized, normalize
 
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.capability import Capability
-from agentic_trading.llm.plain import json_of
+from agentic_trading.llm.json_data import json_of
 from agentic_trading.llm.provider import ModelRequest
 
 

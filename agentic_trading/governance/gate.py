@@ -8,33 +8,33 @@ from datetime import datetime
 from typing import assert_never
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission import Admission, Charge, Parked, Refused, Taken
-from agentic_trading.governance.asks import ask_of, reservation_of
-from agentic_trading.governance.charging import charged_models, cost_of
-from agentic_trading.governance.counts import GateCounts, GateStatistics, RefusedCall
-from agentic_trading.governance.determinism import SIMULATED, Mode
+from agentic_trading.governance.admission_decisions import Admitted, Charge, Deferred, Denied, AlreadyDispatched
+from agentic_trading.governance.reservation_requests import reservation_request, reservation_id_of
+from agentic_trading.governance.cost import charged_models, cost_of
+from agentic_trading.governance.admission_statistics import AdmissionCounters, AdmissionStatistics, DeniedCall
+from agentic_trading.governance.determinism import SIMULATED, ClockMode
 from agentic_trading.governance.errors import (
-    AskError,
+    ReservationRequestError,
     LedgerUnavailableError,
     ReservationStateError,
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.halts import Halts
+from agentic_trading.governance.halt_registry import HaltRegistry
 from agentic_trading.governance.ledger import (
-    Ask,
-    CallState,
-    Held,
+    ReservationRequest,
+    ReservationState,
+    Blocked,
     Ledger,
-    Refusal,
+    Declined,
     Reservation,
     Settlement,
 )
-from agentic_trading.governance.limiter import Permit, Wait
+from agentic_trading.governance.limiter import Permit, Throttled
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.quote import Quote, quote
-from agentic_trading.governance.refusals import (
+from agentic_trading.governance.denials import (
     deadline_problem,
     exhausted,
     foreign_problem,
@@ -42,14 +42,14 @@ from agentic_trading.governance.refusals import (
     unavailable,
 )
 from agentic_trading.governance.retry import Failed
-from agentic_trading.governance.traffic import Traffic
+from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
 
-_SENT = (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
+_SENT = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
 _GRACE_S = 30.0
 """How much longer than an answer is waited for a call counts as under way: it has to be settled as well."""
 
@@ -58,7 +58,7 @@ _GRACE_S = 30.0
 class _Asked:
     """What an attempt asks of the ledger, and the quote that says so: of one that waits both stay what they were."""
 
-    ask: Ask
+    ask: ReservationRequest
     quote: Quote
 
 
@@ -78,25 +78,25 @@ class Gate:
         prices: PriceBook,
         capabilities: Capabilities,
         clock: Clock,
-        mode: Mode,
+        mode: ClockMode,
         wall: Clock | None = None,
         tenants: frozenset[str] | None = None,
         policy: Policy | None = None,
-        halts: Halts | None = None,
-        traffic: Traffic | None = None,
+        halts: HaltRegistry | None = None,
+        traffic: Throttle | None = None,
     ) -> None:
-        self.halts = halts or Halts()
+        self.halts = halts or HaltRegistry()
         self._ledger = ledger
         self._prices = prices
         self._capabilities = capabilities
         self._clock = clock
         self._wall = wall or clock
-        self._mode: Mode = mode
+        self._mode: ClockMode = mode
         self._tenants = tenants
         self._policy = policy
-        self._traffic = traffic or Traffic(None, self._wall)
-        self._in_turn: dict[str, _Asked | Refused] = {}
-        self._counts = GateCounts()
+        self._traffic = traffic or Throttle(None, self._wall)
+        self._in_turn: dict[str, _Asked | Denied] = {}
+        self._counts = AdmissionCounters()
 
     async def admit(
         self,
@@ -105,7 +105,7 @@ class Gate:
         principal: str = "",
         is_retry: bool = False,
         input_tokens: int | None = None,
-    ) -> Admission | Refused | Parked | Taken:
+    ) -> Admitted | Denied | Deferred | AlreadyDispatched:
         """Set the most that `request` can cost aside, or say why it must not run, or must wait.
 
         `principal` is who sent the envelope, as the bus has proved it. `is_retry` says that an attempt before this one
@@ -114,12 +114,12 @@ class Gate:
         then on it is `Taken`.
         """
         answer = await self._answer(request, principal, input_tokens)
-        if isinstance(answer, Admission):
+        if isinstance(answer, Admitted):
             answer = await self._entered(request, answer, is_retry=is_retry)
         self._counts.note(request.envelope, answer, self._clock.now())
         return answer
 
-    async def headroom(self, parked: Parked) -> None:
+    async def headroom(self, parked: Deferred) -> None:
         """Wait until the parked attempt can be answered for good, is halted, or its deadline passes; then admit it again.
 
         Who waits gets its turn in order of arrival within a priority: what comes free is set aside for it here, and
@@ -132,12 +132,12 @@ class Gate:
             async with limit:
                 with self.halts.reached(parked.envelope, limit):
                     await self._wait(parked)
-        except (TimeoutError, AskError, LedgerUnavailableError):
+        except (TimeoutError, ReservationRequestError, LedgerUnavailableError):
             return  # the next admit() says which
         finally:
             self._counts.note_wait(self._clock.monotonic() - started)
 
-    async def dispatch(self, admission: Admission, *, patience_s: float = 60.0) -> None:
+    async def dispatch(self, admission: Admitted, *, patience_s: float = 60.0) -> None:
         """Note that the request is about to be sent; an answer is waited for up to `patience_s` seconds.
 
         Raises `ReservationStateError` the second time: the attempt is then taken by who was first; and
@@ -145,7 +145,7 @@ class Gate:
         """
         await self._ledger.dispatch(admission.reservation_id, lease_s=patience_s + _GRACE_S)
 
-    async def settle(self, admission: Admission, usage: Usage, *, served_model: str = "") -> Charge:
+    async def settle(self, admission: Admitted, usage: Usage, *, served_model: str = "") -> Charge:
         """Charge what the provider reports; harmless twice.
 
         Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
@@ -156,7 +156,7 @@ class Gate:
         settlement = await self._ledger.settle(admission.reservation_id, Amount(cost, usage.total_tokens))
         return _charge(settlement, priced=priced)
 
-    async def settle_unsent(self, admission: Admission, failure: Failed | None = None) -> Charge:
+    async def settle_unsent(self, admission: Admitted, failure: Failed | None = None) -> Charge:
         """Charge nothing for a dispatched request that surely was not sent, as by a refused connection.
 
         Harmless twice. Only for who has dispatched it; raises `ReservationStateError` if nobody has. `failure` is what
@@ -166,7 +166,7 @@ class Gate:
         settlement = await self._ledger.settle(admission.reservation_id, Amount(0, 0, 0))
         return _charge(settlement, priced=True)
 
-    async def release(self, admission: Admission) -> None:
+    async def release(self, admission: Admitted) -> None:
         """Give back a reservation that was never dispatched; whatever else became of it is left alone.
 
         Harmless twice, and from a run whose attempt was taken by another one.
@@ -174,11 +174,11 @@ class Gate:
         await self._traffic.unused(admission.permit)
         await _give_back(self._ledger, admission.reservation_id)
 
-    async def step_aside(self, admission: Admission) -> None:
+    async def step_aside(self, admission: Admitted) -> None:
         """Leave the traffic to a model, as another run has sent the attempt; what is set aside is that run's."""
         await self._traffic.unused(admission.permit)
 
-    async def in_doubt(self, admission: Admission, failure: Failed | None = None) -> Charge:
+    async def in_doubt(self, admission: Admitted, failure: Failed | None = None) -> Charge:
         """Charge the whole reservation, as nobody knows whether the call was billed; a late `settle` corrects it."""
         await self._traffic.failed(admission.permit, failure)
         return _charge(await self._ledger.in_doubt(admission.reservation_id), priced=True)
@@ -203,44 +203,44 @@ class Gate:
             problem = self._policy.problem(principal, envelope, max_tokens=max_tokens)
         return problem
 
-    def statistics(self) -> GateStatistics:
+    def statistics(self) -> AdmissionStatistics:
         """Return the counts since the start."""
         return self._counts.statistics()
 
-    def refusals(self) -> Sequence[RefusedCall]:
+    def refusals(self) -> Sequence[DeniedCall]:
         """Return the last refused calls, oldest first."""
         return self._counts.refusals()
 
     async def _answer(
         self, request: ModelRequest, principal: str, input_tokens: int | None
-    ) -> Admission | Refused | Parked | Taken:
+    ) -> Admitted | Denied | Deferred | AlreadyDispatched:
         envelope = request.envelope
-        id_ = reservation_of(envelope, request.attempt)
+        id_ = reservation_id_of(envelope, request.attempt)
         waited_for = self._in_turn.pop(id_, None)
         problem = self.problem(envelope, principal, max_tokens=request.max_tokens)
         if problem is not None:
             if isinstance(waited_for, _Asked):
                 await _give_back(self._ledger, id_)
             if self.stranger(envelope, principal, max_tokens=request.max_tokens) is not None:
-                return Refused(problem)  # nothing is asked about what they name
+                return Denied(problem)  # nothing is asked about what they name
             return await self._unless_sent(id_, problem)
-        if isinstance(waited_for, Refused):
+        if isinstance(waited_for, Denied):
             return waited_for
         try:
             asked = waited_for or self._asked(request, principal, input_tokens)
             if isinstance(asked, _Asked):
                 return await self._reserve(envelope, asked)
-        except AskError as e:
+        except ReservationRequestError as e:
             asked = FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
         return await self._unless_sent(id_, asked)
 
-    async def _unless_sent(self, id_: str, problem: FailureReason) -> Refused | Taken:
+    async def _unless_sent(self, id_: str, problem: FailureReason) -> Denied | AlreadyDispatched:
         """Refuse; but what another run has sent was allowed then, and only that run knows what came of it."""
         try:
             state = await self._ledger.state_of(id_)
         except LedgerUnavailableError:
-            return Refused(problem)
-        return Taken(id_, state) if state in _SENT else Refused(problem)
+            return Denied(problem)
+        return AlreadyDispatched(id_, state) if state in _SENT else Denied(problem)
 
     def _asked(
         self, request: ModelRequest, principal: str, input_tokens: int | None
@@ -254,20 +254,20 @@ class Gate:
             return quoted
         ceilings = self._policy.limits(principal) if self._policy is not None else ()
         moment = _moment(request.envelope, self._mode, self._clock.now())
-        return _Asked(ask_of(request.envelope, request.attempt, quoted.amount, moment, ceilings), quoted)
+        return _Asked(reservation_request(request.envelope, request.attempt, quoted.amount, moment, ceilings), quoted)
 
-    async def _reserve(self, envelope: LLMEnvelope, asked: _Asked) -> Admission | Refused | Parked | Taken:
+    async def _reserve(self, envelope: LLMEnvelope, asked: _Asked) -> Admitted | Denied | Deferred | AlreadyDispatched:
         try:
             answer = await self._ledger.reserve(asked.ask)
         except LedgerUnavailableError as e:
-            return Refused(unavailable(e, envelope.workflow))
-        if isinstance(answer, Held):
-            return Parked(envelope, answer, asked.ask, asked.quote)
+            return Denied(unavailable(e, envelope.workflow))
+        if isinstance(answer, Blocked):
+            return Deferred(envelope, answer, asked.ask, asked.quote)
         return self._final(answer, asked.quote)
 
     async def _entered(
-        self, request: ModelRequest, admission: Admission, *, is_retry: bool
-    ) -> Admission | Refused | Parked:
+        self, request: ModelRequest, admission: Admitted, *, is_retry: bool
+    ) -> Admitted | Denied | Deferred:
         """Have an attempt that has its money take its place in the traffic to its model, or give the money back."""
         try:
             entered = await self._traffic.enter(
@@ -279,33 +279,33 @@ class Gate:
         match entered:
             case Permit() | None:
                 return admission if entered is None else replace(admission, permit=entered)
-            case Wait():
+            case Throttled():
                 await self.release(admission)
-                return Parked(request.envelope, entered)
+                return Deferred(request.envelope, entered)
             case FailureReason():
                 await self.release(admission)
-                return Refused(entered)
+                return Denied(entered)
             case _:
                 assert_never(entered)
 
-    async def _wait(self, parked: Parked) -> None:
-        if isinstance(parked.held, Wait):
+    async def _wait(self, parked: Deferred) -> None:
+        if isinstance(parked.held, Throttled):
             await self._traffic.wait(parked.held)
         elif parked.ask is not None and parked.quote is not None:
             answer = await self._ledger.reserve_in_turn(parked.ask)
-            refused = Refused(exhausted(answer)) if isinstance(answer, Refusal) else None
+            refused = Denied(exhausted(answer)) if isinstance(answer, Declined) else None
             self._in_turn[parked.ask.reservation_id] = refused or _Asked(parked.ask, parked.quote)
 
-    def _final(self, answer: Reservation | Refusal, quoted: Quote) -> Admission | Refused | Taken:
+    def _final(self, answer: Reservation | Declined, quoted: Quote) -> Admitted | Denied | AlreadyDispatched:
         match answer:
-            case Refusal():
-                return Refused(exhausted(answer))
-            case Reservation(state=CallState.RESERVED):
-                return Admission(
+            case Declined():
+                return Denied(exhausted(answer))
+            case Reservation(state=ReservationState.RESERVED):
+                return Admitted(
                     answer.id, answer.amount, quoted.capability, self._prices.id, quoted.priced_at
                 )
             case Reservation():
-                return Taken(answer.id, answer.state)
+                return AlreadyDispatched(answer.id, answer.state)
             case _:
                 assert_never(answer)
 
@@ -313,7 +313,7 @@ class Gate:
         return None if deadline is None else max(0.0, (deadline - self._clock.now()).total_seconds())
 
 
-def _moment(envelope: LLMEnvelope, mode: Mode, now: datetime) -> datetime | None:
+def _moment(envelope: LLMEnvelope, mode: ClockMode, now: datetime) -> datetime | None:
     """Return the moment whose windows count: the market's where time is simulated or follows it, else the ledger's own."""
     if mode in SIMULATED:
         return envelope.as_of or now
@@ -325,7 +325,7 @@ async def _give_back(ledger: Ledger, reservation_id: str) -> None:
         await ledger.release(reservation_id)
 
 
-def _cost(prices: PriceBook, admission: Admission, usage: Usage, served_model: str) -> tuple[int, bool]:
+def _cost(prices: PriceBook, admission: Admitted, usage: Usage, served_model: str) -> tuple[int, bool]:
     capability = admission.capability
     models = charged_models(capability.model, served_model, capability.served_as)
     return cost_of(

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
-from agentic_trading.governance.errors import AskError
+from agentic_trading.governance.errors import ReservationRequestError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind, Unit
 from agentic_trading.governance.windows import Window
@@ -19,7 +19,7 @@ LEASE_S = 120.0
 """For how long a dispatched call is taken to be under way, where nothing else is said."""
 
 
-class CallState(StrEnum):
+class ReservationState(StrEnum):
     """How far a reserved call has come.
 
     `reserved` → `dispatched` → `settled`; `reserved` → `released` (never sent, nothing charged);
@@ -34,7 +34,7 @@ class CallState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ReservationRequest:
     """One attempt that wants to run.
 
     `key` and `attempt` make it the same ask of its tenant, however often it comes. `at` chooses the windows and nothing
@@ -55,11 +55,11 @@ class Ask:
     def __post_init__(self) -> None:
         """Raise `AskError` for a scope without an id, and for a limit on a scope that is not the asker's own."""
         if not all(self.scope_ids.values()):
-            raise AskError(self.key, "has a scope without an id; allowed are ids that are not empty")
+            raise ReservationRequestError(self.key, "has a scope without an id; allowed are ids that are not empty")
         for limit in self.limits:
             own = self.scope_ids.get(limit.scope)
             if own is None or limit.id not in {ANY, own}:
-                raise AskError(self.key, f"limits {limit.scope} {limit.id!r}; allowed are its own scopes")
+                raise ReservationRequestError(self.key, f"limits {limit.scope} {limit.id!r}; allowed are its own scopes")
 
     @property
     def tenant(self) -> str:
@@ -95,11 +95,11 @@ class Reservation(NamedTuple):
 
     id: str
     amount: Amount
-    state: CallState = CallState.RESERVED
+    state: ReservationState = ReservationState.RESERVED
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Declined:
     """The ask does not fit, even if everything held by calls in flight came back; nothing is reserved.
 
     `left` is the ceiling less what is spent, never below zero.
@@ -114,7 +114,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Blocked:
     """The ask would fit, but for what is held by calls in flight or asked for by who came before; nothing is reserved.
 
     `left` is what could be had at once.
@@ -143,32 +143,32 @@ class Settlement(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiredReservation:
     """A call whose lease ran out: `released` and refunded, or `in_doubt` and charged in full.
 
     `scope_ids` are at least those that it was counted in.
     """
 
     reservation_id: str
-    state: CallState
+    state: ReservationState
     amount: Amount
     scope_ids: Mapping[ScopeKind, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class LedgerEntry:
     """A call of the past, to be booked again from the log: `settled` or `in_doubt`, and what it was charged.
 
     `ask.at` chooses the windows and must be given.
     """
 
-    ask: Ask
-    state: CallState
+    ask: ReservationRequest
+    state: ReservationState
     charged: Amount
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LedgerCheckpoint:
     """How far a tenant's ledger has come: `sequence` grows with every step within one `generation`.
 
     A generation begins when the ledger is made and each time it is rebuilt, with the next number and a `mark` of its own.
@@ -181,11 +181,11 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedReservation:
     """Somebody in the line, as of the last look; `since` is when they came."""
 
     reservation_id: str
-    held: Held
+    held: Blocked
     priority: int
     since: datetime
 
@@ -243,7 +243,7 @@ class Ledger(Protocol):
     forgotten steps; nothing is reserved any more until `restore`.
     """
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait.
 
         The same ask again gives the same reservation; one that was released is made anew, with other facts if they are
@@ -253,7 +253,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
         """Wait until `ask` can be answered for good: in order of arrival within a priority.
 
         Waits without end; put a time limit around it. Who is cancelled leaves the line, and holds nothing.
@@ -268,7 +268,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def state_of(self, reservation_id: str) -> CallState | None:
+    async def state_of(self, reservation_id: str) -> ReservationState | None:
         """Return how far a call has come; None for one never reserved, or released or finished, and forgotten."""
         ...
 
@@ -287,7 +287,7 @@ class Ledger(Protocol):
         """Charge a dispatched call in full, as its answer is not known. A later `settle` corrects it."""
         ...
 
-    async def sweep(self) -> Sequence[Expired]:
+    async def sweep(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, of every tenant that this ledger was asked for and has calls of.
 
         Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`.
@@ -308,7 +308,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
 
         What no booking names stays as it is of calls that are reserved or dispatched now, and of those that were when
@@ -319,11 +319,11 @@ class Ledger(Protocol):
         """
         ...
 
-    async def position(self, tenant: str) -> Position:
+    async def position(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
         ...
 
-    async def expect(self, tenant: str, position: Position) -> None:
+    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; it must never be found before that again."""
         ...
 
@@ -336,7 +336,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def line(self, tenant: str) -> Sequence[Waiting]:
+    async def line(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return who of a tenant waits for headroom, in the order in which they will be served."""
         ...
 

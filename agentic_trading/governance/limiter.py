@@ -26,7 +26,7 @@ MOST_A_MINUTE = 10**10
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Deployment:
     """One model of one provider: what rates are for, shared by all tenants and processes."""
 
     provider: LLMProvider
@@ -49,7 +49,7 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerRules:
+class CircuitBreakerConfig:
     """When a lane's circuit opens: of at least `least_calls` ended within `window_s`, `failure_share` failed.
 
     It stays open for `open_s`; then `probes` at once may try. The window moves in tenths of itself. Raises `LimitError`.
@@ -93,7 +93,7 @@ class RetryBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PermitRequest:
     """One attempt that wants to be sent.
 
     `id` is its reservation's; entering again with it is the same entry. `tokens` is the most it can use, input and
@@ -101,7 +101,7 @@ class Entry:
     `ValueError`.
     """
 
-    lane: Lane
+    lane: Deployment
     id: str
     tokens: int = 0
     priority: int = 0
@@ -124,7 +124,7 @@ class Entry:
 class Permit:
     """Go: the call may be sent. `tokens` were taken from the lane for it."""
 
-    lane: Lane
+    lane: Deployment
     id: str
     tokens: int
 
@@ -134,28 +134,28 @@ ShutReason = Literal["circuit_open", "retry_budget"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Throttled:
     """Not yet: ask again after `seconds` (more than 0, and finite). Until some seconds later a place is kept.
 
     `requests`, `tokens`, `concurrent`: the lane has too little left; `line`: there is enough, but for those who have
     a better place; `pause`: the provider asked for one.
     """
 
-    lane: Lane
+    lane: Deployment
     reason: WaitReason
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Shut:
+class NotPermitted:
     """Do not try; no place is kept. Before `seconds` have passed (more than 0, and finite) it will hardly change."""
 
-    lane: Lane
+    lane: Deployment
     reason: ShutReason
     seconds: float
 
 
-class Outcome(StrEnum):
+class PermitOutcome(StrEnum):
     """How a call ended, as far as its lane is concerned."""
 
     ANSWERED = "answered"
@@ -164,7 +164,7 @@ class Outcome(StrEnum):
     NEUTRAL = "neutral"  # rate limited, a refused request, cancelled: says nothing of the provider's health
 
 
-class BreakerState(StrEnum):
+class CircuitState(StrEnum):
     """`closed` → `open` (too many failed) → `half_open` (probes may try) → `closed` (answered) or `open` (failed)."""
 
     CLOSED = "closed"
@@ -173,15 +173,15 @@ class BreakerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LaneStatus:
+class DeploymentStatus:
     """A lane as it is now; what has no limit has None left, and what is owed is 0 left.
 
     `answered` and `failed` are those that the breaker counts, `paused_s` is the rest of a pause.
     """
 
-    lane: Lane
+    lane: Deployment
     limits: RateLimits
-    breaker: BreakerState
+    breaker: CircuitState
     answered: int
     failed: int
     in_flight: int
@@ -205,7 +205,7 @@ class Limiter(Protocol):
     Every method but `aclose` raises `LimiterUnavailableError` if the limiter's server cannot be asked.
     """
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         """Let an attempt in, or say for how long not; nothing is taken then but a place in line.
 
         Entering again while the permit is in flight gives the same permit and begins its lease anew; after the end of
@@ -215,7 +215,7 @@ class Limiter(Protocol):
         ...
 
     async def leave(
-        self, permit: Permit, outcome: Outcome, *, tokens: int | None = None, pause_s: float | None = None
+        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
     ) -> None:
         """End a permit; harmless twice, and after its lease.
 
@@ -230,14 +230,14 @@ class Limiter(Protocol):
         """
         ...
 
-    async def give_up(self, entry: Entry) -> None:
+    async def give_up(self, entry: PermitRequest) -> None:
         """Forget an attempt that does not want to enter any more and was not sent; harmless if nothing is known of it.
 
         It leaves the line; if it was let in meanwhile (its `enter` was cancelled), its permit leaves as `unused`.
         """
         ...
 
-    async def status(self, lane: Lane) -> LaneStatus:
+    async def status(self, lane: Deployment) -> DeploymentStatus:
         """Return how a lane stands."""
         ...
 

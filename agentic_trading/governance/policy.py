@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Self
 
-from agentic_trading.governance.control import PLATFORM
+from agentic_trading.governance.controls_document import PLATFORM
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.limiter import Lane, RateLimits
+from agentic_trading.governance.limiter import Deployment, RateLimits
 from agentic_trading.governance.policy_file import Highest, Principal, read_policy
 from agentic_trading.governance.scopes import agent_of
 from agentic_trading.governance.windows import Window
@@ -32,7 +32,7 @@ class Policy:
     """
 
     principals: Mapping[str, Principal] | None = None
-    rates: Mapping[Lane, RateLimits] = field(default_factory=dict)
+    rates: Mapping[Deployment, RateLimits] = field(default_factory=dict)
     _rights: Mapping[str, _Rights] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Policy:
         """Read the policy at `path`; raises `PolicyError`, which names table and key, for the first mistake in it."""
         file = read_policy(path)
         rates = {
-            Lane(row.provider, row.model): RateLimits(
+            Deployment(row.provider, row.model): RateLimits(
                 row.requests_per_minute, row.tokens_per_minute, row.concurrent
             )
             for row in file.rates

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from agentic_trading.governance.control import PLATFORM
+from agentic_trading.governance.controls_document import PLATFORM
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.limit import LARGEST
 from agentic_trading.governance.limiter import MOST_A_MINUTE

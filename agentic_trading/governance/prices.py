@@ -18,7 +18,7 @@ from agentic_trading.governance.errors import UnknownPriceError
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.table import Table, TableError, read_table
+from agentic_trading.llm.dated_table import DatedTable, TableError, read_table
 
 PACKAGED_PRICES = Path(str(files("agentic_trading.llm") / "prices.json"))
 
@@ -131,7 +131,7 @@ class PriceBook:
     It gives its prices in the order of the files, those of one model from its first day to its last.
     """
 
-    def __init__(self, *tables: Table[ModelPrice]) -> None:
+    def __init__(self, *tables: DatedTable[ModelPrice]) -> None:
         self.name = "+".join(map(_name, tables))
         self.sha256 = (
             tables[0].sha256 if len(tables) == 1 else sha256_hex(*(t.sha256.encode() for t in tables))
@@ -228,14 +228,14 @@ def _dearest(table: dict[str, Ratio]) -> Ratio:
     return max((_PLAIN, *table.values()), key=lambda ratio: Fraction(*ratio))
 
 
-def _name(table: Table[ModelPrice]) -> str:
+def _name(table: DatedTable[ModelPrice]) -> str:
     name = table.head.get("name")
     if not isinstance(name, str) or not name:
         raise TableError(table.path, 0, "name", "is not there; allowed is a text that names the book")
     return name
 
 
-def _by_model(table: Table[ModelPrice]) -> dict[tuple[LLMProvider, str], list[ModelPrice]]:
+def _by_model(table: DatedTable[ModelPrice]) -> dict[tuple[LLMProvider, str], list[ModelPrice]]:
     prices: dict[tuple[LLMProvider, str], list[ModelPrice]] = {}
     for row, price in enumerate(table.rows, start=1):
         dated = prices.setdefault((price.provider, price.model), [])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agentic_trading.governance.determinism import Mode, determinism_problem
+from agentic_trading.governance.determinism import ClockMode, determinism_problem
 from agentic_trading.governance.estimate import Amount, bound, input_bound
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.capability import Capabilities, Capability
@@ -11,7 +11,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import EnvelopeValidationError, LookAheadError, UnknownModelError
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.rules import check_envelope
+from agentic_trading.llm.envelope_rules import check_envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def quote(
     capabilities: Capabilities,
     prices: PriceBook,
     *,
-    mode: Mode,
+    mode: ClockMode,
     now: datetime,
     input_tokens: int | None = None,
 ) -> Quote | FailureReason:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agentic_trading.governance.allowance import KEY
-from agentic_trading.governance.asks import ask_of
-from agentic_trading.governance.determinism import SIMULATED, Mode
+from agentic_trading.governance.reservation_requests import reservation_request
+from agentic_trading.governance.determinism import SIMULATED, ClockMode
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, Booking, CallState, Position, parts_of
+from agentic_trading.governance.ledger import ReservationRequest, LedgerEntry, ReservationState, LedgerCheckpoint, parts_of
 from agentic_trading.governance.limit import ScopeKind
 from agentic_trading.governance.scopes import UNNAMED
 from agentic_trading.ids import derived_id
@@ -23,7 +23,7 @@ DISPATCHED = "attempt.dispatched"
 EXPIRED = "budget.expired"
 
 
-def position_event(tenant: str, position: Position, now: datetime) -> Event:
+def position_event(tenant: str, position: LedgerCheckpoint, now: datetime) -> Event:
     """Return the record of how far a tenant's ledger has come."""
     return Event(
         kind=POSITION,
@@ -39,7 +39,7 @@ def position_event(tenant: str, position: Position, now: datetime) -> Event:
     )
 
 
-def rolled_back(tenant: str, known: Position, found: Position) -> LedgerRolledBackError | None:
+def rolled_back(tenant: str, known: LedgerCheckpoint, found: LedgerCheckpoint) -> LedgerRolledBackError | None:
     """Return the error for a ledger that is found before the position that is known of it, or None."""
     is_same = (found.generation, found.mark) == (known.generation, known.mark)
     if found.generation > known.generation or (is_same and found.sequence >= known.sequence):
@@ -47,13 +47,13 @@ def rolled_back(tenant: str, known: Position, found: Position) -> LedgerRolledBa
     return LedgerRolledBackError(tenant, position_text(known), position_text(found))
 
 
-def position_text(position: Position) -> str:
+def position_text(position: LedgerCheckpoint) -> str:
     """Return a position for people."""
     return f"generation {position.generation}, step {position.sequence}"
 
 
 @dataclass(slots=True)
-class Rebuilding:
+class LedgerRebuild:
     """Reads the records of logs one after the other, and knows at the end what a tenant's ledger has to hold.
 
     Windows go by the market's time where `mode`, that of the log which is read, is simulated; else by when a call was
@@ -62,13 +62,13 @@ class Rebuilding:
     """
 
     tenant: str
-    mode: Mode
-    position: Position | None = None
-    _booked: dict[tuple[str, int], Booking] = field(default_factory=dict)
-    _dispatched: defaultdict[tuple[str, int], list[Booking]] = field(
+    mode: ClockMode
+    position: LedgerCheckpoint | None = None
+    _booked: dict[tuple[str, int], LedgerEntry] = field(default_factory=dict)
+    _dispatched: defaultdict[tuple[str, int], list[LedgerEntry]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    _expired: dict[str, Booking] = field(default_factory=dict)
+    _expired: dict[str, LedgerEntry] = field(default_factory=dict)
     _unsent: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def read(self, record: Record) -> None:
@@ -81,10 +81,10 @@ class Rebuilding:
             self._read_position(record)
         elif record.kind == DISPATCHED:
             self._dispatched[record.causation_id, record.body["attempt"]].append(self._sent(record))
-        elif record.kind == EXPIRED and record.body["state"] == CallState.IN_DOUBT:
+        elif record.kind == EXPIRED and record.body["state"] == ReservationState.IN_DOUBT:
             self._expired[record.body["reservation_id"]] = self._silent(record)
 
-    def bookings(self, *, lost_as: str = "") -> list[Booking]:
+    def bookings(self, *, lost_as: str = "") -> list[LedgerEntry]:
         """Return what was charged, in the order of the log, and then what is in doubt because nothing else is known.
 
         `lost_as` is added to the keys of the latter, for a ledger that shall let them be asked again. It is for a log
@@ -100,7 +100,7 @@ class Rebuilding:
         ]
         return [*self._booked.values(), *sent, *silent]
 
-    def _without_answer(self, call: tuple[str, int], lost_as: str) -> list[Booking]:
+    def _without_answer(self, call: tuple[str, int], lost_as: str) -> list[LedgerEntry]:
         """Return what was noted as sent of a call and has no answer: each time it was, if it may be asked again."""
         pending = self._dispatched[call]
         if lost_as:
@@ -123,13 +123,13 @@ class Rebuilding:
         used = result.reserved_tokens if result.in_doubt else result.usage.total_tokens
         charged = Amount(result.cost_nusd, used, 0 if _was_unsent(record) else 1)
         reserved = Amount(max(result.reserved_nusd, result.cost_nusd), max(result.reserved_tokens, used))
-        self._booked[call] = Booking(
-            ask_of(envelope, result.attempt_number, reserved, at),
-            CallState.IN_DOUBT if result.in_doubt else CallState.SETTLED,
+        self._booked[call] = LedgerEntry(
+            reservation_request(envelope, result.attempt_number, reserved, at),
+            ReservationState.IN_DOUBT if result.in_doubt else ReservationState.SETTLED,
             charged,
         )
 
-    def _sent(self, event: Event) -> Booking:
+    def _sent(self, event: Event) -> LedgerEntry:
         """Return the booking of a call that was sent, and of which nothing else is on record."""
         body = event.body
         amount = Amount(body["reserved_nusd"], body.get("reserved_tokens", 0))
@@ -141,29 +141,29 @@ class Rebuilding:
             ScopeKind.WORKFLOW: body.get("workflow", str(EnvelopeWorkflow.EXECUTION)),
             ScopeKind.TENANT: event.tenant_id,
         }
-        return Booking(Ask(key, body["attempt"], scopes, amount, self._at(event)), CallState.IN_DOUBT, amount)
+        return LedgerEntry(ReservationRequest(key, body["attempt"], scopes, amount, self._at(event)), ReservationState.IN_DOUBT, amount)
 
-    def _silent(self, event: Event) -> Booking:
+    def _silent(self, event: Event) -> LedgerEntry:
         """Return the booking of a call whose lease was over, and of which nothing else is on record."""
         body = event.body
         tenant, key, attempt = parts_of(body["reservation_id"])
         amount = Amount(body["nusd"], body["tokens"], body.get("calls", 1))
         scopes = {ScopeKind(kind): id_ for kind, id_ in body.get("scopes", {}).items()}
         scopes |= {ScopeKind.CALL: key, ScopeKind.TENANT: tenant}
-        return Booking(Ask(key, attempt, scopes, amount, self._at(event)), CallState.IN_DOUBT, amount)
+        return LedgerEntry(ReservationRequest(key, attempt, scopes, amount, self._at(event)), ReservationState.IN_DOUBT, amount)
 
     def _at(self, event: Event) -> datetime:
         return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
 
     def _read_position(self, event: Event) -> None:
         body = event.body
-        found = Position(body["generation"], body["mark"], body["sequence"])
+        found = LedgerCheckpoint(body["generation"], body["mark"], body["sequence"])
         known = self.position
         if known is None or (found.generation, found.sequence) >= (known.generation, known.sequence):
             self.position = found
 
 
-def _lost(booking: Booking, lost_as: str) -> Booking:
+def _lost(booking: LedgerEntry, lost_as: str) -> LedgerEntry:
     ask = replace(booking.ask, key=booking.ask.key + lost_as)
     return replace(booking, ask=ask)
 

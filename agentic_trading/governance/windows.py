@@ -17,14 +17,14 @@ class Window(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeWindow:
     """One window: its id, and the moment (UTC) from which on it is surely over; None if it never is."""
 
     id: str
     over_by: datetime | None
 
 
-_FOREVER = Span("", None)
+_FOREVER = TimeWindow("", None)
 _MINUTE = timedelta(minutes=1)
 
 
@@ -38,9 +38,9 @@ class Windows:
     def __init__(self, zone: tzinfo = UTC) -> None:
         self.zone = zone
         self._since = self._until = datetime.min.replace(tzinfo=UTC)
-        self._spans: Mapping[Window, Span] = {}
+        self._spans: Mapping[Window, TimeWindow] = {}
 
-    def at(self, moment: datetime) -> Mapping[Window, Span]:
+    def at(self, moment: datetime) -> Mapping[Window, TimeWindow]:
         """Return the windows of `moment`; within one minute it is the same object again.
 
         Raises `ValueError` for a moment without a time zone.
@@ -53,7 +53,7 @@ class Windows:
             self._spans = self._spans_from(self._since)
         return self._spans
 
-    def _spans_from(self, minute: datetime) -> Mapping[Window, Span]:
+    def _spans_from(self, minute: datetime) -> Mapping[Window, TimeWindow]:
         local = minute.astimezone(self.zone)
         day = local.replace(hour=0, minute=0, fold=0)
         next_day = (day + timedelta(days=1)).astimezone(UTC)
@@ -62,8 +62,8 @@ class Windows:
         offset = spelled[16:].replace(":", "")
         return {
             Window.NONE: _FOREVER,
-            Window.MINUTE: Span(spelled[:16] + offset, minute + _MINUTE),
-            Window.HOUR: Span(spelled[:13] + offset, minute + timedelta(minutes=60 - local.minute)),
-            Window.DAY: Span(spelled[:10], next_day),
-            Window.MONTH: Span(spelled[:7], next_month),
+            Window.MINUTE: TimeWindow(spelled[:16] + offset, minute + _MINUTE),
+            Window.HOUR: TimeWindow(spelled[:13] + offset, minute + timedelta(minutes=60 - local.minute)),
+            Window.DAY: TimeWindow(spelled[:10], next_day),
+            Window.MONTH: TimeWindow(spelled[:7], next_month),
         }

@@ -27,7 +27,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
-from agentic_trading.llm.reading import AttemptTrace, Fix, Stage, Violation
+from agentic_trading.llm.attempt_trace import AttemptTrace, Fix, Stage, Violation
 from agentic_trading.llm.result import LLMResult, Usage
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore

@@ -20,7 +20,7 @@ from agentic_trading.llm.envelope import (
 from agentic_trading.llm.errors import EnvelopeValidationError
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
 from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.rules import check_envelope
+from agentic_trading.llm.envelope_rules import check_envelope
 
 
 class EnvelopeBuilder:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from agentic_trading.llm.envelope import Effort, LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.provider import Transport
-from agentic_trading.llm.table import read_table
+from agentic_trading.llm.dated_table import read_table
 
 Thinking = Literal["adaptive", "enabled", "disabled", "between_tools"]
 Knowledge = Literal["in_sample", "post_cutoff", "unknown"]

@@ -12,10 +12,10 @@ from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
-from agentic_trading.llm.once import once
-from agentic_trading.llm.plain import JsonData, JsonObject, json_of
-from agentic_trading.llm.rebuilt import Rebuilt
-from agentic_trading.llm.spelling import Count, Moment
+from agentic_trading.llm.lazy_property import lazy_property
+from agentic_trading.llm.json_data import JsonData, JsonObject, json_of
+from agentic_trading.llm.revalidation import RevalidatedModel
+from agentic_trading.llm.wire_types import Count, Moment
 
 SCHEMA_VERSION = "1.0"
 PROMPT_FRAME = "2"
@@ -81,7 +81,7 @@ class EvidenceItem(BaseModel, frozen=True, extra="allow"):
     available_at: Moment | None = None
 
 
-class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
+class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     """One LLM call, as it is asked for. Build it with `EnvelopeBuilder`; unknown fields of newer producers are kept.
 
     `context`, evidence and schema hold plain JSON: Decimals become strings, times UTC text.
@@ -147,17 +147,17 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
         """Whether the checksum is another writer's, over the fields that it gave."""
         return "envelope_hash" in self.model_fields_set
 
-    @once
+    @lazy_property
     def context_json(self) -> bytes:
         """The context in canonical JSON, spelled once for hash, prompt and wire."""
         return json_of(self.context)
 
-    @once
+    @lazy_property
     def evidence_json(self) -> list[bytes]:
         """The content of each evidence item in canonical JSON."""
         return [json_of(item.content) for item in self.retrieved_evidence]
 
-    @once
+    @lazy_property
     def evidence_told(self) -> Sequence[Mapping[str, Any]]:
         """What the request says of each evidence item: when it was available, its content as it was spelled, its source."""
         return [
@@ -165,7 +165,7 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
             for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
         ]
 
-    @once
+    @lazy_property
     def output_schema_json(self) -> bytes:
         """The expected output schema in canonical JSON."""
         return json_of(self.expected_output_schema)
@@ -201,7 +201,7 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
         """Return the first 16 hex digits of SHA-256 over every field but this one: a checksum, not a signature."""
         return sha256_hex(_ENVELOPE_TAG, self._sealed_json)[:16]
 
-    @once
+    @lazy_property
     def _sealed_json(self) -> bytes:
         is_read = self._is_read
         values = self.__dict__
@@ -221,7 +221,7 @@ class LLMEnvelope(Rebuilt, frozen=True, extra="allow"):
             return canonical_bytes({**fields, **self.model_extra})
         return assembled_bytes(fields)
 
-    @once
+    @lazy_property
     def wire(self) -> bytes:
         """The envelope on the wire and in the log: canonical JSON, its checksum as the last member."""
         return b'%b,"envelope_hash":"%b"}' % (self._sealed_json[:-1], self.envelope_hash.encode())

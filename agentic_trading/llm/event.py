@@ -6,12 +6,12 @@ from typing import Self
 from pydantic import Field
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.plain import JsonObject
-from agentic_trading.llm.rebuilt import Rebuilt
-from agentic_trading.llm.spelling import Moment
+from agentic_trading.llm.json_data import JsonObject
+from agentic_trading.llm.revalidation import RevalidatedModel
+from agentic_trading.llm.wire_types import Moment
 
 
-class Event(Rebuilt, frozen=True, extra="allow"):
+class Event(RevalidatedModel, frozen=True, extra="allow"):
     """One fact of a trace, in the same log as the interactions.
 
     `causation_id` is the id of the direct cause (an event, an envelope or an interaction). `as_of` is the market's

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
-from agentic_trading.llm.spelling import Text
+from agentic_trading.llm.wire_types import Text
 
 
 class FailureKind(StrEnum):

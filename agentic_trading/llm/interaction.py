@@ -10,10 +10,10 @@ from agentic_trading.canonical import exact_value, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.once import once
-from agentic_trading.llm.rebuilt import Rebuilt
+from agentic_trading.llm.lazy_property import lazy_property
+from agentic_trading.llm.revalidation import RevalidatedModel
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.spelling import Moment
+from agentic_trading.llm.wire_types import Moment
 
 _system_clock = SystemClock()
 
@@ -27,7 +27,7 @@ def _own_id(fields: dict[str, Any]) -> str:
     return interaction_id(fields["envelope"].envelope_id, fields["result"].attempt_number)
 
 
-class LLMInteraction(Rebuilt, frozen=True, extra="allow"):
+class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
     """An envelope and what one attempt at it gave. Every attempt is an interaction of its own."""
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {"interaction_id": frozenset({"envelope", "result"})}
@@ -42,7 +42,7 @@ class LLMInteraction(Rebuilt, frozen=True, extra="allow"):
         """The decision chain that this belongs to."""
         return self.envelope.trace_id
 
-    @once
+    @lazy_property
     def wire(self) -> bytes:
         """The interaction as it stands on the wire and in the log; envelope bytes are put in unchanged."""
         extra = b""

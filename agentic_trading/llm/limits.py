@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm.failure import RETRYABLE, FailureKind
-from agentic_trading.llm.once import once
-from agentic_trading.llm.rebuilt import Rebuilt
-from agentic_trading.llm.spelling import LARGEST_COUNT, Count, PositiveCount
+from agentic_trading.llm.lazy_property import lazy_property
+from agentic_trading.llm.revalidation import RevalidatedModel
+from agentic_trading.llm.wire_types import LARGEST_COUNT, Count, PositiveCount
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: money is a whole number of them."""
@@ -37,10 +37,10 @@ def nusd_from_usd(usd: float | Decimal) -> int:
     return round(usd * NANO)
 
 
-class PolicyPart(Rebuilt, frozen=True):
+class PolicyPart(RevalidatedModel, frozen=True):
     """A part of an envelope, spelled once in its life: presets are shared by all envelopes."""
 
-    @once
+    @lazy_property
     def wire(self) -> bytes:
         """All fields in canonical JSON."""
         return canonical_bytes(self.model_dump(mode="json"))

@@ -16,10 +16,10 @@ from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
 from agentic_trading.llm.errors import LLMBudgetExhaustedError, LLMCallError, LLMResponseValidationError
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.limits import NANO, nusd_from_usd
-from agentic_trading.llm.once import once
-from agentic_trading.llm.reading import AttemptTrace
-from agentic_trading.llm.rebuilt import Rebuilt
-from agentic_trading.llm.spelling import AnswerText, Count, Moment, PositiveCount, Text
+from agentic_trading.llm.lazy_property import lazy_property
+from agentic_trading.llm.attempt_trace import AttemptTrace
+from agentic_trading.llm.revalidation import RevalidatedModel
+from agentic_trading.llm.wire_types import AnswerText, Count, Moment, PositiveCount, Text
 
 _system_clock = SystemClock()
 
@@ -89,7 +89,7 @@ NextStep = Literal["", "final", "retry", "ask_again", "raise_cap", "prompt"]
 ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 
 
-class LLMResult(Rebuilt, frozen=True, extra="allow"):
+class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     """What one attempt gave. Numbers in `parsed_output` are int and Decimal, digit for digit as the model wrote them.
 
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone).
@@ -193,7 +193,7 @@ class LLMResult(Rebuilt, frozen=True, extra="allow"):
             case _:
                 raise LLMCallError(self.failure)
 
-    @once
+    @lazy_property
     def wire(self) -> bytes:
         """The result as it stands in the log: `parsed_output` with every number as it was written."""
         return b'%b,"parsed_output":%b}' % (self._head()[:-1], exact_bytes(self.parsed_output))

@@ -11,7 +11,7 @@ Record = LLMInteraction | Event
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One line of the log: its 1-based number, the record, and the record's hash in the chain."""
 
     seq: int
@@ -67,11 +67,11 @@ class InteractionStore(Protocol):
         """Return the newest attempts, newest first."""
         ...
 
-    def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
         ...
 
-    def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+    def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and wait for more until closed."""
         ...
 

@@ -1,7 +1,7 @@
 """From a schema to a valid object, without I/O: ask for it, read it, say what is wrong with it."""
 
-from agentic_trading.structured.check import validate
-from agentic_trading.structured.document import read_json
+from agentic_trading.structured.validation import validate
+from agentic_trading.structured.json_document import read_json
 from agentic_trading.structured.engine import (
     AskAgain,
     GiveUp,
@@ -12,7 +12,7 @@ from agentic_trading.structured.engine import (
     schema_problem,
 )
 from agentic_trading.structured.errors import ParserException
-from agentic_trading.structured.models import SchemaLike, schema_of
+from agentic_trading.structured.pydantic_schema import SchemaLike, schema_of
 from agentic_trading.structured.native import StructuredLogProbsParser
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.parser import OutputParser, select

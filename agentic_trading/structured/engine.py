@@ -11,16 +11,16 @@ from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.failure import FailureReason
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
-from agentic_trading.llm.reading import Stage
-from agentic_trading.structured.answer import Answer, parse, text_that_was_read, usable_schema
+from agentic_trading.llm.attempt_trace import Stage
+from agentic_trading.structured.pipeline import RawAnswer, parse_answer, text_that_was_read, usable_schema
 from agentic_trading.structured.errors import (
     ParserException,
     UnreadableError,
     may_be_asked_again,
     to_failure,
 )
-from agentic_trading.structured.making import Making
-from agentic_trading.structured.models import SchemaLike, schema_of
+from agentic_trading.structured.pydantic_check import PydanticCheck
+from agentic_trading.structured.pydantic_schema import SchemaLike, schema_of
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.semantic import SemanticCheck
 
@@ -58,8 +58,8 @@ def read(
     repeated from it beside other text is not the answer. Without `parser` the record names the one that the
     transport belongs to.
     """
-    making = None if isinstance(schema, Mapping) else Making(schema, check, policy)
-    answer = Answer(
+    making = None if isinstance(schema, Mapping) else PydanticCheck(schema, check, policy)
+    answer = RawAnswer(
         response=response,
         schema=schema if isinstance(schema, Mapping) else {},
         schema_json=schema_json,
@@ -72,7 +72,7 @@ def read(
         shown=shown,
     )
     try:
-        accepted = parse(answer if making is None else answer._replace(schema=schema_of(making.model)))
+        accepted = parse_answer(answer if making is None else answer._replace(schema=schema_of(making.model)))
     except ParserException as e:
         return _rejected(answer, e)
     except UnreadableError as e:  # a model that has no JSON Schema
@@ -172,7 +172,7 @@ def _same_errors(outcome: Rejected, previous: Rejected) -> bool:
     return outcome.trace.verdict is previous.trace.verdict and outcome.errors == previous.errors
 
 
-def _rejected(answer: Answer, e: ParserException) -> Rejected:
+def _rejected(answer: RawAnswer, e: ParserException) -> Rejected:
     candidate = text_that_was_read(answer.response)
     log.info(
         "answer_rejected",

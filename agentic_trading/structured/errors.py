@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.failure import FailureKind, FailureReason
-from agentic_trading.llm.reading import Fix, Stage, Violation
+from agentic_trading.llm.attempt_trace import Fix, Stage, Violation
 
 _CONTENT_CHARS = 200
 _NAMED_RULES = 3

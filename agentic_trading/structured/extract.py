@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from agentic_trading.llm.reading import Fix, Stage
-from agentic_trading.structured.aside import CodeBlocks, without_thinking
+from agentic_trading.llm.attempt_trace import Fix, Stage
+from agentic_trading.structured.markup import CodeFences, strip_thinking
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.lossless import Mended, mended
-from agentic_trading.structured.reading import Decoded, check_size, decode, decode_at
+from agentic_trading.structured.json_repair import RepairedJson, repair_json
+from agentic_trading.structured.strict_json import DecodedJson, check_size, decode, decode_at
 from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS, blank_kind, refuse, skip_blank
 
 MOST_CANDIDATES: Final = 100
@@ -33,7 +33,7 @@ _NO_BEGINNINGS: Final = frozenset({"", "`", "{", "["})  # brackets are looked fo
 _LINE_CHARS: Final = 200
 
 
-class Candidate(NamedTuple):
+class JsonCandidate(NamedTuple):
     """JSON that stands at `start` to `end` of a text: its value, itself as strict JSON, what was mended.
 
     `rounded` is `Decoded.rounded`. `is_whole`: nothing stands around it but white space, comments and one fence. `is_repaired`: something inside it was
@@ -50,21 +50,21 @@ class Candidate(NamedTuple):
     rounded: Any = None
 
 
-def candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
+def json_candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
     """Return all that may be the answer, in order, at least one; nothing is looked for inside of anything.
 
     With `lossless`, slips that have one reading are mended. Raises `UnreadableError`: `truncated` where something is
     open at the end, `ambiguous` where members stand outside or there are too many, else `json_parse`.
     """
     check_size(text)
-    text, thinking = without_thinking(text)
+    text, thinking = strip_thinking(text)
     found = _candidates(text, lossless=lossless)
     if thinking:
         return tuple(candidate._replace(fixes=(*candidate.fixes, *thinking)) for candidate in found)
     return found
 
 
-def _candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
+def _candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
     if fenced := _fenced(text):
         return (fenced,)
     if lossless and (whole := _whole(text)):
@@ -77,7 +77,7 @@ def _candidates(text: str, *, lossless: bool) -> tuple[Candidate, ...]:
     return (_alone(text, found[0]),) if len(found) == 1 else tuple(found)
 
 
-def _fenced(text: str) -> Candidate | None:
+def _fenced(text: str) -> JsonCandidate | None:
     """Return the strict document that stands in a fence with nothing around it, or None: the quick way for most texts."""
     opening = _OPENING.match(text)
     behind = text.rstrip()
@@ -93,13 +93,13 @@ def _fenced(text: str) -> Candidate | None:
     return document._replace(fixes=(*document.fixes, around))
 
 
-def _whole(text: str) -> Candidate | None:
+def _whole(text: str) -> JsonCandidate | None:
     """Return the text as one value with slips, or None if it is not one and nothing else."""
     start = skip_blank(text, 0)
     if text[start : start + 1] in _NO_BEGINNINGS:
         return None
     try:
-        value = mended(text, start)
+        value = repair_json(text, start)
     except UnreadableError:
         return None
     if skip_blank(text, value.end) < len(text):
@@ -107,10 +107,10 @@ def _whole(text: str) -> Candidate | None:
     return _candidate(value, start)._replace(is_whole=True)
 
 
-def _candidate(value: Mended, start: int) -> Candidate:
+def _candidate(value: RepairedJson, start: int) -> JsonCandidate:
     decoded = decode(value.text)
     fixes = (*value.fixes, *decoded.fixes)
-    return Candidate(
+    return JsonCandidate(
         decoded.value,
         decoded.text or value.text,
         fixes,
@@ -122,9 +122,9 @@ def _candidate(value: Mended, start: int) -> Candidate:
     )
 
 
-def _found(text: str, *, lossless: bool) -> Iterator[Candidate]:
+def _found(text: str, *, lossless: bool) -> Iterator[JsonCandidate]:
     position = count = passed_over = 0
-    blocks = CodeBlocks(text)
+    blocks = CodeFences(text)
     first: UnreadableError | None = None
     while bracket := _BRACKET.search(text, position):
         start = bracket.start()
@@ -172,18 +172,18 @@ def _check_beginning(text: str, position: int, start: int) -> None:
         refuse(Stage.AMBIGUOUS, "members", start, "a key stands before the beginning of the object")
 
 
-def _read_at(text: str, start: int, *, lossless: bool) -> Candidate:
+def _read_at(text: str, start: int, *, lossless: bool) -> JsonCandidate:
     if strict := decode_at(text, start):
         return strict_candidate(text, strict[0], start, strict[1], is_whole=False)
     if lossless:
-        return _candidate(mended(text, start), start)
+        return _candidate(repair_json(text, start), start)
     end = _end_of_span(text, start)
     return strict_candidate(text, decode(text[start:end]), start, end, is_whole=False)
 
 
-def strict_candidate(text: str, decoded: Decoded, start: int, end: int, *, is_whole: bool) -> Candidate:
+def strict_candidate(text: str, decoded: DecodedJson, start: int, end: int, *, is_whole: bool) -> JsonCandidate:
     """Return the strict document that was decoded between `start` and `end` of `text`."""
-    return Candidate(
+    return JsonCandidate(
         decoded.value,
         decoded.text or text[start:end].strip(),
         decoded.fixes,
@@ -225,14 +225,14 @@ def _end_of_span(text: str, start: int) -> int:
     return refuse(Stage.TRUNCATED, "open", start, "the answer was cut: the bracket is not closed")
 
 
-def _is_mark(candidate: Candidate) -> bool:
+def _is_mark(candidate: JsonCandidate) -> bool:
     """Whether an array is a citation, such as `[1]`, or the `[ ]` of a list of tasks."""
     value = candidate.value
     is_citation = isinstance(value, list) and len(value) == 1 and type(value[0]) is int
     return is_citation or candidate.text == "[ ]"
 
 
-def _alone(text: str, candidate: Candidate) -> Candidate:
+def _alone(text: str, candidate: JsonCandidate) -> JsonCandidate:
     """Return the only candidate with what stands around it told."""
     before, behind = text[: candidate.start], text[candidate.end :]
     is_fenced = _FENCE.fullmatch(before.strip()) is not None and behind.strip() in {"", "```"}
@@ -258,7 +258,7 @@ def _says_something(words: str) -> bool:
     return skip_blank(words, 0) < len(words)
 
 
-def only(found: Sequence[Candidate]) -> Candidate:
+def only(found: Sequence[JsonCandidate]) -> JsonCandidate:
     """Return the one candidate; raises `UnreadableError` (`ambiguous`) where there are several."""
     if len(found) > 1:
         places = ", ".join(str(candidate.start) for candidate in found)

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from agentic_trading.llm.failure import FailureReason
-from agentic_trading.llm.reading import AttemptTrace, Violation
+from agentic_trading.llm.attempt_trace import AttemptTrace, Violation
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from jsonschema_rs import ValidationError, Validator
 
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.reading import Fix, Violation
-from agentic_trading.structured.burden import is_deeper
-from agentic_trading.structured.check import MAX_ERRORS, Compiled, errors_at_most, is_too_deep, violations
+from agentic_trading.llm.attempt_trace import Fix, Violation
+from agentic_trading.structured.complexity import is_deeper
+from agentic_trading.structured.validation import MAX_ERRORS, CompiledSchema, errors_at_most, is_too_deep, violations
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.nearest import near_miss
-from agentic_trading.structured.reading import decode
-from agentic_trading.structured.violation import json_path, rules_at, steps_in
+from agentic_trading.structured.suggestions import near_miss
+from agentic_trading.structured.strict_json import decode
+from agentic_trading.structured.violations import json_path, rules_at, steps_in
 
 _SHOWN_CHARS = 200
 _MOST_WORK = 1_500_000  # in microseconds, about: the figures at `_spend` were measured on one core
@@ -42,7 +42,7 @@ class Patched:
     violations: list[Violation]
 
 
-def patched(value: Any, schema: Compiled, policy: OutputPolicy, *, may_drop: bool) -> Patched:
+def patched(value: Any, schema: CompiledSchema, policy: OutputPolicy, *, may_drop: bool) -> Patched:
     """Return decoded JSON with what the validator complains of changed, where that can be done in one way only.
 
     With `policy.coerce` a string is read where what it spells is wanted instead: a JSON number, `true` or `false`, an
@@ -117,7 +117,7 @@ class _Change:
 class _Mending:
     """The changes of one value: driven by the validator's errors, bounded in rounds and work."""
 
-    def __init__(self, schema: Compiled, policy: OutputPolicy, *, drops: bool) -> None:
+    def __init__(self, schema: CompiledSchema, policy: OutputPolicy, *, drops: bool) -> None:
         self._schema = schema
         self._policy = policy
         self._drops = drops

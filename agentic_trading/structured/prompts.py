@@ -10,11 +10,11 @@ from agentic_trading.canonical import Fragment, assembled_bytes
 from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, Transport
-from agentic_trading.llm.reading import Violation
-from agentic_trading.structured.dials import translated
+from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.structured.inference_parameters import inference_parameters
 from agentic_trading.structured.outcome import Rejected
 from agentic_trading.structured.render import rendered
-from agentic_trading.structured.strict import strict_schema
+from agentic_trading.structured.strict_schema import strict_schema
 from agentic_trading.structured.transport import choice_for
 
 CANDIDATE_CHARS = 4_000
@@ -68,7 +68,7 @@ def request_over(
     The system text is instructions and, where it is told in words, the schema; the one user message is data. A model
     that is asked to think is not forced to call a tool: the two exclude each other.
     """
-    dials = translated(envelope, capability)
+    dials = inference_parameters(envelope, capability)
     is_enforced = transport in ("native_schema", "strict_tool")
     thinks = envelope.budget.thinking_budget > 0
     return ModelRequest(

@@ -11,18 +11,18 @@ from typing import Any, Literal, assert_never
 
 import orjson
 
-from agentic_trading.structured.check import spelled
+from agentic_trading.structured.validation import spelled
 from agentic_trading.structured.schema import Schema, asked, children, nested, prompt_schema, referred
-from agentic_trading.structured.sentinel import with_sentinel
-from agentic_trading.structured.values import RULES_OF_KIND, differ, facts_of, kinds_told, options
-from agentic_trading.structured.wording import (
-    Piece,
+from agentic_trading.structured.sentinel import add_sentinel
+from agentic_trading.structured.value_sets import RULES_OF_KIND, differ, constraints_of, kinds_told, allowed_values
+from agentic_trading.structured.schema_text import (
+    SchemaPhrase,
     braced,
     either,
     literal,
     noted,
     number_rules,
-    plain,
+    escape_control,
     ruled,
     size_rules,
     spelled_out,
@@ -94,7 +94,7 @@ def rendered(schema_json: bytes, *, sentinel: bool) -> str:
     schema = asked(schema_json, sentinel=False)
     if schema is None:
         return schema_json.decode()
-    whole = f"JSON Schema {plain(prompt_schema(schema_json, sentinel=sentinel))}"
+    whole = f"JSON Schema {escape_control(prompt_schema(schema_json, sentinel=sentinel))}"
     try:
         text = _Rendering(schema).text(sentinel=sentinel)
     except LookupError:
@@ -114,7 +114,7 @@ class _Rendering:
     def text(self, *, sentinel: bool) -> str:
         """Return the whole of it, definitions last."""
         lines = ["// no other properties"] if self._is_closed else []
-        top = with_sentinel(self._root) if sentinel else self._root
+        top = add_sentinel(self._root) if sentinel else self._root
         if top.get("type") == "object" and self._uses["#"] > 1 and not sentinel:
             lines.append(self._named("#"))
         else:
@@ -125,16 +125,16 @@ class _Rendering:
     def _definition(self, reference: str) -> str:
         return f"{self._names[reference]} = {self._piece(referred(self._root, reference), 0).line}"
 
-    def _top(self, schema: Schema) -> Piece:
+    def _top(self, schema: Schema) -> SchemaPhrase:
         if _form(schema) in ("any", "kinds"):  # an answer is an object, whatever else its schema allows
             return noted(schema, self._object(schema, 0, spread=True))
         return self._piece(schema, 0)
 
-    def _piece(self, node: Any, nesting: int) -> Piece:
+    def _piece(self, node: Any, nesting: int) -> SchemaPhrase:
         form = _form(node)
         match form:
             case "any" | "never":
-                piece = Piece(form)
+                piece = SchemaPhrase(form)
             case "reference":
                 piece = self._referred(node["$ref"], nesting)
             case "any_of":
@@ -142,7 +142,7 @@ class _Rendering:
             case "one_of":
                 piece = self._one_of(node["oneOf"], nesting)
             case "options":
-                piece = Piece(" | ".join(map(literal, options(node))))
+                piece = SchemaPhrase(" | ".join(map(literal, allowed_values(node))))
             case "kinds":
                 piece = either(self._of_kind(kind, node, nesting) for kind in kinds_told(node))
             case "schema":
@@ -151,13 +151,13 @@ class _Rendering:
                 assert_never(form)
         return noted(node, piece)
 
-    def _as_schema(self, node: Schema) -> Piece:
+    def _as_schema(self, node: Schema) -> SchemaPhrase:
         for _, inner in nested(node):
             if isinstance(inner, dict) and "$ref" in inner:
                 self._named(inner["$ref"])
-        return Piece(f"JSON Schema {spelled_out(node)}")
+        return SchemaPhrase(f"JSON Schema {spelled_out(node)}")
 
-    def _referred(self, reference: str, nesting: int) -> Piece:
+    def _referred(self, reference: str, nesting: int) -> SchemaPhrase:
         is_inlined = (
             self._uses[reference] == 1
             and nesting < _MOST_INLINED
@@ -166,7 +166,7 @@ class _Rendering:
         )
         if is_inlined:
             return self._piece(referred(self._root, reference), nesting + 1)
-        return Piece(self._named(reference))
+        return SchemaPhrase(self._named(reference))
 
     def _named(self, reference: str) -> str:
         """Return the name of a definition, which is then told at the end."""
@@ -175,17 +175,17 @@ class _Rendering:
             self._untold.append(reference)
         return self._names[reference]
 
-    def _one_of(self, branches: list[Any], nesting: int) -> Piece:
+    def _one_of(self, branches: list[Any], nesting: int) -> SchemaPhrase:
         choice = either(self._piece(branch, nesting) for branch in branches)
         if self._are_apart(branches):
             return choice
-        return Piece(f"exactly one of ({choice.text})", choice.notes)
+        return SchemaPhrase(f"exactly one of ({choice.text})", choice.notes)
 
     def _are_apart(self, branches: list[Any]) -> bool:
         """Whether no value can fit two of `branches`, as far as types, constants and tags tell."""
         if len(branches) > _MOST_COMPARED:
             return False
-        facts = [facts_of(self._resolved(branch)) for branch in branches]
+        facts = [constraints_of(self._resolved(branch)) for branch in branches]
         return all(differ(one, other) for one, other in combinations(facts, 2))
 
     def _resolved(self, node: Any) -> Schema:
@@ -195,20 +195,20 @@ class _Rendering:
             node = referred(self._root, node["$ref"])
         return node if isinstance(node, dict) else {}
 
-    def _of_kind(self, kind: str, node: Schema, nesting: int) -> Piece:
+    def _of_kind(self, kind: str, node: Schema, nesting: int) -> SchemaPhrase:
         match kind:
             case "object":
                 return self._object(node, nesting)
             case "array":
                 return self._array(node, nesting)
             case "string":
-                return Piece(ruled(kind, text_rules(node)))
+                return SchemaPhrase(ruled(kind, text_rules(node)))
             case "number" | "integer":
-                return Piece(ruled(kind, number_rules(node)))
+                return SchemaPhrase(ruled(kind, number_rules(node)))
             case _:
-                return Piece(kind)
+                return SchemaPhrase(kind)
 
-    def _object(self, node: Schema, nesting: int, *, spread: bool = False) -> Piece:
+    def _object(self, node: Schema, nesting: int, *, spread: bool = False) -> SchemaPhrase:
         properties, required = node.get("properties", {}), dict.fromkeys(node.get("required", ()))
         rest = node.get("additionalProperties")
         unnamed = True if rest is None else rest
@@ -227,9 +227,9 @@ class _Rendering:
         if rest is False and not self._is_closed:
             rules.append("no other properties")
         is_anything = not members and rest is None
-        return Piece(ruled("object" if is_anything else braced(members, spread=spread), rules))
+        return SchemaPhrase(ruled("object" if is_anything else braced(members, spread=spread), rules))
 
-    def _array(self, node: Schema, nesting: int) -> Piece:
+    def _array(self, node: Schema, nesting: int) -> SchemaPhrase:
         items = node.get("items", True)
         listed = isinstance(items, list)
         first = items if listed else node.get("prefixItems", [])
@@ -242,7 +242,7 @@ class _Rendering:
         rules = size_rules(node.get("minItems"), node.get("maxItems"), "item", "items")
         if node.get("uniqueItems"):
             rules.append("no two equal")
-        return Piece(
+        return SchemaPhrase(
             ruled(f"[{', '.join(told)}]", rules), tuple(note for piece in places for note in piece.notes)
         )
 
@@ -297,5 +297,5 @@ def _form(node: Any) -> _Form:
     rules = frozenset(node) & _RULES
     if rules in _FORM_OF:
         form = _FORM_OF[rules]
-        return "schema" if form == "options" and not options(node) else form
+        return "schema" if form == "options" and not allowed_values(node) else form
     return "kinds" if rules <= _BY_KIND else "schema"

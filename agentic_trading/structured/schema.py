@@ -7,9 +7,9 @@ from urllib.parse import unquote
 
 import orjson
 
-from agentic_trading.structured.check import compiled
+from agentic_trading.structured.validation import compiled
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.sentinel import with_sentinel
+from agentic_trading.structured.sentinel import add_sentinel
 
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -49,7 +49,7 @@ def asked(schema_json: bytes, *, sentinel: bool) -> Schema | None:
     except UnreadableError:
         return None
     ordered = _in_order(_without_noise(schema))
-    return with_sentinel(ordered) if sentinel else ordered
+    return add_sentinel(ordered) if sentinel else ordered
 
 
 def children(schema: Schema) -> Iterator[tuple[str, Any]]:

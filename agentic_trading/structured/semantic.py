@@ -5,8 +5,8 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from agentic_trading.llm.reading import Violation
-from agentic_trading.structured.violation import MAX_VIOLATIONS, json_path, more_broken
+from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.structured.violations import MAX_VIOLATIONS, json_path, more_broken
 
 
 class SemanticCheck(Protocol):

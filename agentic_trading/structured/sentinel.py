@@ -3,11 +3,11 @@
 from typing import Any
 
 from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
-from agentic_trading.llm.reading import Stage, Violation
+from agentic_trading.llm.attempt_trace import Stage, Violation
 from agentic_trading.structured.errors import UnreadableError
 
 
-def with_sentinel(schema: dict[str, Any]) -> dict[str, Any]:
+def add_sentinel(schema: dict[str, Any]) -> dict[str, Any]:
     """Return `schema` with one more required property, its last."""
     properties = {**schema.get("properties", {}), SENTINEL_NAME: {"enum": [SENTINEL_VALUE]}}
     required = [*schema.get("required", []), SENTINEL_NAME]

@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 import orjson
 from pydantic import TypeAdapter
 
-from agentic_trading.llm.reading import Fix, Stage, Violation
+from agentic_trading.llm.attempt_trace import Fix, Stage, Violation
 from agentic_trading.structured.errors import UnreadableError
 
 SHOWN_CHARS: Final = 80

@@ -6,23 +6,23 @@ from functools import lru_cache
 from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import LLMEnvelope, ResponseFormat
 from agentic_trading.llm.provider import Transport
-from agentic_trading.structured.strict import strict_problem
+from agentic_trading.structured.strict_schema import strict_problem
 
 _NOT_OFFERED = "the model does not offer it"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TransportChoice:
     """A transport, and why each better one was passed over (`native_schema: …`), the best first."""
 
     transport: Transport
     passed_over: tuple[str, ...] = ()
 
 
-_TEXT = Choice("text")
+_TEXT = TransportChoice("text")
 
 
-def choice_for(envelope: LLMEnvelope, capability: Capability) -> Choice:
+def choice_for(envelope: LLMEnvelope, capability: Capability) -> TransportChoice:
     """Return the first that model and schema allow of: native schema, strict tool, JSON mode, told in words."""
     if envelope.response_format is ResponseFormat.TEXT:
         return _TEXT
@@ -45,7 +45,7 @@ def _choice(
     json_mode: bool,
     most_optional: int | None,
     most_unions: int | None,
-) -> Choice:
+) -> TransportChoice:
     problem = strict_problem(schema_json, most_optional=most_optional, most_unions=most_unions)
     ways: list[tuple[Transport, str | None]] = [
         ("native_schema", problem if native_schema else _NOT_OFFERED),
@@ -55,9 +55,9 @@ def _choice(
     passed_over: list[str] = []
     for transport, reason in ways:
         if reason is None:
-            return Choice(transport, tuple(passed_over))
+            return TransportChoice(transport, tuple(passed_over))
         passed_over.append(f"{transport}: {reason}")
-    return Choice("prompted", tuple(passed_over))
+    return TransportChoice("prompted", tuple(passed_over))
 
 
 def told_in_words(envelope: LLMEnvelope, capability: Capability) -> Transport:

@@ -17,15 +17,15 @@ from agentic_trading.bus.topic import ENVELOPES, EVENTS
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import RecordError, StoreError
-from agentic_trading.worker.burial import Burial
+from agentic_trading.worker.dead_letter_publisher import DeadLetterPublisher
 from agentic_trading.worker.claim import Claim, ClaimStore, Finished
 from agentic_trading.worker.errors import AttemptTakenError, UndeliverableError
-from agentic_trading.worker.record import Recorder
+from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner
-from agentic_trading.worker.senders import Senders
+from agentic_trading.worker.producer_acl import ProducerAcl
 from agentic_trading.worker.slots import Slot, Slots
-from agentic_trading.worker.telling import told
-from agentic_trading.worker.upkeep import Upkeep
+from agentic_trading.worker.error_text import describe_error
+from agentic_trading.worker.housekeeping import Housekeeper
 
 log = structlog.get_logger()
 
@@ -75,8 +75,8 @@ class WorkerPool:
         workers: int = 8,
         max_deliveries: int = 3,
         name: str = "worker",
-        upkeep: Upkeep | None = None,
-        senders: Senders | None = None,
+        upkeep: Housekeeper | None = None,
+        senders: ProducerAcl | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}; allowed is 1 and more")
@@ -89,8 +89,8 @@ class WorkerPool:
         self._max_deliveries = max_deliveries
         self._name = name
         self._upkeep = upkeep
-        self._senders = senders or Senders()
-        self._burial = Burial(broker, clock)
+        self._senders = senders or ProducerAcl()
+        self._burial = DeadLetterPublisher(broker, clock)
         self._idle: set[asyncio.Timeout] = set()
         self._stopping = False
         self._fatal: StoreError | None = None
@@ -279,11 +279,11 @@ class WorkerPool:
                 return await self._tried(delivery, e)
 
     async def _tried(self, delivery: Delivery, e: Exception) -> bool:
-        log.error("delivery_failed", topic=delivery.topic, position=delivery.position, error=told(e))
+        log.error("delivery_failed", topic=delivery.topic, position=delivery.position, error=describe_error(e))
         if delivery.deliveries < self._max_deliveries:
             self._counts["given_back"] += 1
             return False
-        detail = f"failed {delivery.deliveries} times, last with {told(e)}"
+        detail = f"failed {delivery.deliveries} times, last with {describe_error(e)}"
         return await self._buried(delivery, "crash_loop", detail)
 
     async def _buried(
@@ -292,7 +292,7 @@ class WorkerPool:
         try:
             await self._burial.bury(delivery, reason, detail, envelope_id=envelope_id, trace_id=trace_id)
         except Exception as e:  # noqa: BLE001 - a letter that cannot be sent is no reason to serve nobody
-            log.error("dead_letter_lost", topic=delivery.topic, position=delivery.position, error=told(e))  # noqa: TRY400 - told in one line
+            log.error("dead_letter_lost", topic=delivery.topic, position=delivery.position, error=describe_error(e))  # noqa: TRY400 - told in one line
         self._counts["dead_letters"] += 1
         return True
 

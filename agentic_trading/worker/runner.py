@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final, Protocol, assert_never
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission import Admission, Charge, Parked, Refused, Taken
+from agentic_trading.governance.admission_decisions import Admitted, Charge, Deferred, Denied, AlreadyDispatched
 from agentic_trading.governance.determinism import freezes
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import CallState
-from agentic_trading.governance.refusals import unavailable
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.denials import unavailable
 from agentic_trading.governance.retry import Failed
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
@@ -24,7 +24,7 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.parser import select
-from agentic_trading.worker.attempt import (
+from agentic_trading.worker.attempt_result import (
     Timing,
     answered,
     degraded,
@@ -33,25 +33,25 @@ from agentic_trading.worker.attempt import (
     is_of_wrong_model,
     not_used,
 )
-from agentic_trading.worker.call import Call
-from agentic_trading.worker.checks import Checks
-from agentic_trading.worker.counting import InputCount
+from agentic_trading.worker.call_context import CallContext
+from agentic_trading.worker.semantic_checks import Checks
+from agentic_trading.worker.token_count import InputTokenCounter
 from agentic_trading.worker.errors import AttemptTakenError
-from agentic_trading.worker.finishing import to_the_end
-from agentic_trading.worker.frozen import FrozenAnswers, FrozenCall
-from agentic_trading.worker.pauses import Pauses
-from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.refused import RefusedSchemas
+from agentic_trading.worker.shield import run_shielded
+from agentic_trading.worker.response_cache import ResponseCache, CachedCall
+from agentic_trading.worker.stoppable_wait import StoppableWait
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.unsupported_schemas import UnsupportedSchemas
 from agentic_trading.worker.slots import Parking
-from agentic_trading.worker.telling import told
-from agentic_trading.worker.turn import (
+from agentic_trading.worker.error_text import describe_error
+from agentic_trading.worker.next_attempt import (
     Attempted,
-    Closed,
-    Read,
-    Turn,
-    Unanswered,
+    FinalAttempt,
+    AnsweredAttempt,
+    AttemptPlan,
+    FailedAttempt,
     may_degrade,
-    next_turn,
+    plan_next_attempt,
 )
 
 MOST_TOKENS = 10**9
@@ -72,7 +72,7 @@ _STOPPED: Final = FailureReason(
 )
 
 
-class RecordedAnswers(Protocol):
+class RecordedAnswerSource(Protocol):
     """Answers of an earlier run, found by request, occurrence and attempt."""
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
@@ -81,7 +81,7 @@ class RecordedAnswers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class RunnerDependencies:
     """What a runner needs, named once: the gate, who answers, where it is kept, what is checked.
 
     `strict_workflows` have a dispatched record on disk before each call. Of `counted_workflows` the provider is asked for
@@ -95,21 +95,21 @@ class Parts:
     capabilities: Capabilities
     clock: Clock
     checks: Checks
-    recorded: RecordedAnswers | None = None
+    recorded: RecordedAnswerSource | None = None
     strict_workflows: frozenset[EnvelopeWorkflow] = frozenset()
     counted_workflows: frozenset[EnvelopeWorkflow] = frozenset()
-    frozen: FrozenAnswers | None = None
+    frozen: ResponseCache | None = None
 
 
 class CallRunner:
     """Run one envelope to its end. Every attempt passes the gate, is settled on every way out, and is kept."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: RunnerDependencies) -> None:
         self._parts = parts
         self._clock = parts.clock
-        self._pauses = Pauses(parts.clock)
-        self._refused_schemas = RefusedSchemas()
-        self._frozen = parts.frozen or FrozenAnswers(parts.clock)
+        self._pauses = StoppableWait(parts.clock)
+        self._refused_schemas = UnsupportedSchemas()
+        self._frozen = parts.frozen or ResponseCache(parts.clock)
 
     def stop(self) -> None:
         """Wait for no retry any more: a call that would have to wait ends with `shutdown`. Harmless twice."""
@@ -130,18 +130,18 @@ class CallRunner:
             return await self._run(envelope, call, frozen)
 
     async def _run(
-        self, envelope: LLMEnvelope, call: Call | FailureReason, frozen: FrozenCall | None
+        self, envelope: LLMEnvelope, call: CallContext | FailureReason, frozen: CachedCall | None
     ) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        turn = Turn(call.first_request(self._refused_schemas))
+        turn = AttemptPlan(call.first_request(self._refused_schemas))
         while True:
             if not await self._pauses.passed(turn.wait_s):
                 stopped = self._unsent(envelope, turn.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
             attempted = await self._attempt(call, turn.request, is_retry=turn.step == "retry")
             self._refused_schemas.learn(turn.request, attempted)
-            following = next_turn(turn, attempted, call.capability, now=self._clock.now())
+            following = plan_next_attempt(turn, attempted, call.capability, now=self._clock.now())
             step = following.step if following else "final"
             interaction = await self._keep(envelope, attempted, step, frozen)
             if following is None:
@@ -149,8 +149,8 @@ class CallRunner:
             turn = following
 
     def _prepare(
-        self, envelope: LLMEnvelope, principal: str, parked: Parking, frozen: FrozenCall | None
-    ) -> Call | FailureReason:
+        self, envelope: LLMEnvelope, principal: str, parked: Parking, frozen: CachedCall | None
+    ) -> CallContext | FailureReason:
         """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
         problem = schema_problem(
             envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
@@ -164,12 +164,12 @@ class CallRunner:
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
         is_counted = envelope.workflow in self._parts.counted_workflows
-        count = InputCount(self._parts.provider) if is_counted else None
+        count = InputTokenCounter(self._parts.provider) if is_counted else None
         parser = select(capability, envelope)
-        return Call(envelope, capability, parser, self._parts.checks, count, frozen, principal, parked)
+        return CallContext(envelope, capability, parser, self._parts.checks, count, frozen, principal, parked)
 
     async def _keep(
-        self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, frozen: FrozenCall | None = None
+        self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, frozen: CachedCall | None = None
     ) -> LLMInteraction:
         result = attempted.to_result(step)
         if step == "final" and not result.success and may_degrade(envelope, attempted):
@@ -179,31 +179,31 @@ class CallRunner:
         try:
             await keep()
         except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
-            await to_the_end(keep())
+            await run_shielded(keep())
             raise
         return interaction
 
-    async def _kept(self, interaction: LLMInteraction, frozen: FrozenCall | None, *, final: bool) -> None:
+    async def _kept(self, interaction: LLMInteraction, frozen: CachedCall | None, *, final: bool) -> None:
         await self._parts.recorder.keep(interaction, final=final)
         if frozen is not None:
             frozen.hear(interaction.result)
 
-    async def _attempt(self, call: Call, request: ModelRequest, *, is_retry: bool) -> Attempted:
+    async def _attempt(self, call: CallContext, request: ModelRequest, *, is_retry: bool) -> Attempted:
         recorded = await self._recorded(call, request)
         if recorded is not None:
             return await call.replay(request, recorded)
         admitted = await self._admit(call, request, is_retry=is_retry)
         match admitted:
-            case Refused():
+            case Denied():
                 return self._unsent(request.envelope, request.attempt, admitted.reason)
-            case Taken():
+            case AlreadyDispatched():
                 raise AttemptTakenError(request.envelope.envelope_id, request.attempt, admitted.state)
-            case Admission():
+            case Admitted():
                 return await self._send(call, request, admitted)
             case _:
                 assert_never(admitted)
 
-    async def _recorded(self, call: Call, request: ModelRequest) -> LLMResult | None:
+    async def _recorded(self, call: CallContext, request: ModelRequest) -> LLMResult | None:
         gate, answers = self._parts.gate, self._parts.recorded
         if answers is not None and gate.stranger(request.envelope, call.principal) is None:
             recorded = await answers.find(request.envelope, request.attempt)
@@ -214,8 +214,8 @@ class CallRunner:
         return call.frozen.find(request.attempt)
 
     async def _admit(
-        self, call: Call, request: ModelRequest, *, is_retry: bool
-    ) -> Admission | Refused | Taken:
+        self, call: CallContext, request: ModelRequest, *, is_retry: bool
+    ) -> Admitted | Denied | AlreadyDispatched:
         """Pass the gate; wait for headroom that calls in flight hold, until they give it back or the deadline passes."""
         tokens = None
         if call.count is not None and self._parts.gate.problem(request.envelope, call.principal) is None:
@@ -224,14 +224,14 @@ class CallRunner:
             admitted = await self._parts.gate.admit(
                 request, principal=call.principal, is_retry=is_retry, input_tokens=tokens
             )
-            if not isinstance(admitted, Parked):
+            if not isinstance(admitted, Deferred):
                 return admitted
             async with call.parked():
                 has_waited = await self._pauses.over(self._parts.gate.headroom(admitted))
             if not has_waited:
-                return Refused(_STOPPED)
+                return Denied(_STOPPED)
 
-    async def _send(self, call: Call, request: ModelRequest, admission: Admission) -> Attempted:
+    async def _send(self, call: CallContext, request: ModelRequest, admission: Admitted) -> Attempted:
         patience_s = await self._dispatched(request, admission)
         if isinstance(patience_s, FailureReason):
             return self._unsent(request.envelope, request.attempt, patience_s)
@@ -249,15 +249,15 @@ class CallRunner:
         except TimeoutError:
             failure = _given_up(self._parts.gate.halts.problem(request.envelope), patience_s)
         except asyncio.CancelledError:
-            await to_the_end(self._cancelled(call, request, admission, response, timing()))
+            await run_shielded(self._cancelled(call, request, admission, response, timing()))
             raise
         except Exception as e:  # noqa: BLE001 - an adapter's error is one failed call, charged and on record
-            failure = ProviderError(FailureKind.INTERNAL_ERROR, told(e), sent=True)
+            failure = ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
         else:
             return await self._answered(call, request, response, admission, charge, timing())
-        return await to_the_end(self._unanswered(request, admission, failure, timing()))
+        return await run_shielded(self._unanswered(request, admission, failure, timing()))
 
-    async def _dispatched(self, request: ModelRequest, admission: Admission) -> float | FailureReason:
+    async def _dispatched(self, request: ModelRequest, admission: Admitted) -> float | FailureReason:
         """Note that the request is about to be sent; returns how many seconds an answer may take, or why it is not sent.
 
         What is not sent holds nothing. Raises `AttemptTakenError` if another run was faster.
@@ -272,38 +272,38 @@ class CallRunner:
             await gate.dispatch(admission, patience_s=patience_s)
         except ReservationStateError as e:
             await gate.step_aside(admission)
-            if e.state == CallState.RELEASED:
+            if e.state == ReservationState.RELEASED:
                 return _LEASE_OVER
             raise AttemptTakenError(request.envelope.envelope_id, request.attempt, e.state) from e
         except LedgerUnavailableError as e:
-            await to_the_end(gate.release(admission))
+            await run_shielded(gate.release(admission))
             return unavailable(e, request.envelope.workflow)
         except BaseException:
-            await to_the_end(gate.release(admission))
+            await run_shielded(gate.release(admission))
             raise
         return patience_s
 
-    async def _settle(self, admission: Admission, response: ModelResponse) -> Charge:
+    async def _settle(self, admission: Admitted, response: ModelResponse) -> Charge:
         return await self._parts.gate.settle(admission, response.usage, served_model=response.model)
 
     async def _answered(
         self,
-        call: Call,
+        call: CallContext,
         request: ModelRequest,
         response: ModelResponse,
-        admission: Admission,
+        admission: Admitted,
         charge: Charge,
         timing: Timing,
     ) -> Attempted:
         outcome = await call.read(request, response)
         to_result = partial(answered, request, response, outcome, admission, charge, timing)
         if is_of_wrong_model(request, response, call.capability):
-            return Closed(lambda step: not_used(to_result(step)))
-        return Read(to_result, outcome)
+            return FinalAttempt(lambda step: not_used(to_result(step)))
+        return AnsweredAttempt(to_result, outcome)
 
     async def _unanswered(
-        self, request: ModelRequest, admission: Admission, e: ProviderError, timing: Timing
-    ) -> Unanswered:
+        self, request: ModelRequest, admission: Admitted, e: ProviderError, timing: Timing
+    ) -> FailedAttempt:
         gate = self._parts.gate
         failed_call = Failed(kind=e.kind, sent=e.sent, retry_after_s=e.retry_after_s)
         settle = gate.in_doubt if e.sent else gate.settle_unsent
@@ -321,16 +321,16 @@ class CallRunner:
             in_doubt=e.sent,
             provider_request_id=e.provider_request_id,
         )
-        return Unanswered(to_result, failed_call)
+        return FailedAttempt(to_result, failed_call)
 
-    def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> Closed:
-        return Closed(partial(failed, envelope, attempt, reason, now=self._clock.now()))
+    def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> FinalAttempt:
+        return FinalAttempt(partial(failed, envelope, attempt, reason, now=self._clock.now()))
 
     async def _cancelled(
         self,
-        call: Call,
+        call: CallContext,
         request: ModelRequest,
-        admission: Admission,
+        admission: Admitted,
         response: ModelResponse | None,
         timing: Timing,
     ) -> None:
@@ -344,7 +344,7 @@ class CallRunner:
             attempted = await self._answered(call, request, response, admission, charge, timing)
         await self._keep(request.envelope, attempted, "final", call.frozen)
 
-    async def _note_dispatch(self, request: ModelRequest, admission: Admission) -> None:
+    async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> None:
         envelope = request.envelope
         if envelope.workflow not in self._parts.strict_workflows:
             return

@@ -11,7 +11,7 @@ T = TypeVar("T")
 Parking = Callable[[], AbstractAsyncContextManager[None]]
 """What is entered for as long as a call waits for another one, so that it does not keep that one from its slot."""
 
-Line = deque[asyncio.Future[None]]
+SlotQueue = deque[asyncio.Future[None]]
 
 
 class Slots:
@@ -19,8 +19,8 @@ class Slots:
 
     def __init__(self, number: int) -> None:
         self._free = number
-        self._returning: Line = deque()
-        self._coming: Line = deque()
+        self._returning: SlotQueue = deque()
+        self._coming: SlotQueue = deque()
         self._idle: set[asyncio.Timeout] = set()
 
     @asynccontextmanager
@@ -71,7 +71,7 @@ class Slots:
                 idle.reschedule(0)
                 return
 
-    async def _take(self, line: Line) -> None:
+    async def _take(self, line: SlotQueue) -> None:
         if self._free and not self._returning:
             self._free -= 1
             return

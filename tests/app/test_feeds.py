@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import ResumedFeed, open_feed, read_bars, sources, what_of
-from agentic_trading.app.folder import BAR_COLUMNS, DataSource, bar_row
+from agentic_trading.app.session_folder import BAR_COLUMNS, DataSource, bar_row
 from agentic_trading.app.options import OptionError
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
-from agentic_trading.desk.market.rows import BarRows
+from agentic_trading.desk.market.bar_rows import BarRows
 from tests.desk.market.bars import bar, rows, series
 
 

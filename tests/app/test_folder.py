@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.app.feeds import read_bars
-from agentic_trading.app.folder import BAR_COLUMNS, BarFiles, DataSource, RunManifest, SessionFolder, bar_row
+from agentic_trading.app.session_folder import BAR_COLUMNS, BarFiles, DataSource, RunManifest, SessionFolder, bar_row
 from agentic_trading.app.options import OptionError
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMProvider

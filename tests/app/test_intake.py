@@ -10,7 +10,7 @@ import pytest
 
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import sources
-from agentic_trading.app.intake import CheckedFeed, ReadAhead, open_feeds
+from agentic_trading.app.feed_checks import CheckedFeed, ReadAhead, open_feeds
 from agentic_trading.app.options import OptionError
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, FeedItem

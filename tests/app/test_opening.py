@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.folder import BarFiles, SessionFolder
-from agentic_trading.app.opening import left_by, recorded_attempts
-from agentic_trading.app.play import Played, Watch, play
-from agentic_trading.desk.moments import Moment
+from agentic_trading.app.session_folder import BarFiles, SessionFolder
+from agentic_trading.app.run_setup import left_by, recorded_attempts
+from agentic_trading.app.session_run import SessionResult, SessionObserver, run_play
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.reading import AttemptTrace, Stage
+from agentic_trading.llm.attempt_trace import AttemptTrace, Stage
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.app.test_folder import manifest
@@ -116,29 +116,29 @@ async def test_a_run_has_its_own_lines_of_the_log_only(tmp_path: Path) -> None:
     assert await recorded_attempts(folder, second) == kept[2:]
 
 
-def stopping_at(bars: int, played: Played) -> Watch:
+def stopping_at(bars: int, played: SessionResult) -> SessionObserver:
     """Return a watch that stops the session after so many bars."""
     held: list[TradingSession] = []
 
-    async def after_moment(_moment: Moment, _lines: Sequence[bytes]) -> None:
+    async def after_moment(_moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         if len(played.bars) >= bars:
             held[0].stop()
 
-    return Watch(after_moment, hold=held.append)
+    return SessionObserver(after_moment, hold=held.append)
 
 
 async def part(store: InteractionStore, budget_nusd: int, bars: int, recorded: wire.Recording | None) -> None:
     """Play the beginning of a session whose calls cost money, up to so many bars."""
-    played = Played()
+    played = SessionResult()
     provider: Provider = Priced()
     set_up = stage(
         bars=BTC,
         store=store,
         most_bars=None,
-        answers=wire.Answers(provider, *PRICED, recorded),
+        answers=wire.AnswerSource(provider, *PRICED, recorded),
         ledger=wire_budgets.budget_ledger(budget_nusd),
     )
-    await play(set_up, played, stopping_at(bars, played))
+    await run_play(set_up, played, stopping_at(bars, played))
 
 
 async def budget_for(percent: int) -> int:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.outage import Outage, UnusableProviderError, refuse_unusable
-from agentic_trading.client.gateway import Answer
+from agentic_trading.app.provider_outage import ProviderOutage, UnusableProviderError, refuse_unusable
+from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.scripted import ScriptedProvider
-from agentic_trading.llm.reading import AttemptTrace, Stage
+from agentic_trading.llm.attempt_trace import AttemptTrace, Stage
 from tests.build import NOW, envelope, event, interaction
 
 
@@ -28,8 +28,8 @@ def answered() -> LLMInteraction:
     )
 
 
-def heard(*answers: Answer) -> FailureKind | None:
-    outage = Outage()
+def heard(*answers: GatewayReply) -> FailureKind | None:
+    outage = ProviderOutage()
     for answer in answers:
         outage.hear(answer)
     return outage.failure.category if outage.failure else None
@@ -72,11 +72,11 @@ def test_what_was_not_sent_or_is_not_live_tells_nothing() -> None:
 
 
 async def test_every_answer_of_a_gateway_is_heard_and_passed_on() -> None:
-    outage, answer, told = Outage(), failed(FailureKind.AUTH_ERROR), event("skip")
+    outage, answer, told = ProviderOutage(), failed(FailureKind.AUTH_ERROR), event("skip")
     recorded: list[object] = []
 
     class Stub:
-        async def ask(self, _envelope: object) -> Answer:
+        async def ask(self, _envelope: object) -> GatewayReply:
             return answer
 
         async def record(self, what: object) -> None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.parsing import (
-    Form,
-    Question,
+from agentic_trading.app.answer_parsing import (
+    AnswerForm,
+    ParseQuestion,
     SchemaFileError,
     form_in,
     form_of,
@@ -24,8 +24,8 @@ from agentic_trading.app.parsing import (
 )
 from agentic_trading.llm.limits import OutputMode
 from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.reading import Stage
-from agentic_trading.structured.reading import MAX_BYTES
+from agentic_trading.llm.attempt_trace import Stage
+from agentic_trading.structured.strict_json import MAX_BYTES
 
 ORDER = form_of({
     "type": "object",
@@ -35,8 +35,8 @@ ORDER = form_of({
 })
 
 
-def question(mode: OutputMode | None = None, form: Form | None = ORDER, **facts: Any) -> Question:
-    return Question(policy=policy_of(None, mode), form=form, **facts)
+def question(mode: OutputMode | None = None, form: AnswerForm | None = ORDER, **facts: Any) -> ParseQuestion:
+    return ParseQuestion(policy=policy_of(None, mode), form=form, **facts)
 
 
 def exact(text: str) -> Any:
@@ -92,7 +92,7 @@ def test_values_read_as_another_type_and_dropped_properties_are_changes_too() ->
     ],
 )
 def test_what_the_provider_says_comes_before_what_the_text_looks_like(
-    facts: Mapping[str, Any], stage: Stage, form: Form | None
+    facts: Mapping[str, Any], stage: Stage, form: AnswerForm | None
 ) -> None:
     whole = b'{"side": "BUY", "qty": 1}'
 
@@ -119,7 +119,7 @@ def test_what_the_provider_says_comes_before_what_the_text_looks_like(
     ],
 )
 def test_what_no_document_is_has_a_stage_and_a_reason(
-    raw: bytes, stage: Stage, says: str, mode: OutputMode, form: Form | None
+    raw: bytes, stage: Stage, says: str, mode: OutputMode, form: AnswerForm | None
 ) -> None:
     read = read_bytes(raw, question(mode, form))
 
@@ -176,7 +176,7 @@ def test_execution_wants_the_sentinel_and_takes_it_off() -> None:
     policy = policy_of("execution", None)
     cut, whole = '{"side": "BUY", "qty": 1.50}', '{"side": "BUY", "qty": 1.50, "end": "ok"}'
 
-    read = [read_text(text, Question(policy=policy, form=ORDER)) for text in (cut, whole)]
+    read = [read_text(text, ParseQuestion(policy=policy, form=ORDER)) for text in (cut, whole)]
 
     assert [each.trace.verdict for each in read] == [Stage.TRUNCATED, Stage.DONE]
     assert exact(read[1].text) == exact(cut)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire
-from agentic_trading.app.play import Played, Watch, play
+from agentic_trading.app.session_run import SessionResult, SessionObserver, run_play
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
@@ -61,15 +61,15 @@ class EndsBadly:
 
 
 async def test_what_was_recorded_before_a_bad_bar_is_kept_however_slow_the_log_is() -> None:
-    store, lines, played = SlowStore(), list[bytes](), Played()
+    store, lines, played = SlowStore(), list[bytes](), SessionResult()
     error = BarFormatError("bars", 341, "close", "x", "a number")
     set_up = stage(bars={"btcusdt-5m": BTC}, store=store, feeds=[EndsBadly(BTC, error)])
 
-    async def after_moment(_moment: Moment, new: Sequence[bytes]) -> None:
+    async def after_moment(_moment: TimeSlice, new: Sequence[bytes]) -> None:
         lines.extend(new)
 
     with pytest.raises(BarFormatError) as raised:
-        await play(set_up, played, Watch(after_moment))
+        await run_play(set_up, played, SessionObserver(after_moment))
 
     kept = {entry.record.id for entry in [e async for e in store.scan()] if isinstance(entry.record, Event)}
     decided = {line["id"] for line in lines_of(b"\n".join(lines)) if line["kind"] != "call"}
@@ -90,24 +90,24 @@ async def test_a_log_that_gives_up_ends_the_session_with_its_error() -> None:
 
 
 async def test_an_error_of_ours_in_a_moment_is_not_hidden() -> None:
-    async def broken(_moment: Moment, _lines: Sequence[bytes]) -> None:
+    async def broken(_moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        await play(stage(most_bars=3), Played(), Watch(broken))
+        await run_play(stage(most_bars=3), SessionResult(), SessionObserver(broken))
 
 
 async def test_a_moment_is_announced_before_anything_is_done_at_it() -> None:
     happened: list[tuple[str, int]] = []
     set_up = stage(bars={"btcusdt-5m": BTC})
 
-    async def before(moment: Moment) -> None:
+    async def before(moment: TimeSlice) -> None:
         happened.append(("before", len([e async for e in set_up.store.scan()])))
         assert set_up.clock.now() < moment.at
 
-    async def after(moment: Moment, _lines: Sequence[bytes]) -> None:
+    async def after(moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         happened.append(("after", len(moment.bars)))
 
-    await play(set_up, Played(), Watch(after, before))
+    await run_play(set_up, SessionResult(), SessionObserver(after, before))
 
     assert [what for what, _ in happened] == ["before", "after"] * len(BTC)

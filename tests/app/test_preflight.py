@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import wire
-from agentic_trading.app.folder import SessionFolder
+from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
 from agentic_trading.llm.weights import WeightsError

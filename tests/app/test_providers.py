@@ -9,7 +9,7 @@ import pytest
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.providers import ASKED, Chosen, base_url_of, chosen, host_free, ready
+from agentic_trading.app.providers import ASKED, ProviderSelection, base_url_of, select_provider, host_free, ready
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.weights import WEIGHTS, WeightsError
@@ -28,37 +28,37 @@ def own(tmp_path: Path) -> wire.Tables:
     return own_tables(tmp_path)
 
 
-def names(who: Chosen) -> list[str]:
+def names(who: ProviderSelection) -> list[str]:
     return [who.models[workflow].model for workflow in ASKED]
 
 
 def test_without_a_name_each_workflow_asks_its_own_claude() -> None:
-    who = chosen(options(**ANTHROPIC), TABLES, now=NOW)
+    who = select_provider(options(**ANTHROPIC), TABLES, now=NOW)
 
     assert (who.llm, who.model) == (LLMProvider.ANTHROPIC, "")
     assert names(who) == ["claude-sonnet-5-5", "claude-haiku-5-5"]
 
 
 def test_a_named_model_answers_every_workflow() -> None:
-    who = chosen(options(**ANTHROPIC, model="claude-opus-5-5"), TABLES, now=NOW)
+    who = select_provider(options(**ANTHROPIC, model="claude-opus-5-5"), TABLES, now=NOW)
 
     assert names(who) == ["claude-opus-5-5", "claude-opus-5-5"]
 
 
 def test_a_run_that_goes_on_keeps_its_model() -> None:
-    assert chosen(options(**ANTHROPIC), TABLES, now=NOW, model="claude-opus-5-5").model == "claude-opus-5-5"
+    assert select_provider(options(**ANTHROPIC), TABLES, now=NOW, model="claude-opus-5-5").model == "claude-opus-5-5"
 
 
 def test_the_only_model_of_ones_own_needs_no_name(tmp_path: Path) -> None:
     one, two = own_tables(tmp_path), own_tables(tmp_path, ["first", "second"])
 
-    assert chosen(options(provider="openai"), one, now=NOW).model == OWN_MODEL
+    assert select_provider(options(provider="openai"), one, now=NOW).model == OWN_MODEL
     with pytest.raises(OptionError, match=r"^--model is left out; allowed: first, second, a row of your own"):
-        chosen(options(provider="openai"), two, now=NOW)
+        select_provider(options(provider="openai"), two, now=NOW)
 
 
 def test_the_local_model_has_a_name_of_its_own() -> None:
-    assert chosen(options(**LOCAL), TABLES, now=NOW).model in WEIGHTS
+    assert select_provider(options(**LOCAL), TABLES, now=NOW).model in WEIGHTS
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_local_model_has_a_name_of_its_own() -> None:
 )
 def test_an_unknown_model_is_refused_with_those_that_are_known(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(OptionError, match=told) as refused:
-        chosen(options(**{**ANTHROPIC, **changes}), TABLES, now=NOW)
+        select_provider(options(**{**ANTHROPIC, **changes}), TABLES, now=NOW)
 
     assert refused.value.option == "--model"
 
@@ -83,11 +83,11 @@ def test_an_unknown_model_is_refused_with_those_that_are_known(changes: dict[str
 def test_a_retired_model_is_refused_from_the_day_after() -> None:
     old = options(**ANTHROPIC, model="claude-sonnet-4-5-20250929")
 
-    assert chosen(old, TABLES, now=datetime(2026, 11, 30, 23, tzinfo=UTC)).model == old.model
+    assert select_provider(old, TABLES, now=datetime(2026, 11, 30, 23, tzinfo=UTC)).model == old.model
     with pytest.raises(
         OptionError, match=r"retired on 2026-11-30; .*; allowed: claude-sonnet-5-5"
     ) as refused:
-        chosen(old, TABLES, now=datetime(2026, 12, 1, tzinfo=UTC))
+        select_provider(old, TABLES, now=datetime(2026, 12, 1, tzinfo=UTC))
     assert old.model not in refused.value.allowed
 
 
@@ -97,7 +97,7 @@ def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError, match=rf"^--model is {OWN_MODEL}, which has no price; .*AGENTIC_PRICES_FILE"
     ):
-        chosen(options(**OPENAI), tables, now=NOW)
+        select_provider(options(**OPENAI), tables, now=NOW)
 
 
 @pytest.mark.parametrize(("provider", "variable"), [("anthropic", "ANTHROPIC"), ("openai", "OPENAI")])
@@ -106,7 +106,7 @@ async def test_a_missing_key_is_told_by_variable_and_folder(
 ) -> None:
     model = "" if provider == "anthropic" else OWN_MODEL
     asked = options(provider=provider, model=model)
-    who = chosen(asked, own, now=NOW)
+    who = select_provider(asked, own, now=NOW)
 
     with pytest.raises(OptionError, match=rf"^{variable}_API_KEY is not set; .*AGENTIC_SECRETS_DIR"):
         await ready(asked, who)
@@ -116,14 +116,14 @@ async def test_a_key_of_no_use_is_told_and_not_shown() -> None:
     asked = options(**ANTHROPIC, settings=settings(ANTHROPIC_API_KEY="sesame with blanks"))
 
     with pytest.raises(OptionError, match=r"^ANTHROPIC_API_KEY is of no use") as refused:
-        await ready(asked, chosen(asked, TABLES, now=NOW))
+        await ready(asked, select_provider(asked, TABLES, now=NOW))
 
     assert "sesame" not in str(refused.value)
 
 
 async def test_a_key_may_lie_in_a_file(tmp_path: Path) -> None:
     asked = options(**ANTHROPIC, settings=settings(secrets_dir=tmp_path))
-    who = chosen(asked, TABLES, now=NOW)
+    who = select_provider(asked, TABLES, now=NOW)
 
     with pytest.raises(OptionError, match="ANTHROPIC_API_KEY"):
         await ready(asked, who)
@@ -136,7 +136,7 @@ async def test_a_key_may_lie_in_a_file(tmp_path: Path) -> None:
 async def test_a_server_of_ones_own_needs_no_key(own: wire.Tables) -> None:
     asked = options(**OPENAI, base_url="http://127.0.0.1:9/v1")
 
-    provider = await ready(asked, chosen(asked, own, now=NOW))
+    provider = await ready(asked, select_provider(asked, own, now=NOW))
 
     assert isinstance(provider, OpenAIProvider)
     await provider.aclose()
@@ -144,7 +144,7 @@ async def test_a_server_of_ones_own_needs_no_key(own: wire.Tables) -> None:
 
 async def test_weights_that_are_missing_or_broken_are_told_with_the_way_to_get_them(tmp_path: Path) -> None:
     asked = options(**LOCAL, settings=settings(models_dir=tmp_path))
-    who = chosen(asked, TABLES, now=NOW)
+    who = select_provider(asked, TABLES, now=NOW)
 
     with pytest.raises(WeightsError, match="no such file; run `agentic-trading models fetch smollm2-135m`"):
         await ready(asked, who)
@@ -160,7 +160,7 @@ async def test_an_extra_that_is_not_installed_is_named(
     changes: dict[str, Any], extra: str, own: wire.Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = options(**changes)
-    who = chosen(asked, own, now=NOW)
+    who = select_provider(asked, own, now=NOW)
     missing = {"openai": "openai", "local": "xllamacpp"}[extra]
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.folder import SessionFolder
-from agentic_trading.app.replaying import NoDigestError, Seen, WatchedGateway, replay
-from agentic_trading.client.gateway import Answer
+from agentic_trading.app.session_folder import SessionFolder
+from agentic_trading.app.replay import NoDigestError, ReplayObservations, ObservedGateway, replay
+from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
@@ -22,12 +22,12 @@ REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
 class Answering:
     """A gateway that gives the same answer to everybody."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: GatewayReply) -> None:
         self._answer = answer
         self.asked: list[LLMEnvelope] = []
         self.recorded: list[Event] = []
 
-    async def ask(self, asked: LLMEnvelope) -> Answer:
+    async def ask(self, asked: LLMEnvelope) -> GatewayReply:
         self.asked.append(asked)
         return self._answer
 
@@ -35,13 +35,13 @@ class Answering:
         self.recorded.append(fact)
 
 
-def seen_of(*known: LLMEnvelope) -> Seen:
-    return Seen(frozenset(one.request_hash for one in known))
+def seen_of(*known: LLMEnvelope) -> ReplayObservations:
+    return ReplayObservations(frozenset(one.request_hash for one in known))
 
 
-async def heard(answer: Answer, *, known: Sequence[LLMEnvelope], asked: LLMEnvelope) -> Seen:
+async def heard(answer: GatewayReply, *, known: Sequence[LLMEnvelope], asked: LLMEnvelope) -> ReplayObservations:
     seen = seen_of(*known)
-    await WatchedGateway(Answering(answer), seen, None).ask(asked)
+    await ObservedGateway(Answering(answer), seen, None).ask(asked)
     return seen
 
 
@@ -59,7 +59,7 @@ FAILED = {"success": False, "actionable": False, "validation_passed": False}
     ],
 )
 async def test_a_recorded_failure_is_an_answer_and_a_miss_is_none(
-    answer: Answer, *, is_answered: bool
+    answer: GatewayReply, *, is_answered: bool
 ) -> None:
     asked = envelope()
 
@@ -97,7 +97,7 @@ async def test_an_edit_changes_what_is_asked_and_events_pass() -> None:
     def edit(one: LLMEnvelope) -> LLMEnvelope:
         return one.model_copy(update={"instructions": "Something else."})
 
-    watched = WatchedGateway(gateway, seen_of(), edit)
+    watched = ObservedGateway(gateway, seen_of(), edit)
     await watched.ask(asked)
     await watched.record(fact)
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trading.app import wire
-from agentic_trading.app.folder import DataSource, SessionFolder
-from agentic_trading.app.play import Played
+from agentic_trading.app.session_folder import DataSource, SessionFolder
+from agentic_trading.app.session_run import SessionResult
 from agentic_trading.app.report import RunReport
-from agentic_trading.app.result import report_of
+from agentic_trading.app.report_builder import report_of
 from agentic_trading.desk.execution.shortfall import total_shortfall
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.reading import AttemptTrace, Fix, Stage
+from agentic_trading.llm.attempt_trace import AttemptTrace, Fix, Stage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.app.test_folder import manifest
 from tests.build import NOW, envelope, interaction
@@ -28,7 +28,7 @@ async def reported(*attempts: LLMInteraction, **changes: Any) -> RunReport:
     for attempt in attempts:
         await store.store(attempt)
     about = manifest(**{"digest": "ab", **changes})
-    return await report_of(about, SessionFolder(Path("out")), Played(), store, TABLES, elapsed_s=1.5)
+    return await report_of(about, SessionFolder(Path("out")), SessionResult(), store, TABLES, elapsed_s=1.5)
 
 
 def failed(kind: FailureKind, description: str = "no", **changes: Any) -> dict[str, Any]:

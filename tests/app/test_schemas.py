@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.schemas import check_schemas, first_difference, published, write_schemas
+from agentic_trading.app.schemas import check_schemas, first_schema_difference, published, write_schemas
 from agentic_trading.bus.deadletter import DeadLetter
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
 from tests.build import NOW, envelope, event, interaction, result
@@ -134,4 +134,4 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_its_option(tmp_path: P
     ],
 )
 def test_the_first_difference_is_told_by_its_path(written: Any, meant: Any, place: str) -> None:
-    assert first_difference(written, meant) == place
+    assert first_schema_difference(written, meant) == place

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.folder import SessionFolder
+from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.options import WARM_UP_BARS
 from agentic_trading.app.recordings import session_folder, shipped_names
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.replay import replay
 from tests.flows.sessions import ran
 
 NAME = Path("smollm2")

@@ -13,9 +13,9 @@ from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.faults import FaultsError, FaultyProvider
+from agentic_trading.llm.providers.fault_injection import FaultsError, FaultyProvider
 from agentic_trading.llm.providers.rules import RulesProvider
-from agentic_trading.llm.table import TableError
+from agentic_trading.llm.dated_table import TableError
 from tests.build import interaction
 from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, rules, with_faults
 

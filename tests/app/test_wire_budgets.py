@@ -8,8 +8,8 @@ import pytest
 
 from agentic_trading.app import wire_budgets
 from agentic_trading.app.options import OptionError
-from agentic_trading.governance.control import Controls
-from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.control_stores.memory import MemoryControlStore
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError, PolicyError
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
@@ -88,7 +88,7 @@ async def test_a_server_that_may_forget_what_it_acknowledged_is_refused(tmp_path
 
 
 async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     limit = wire_budgets.tenant_limit(5)
 
     for _ in range(2):
@@ -107,7 +107,7 @@ async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
     ],
 )
 def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, is_one: bool) -> None:
-    assert wire_budgets.has_limits(Controls(limits=(limit,)).limits) is is_one
+    assert wire_budgets.has_limits(TenantControls(limits=(limit,)).limits) is is_one
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from agentic_trading.audit.errors import UnknownRecordError
 from agentic_trading.audit.trace import CallNode
-from agentic_trading.audit.why import why
+from agentic_trading.audit.causal_path import why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import interaction_id
 from agentic_trading.llm.records import Records

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentic_trading.bus.headers import EVENT_RECORDED, escaped, event_headers, header, source, traceparent
+from agentic_trading.bus.headers import EVENT_RECORDED, escape_header, event_headers, header, source, traceparent
 from agentic_trading.bus.message import Message
 
 TRACE = "0b7c6c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11"
@@ -41,14 +41,14 @@ def test_every_trace_context_is_one_that_w3c_allows(trace_id: str, span_id: str)
 @example("a\nb: c\r\n")
 @example("100%")
 def test_any_text_is_escaped_and_comes_back(text: str) -> None:
-    assert header(Message("", b"", {"name": escaped(text)}), "name") == text
+    assert header(Message("", b"", {"name": escape_header(text)}), "name") == text
 
 
 @given(ANY_TEXT)
 @example("Müller\ud800")
 def test_what_is_escaped_is_printable_ascii(text: str) -> None:
-    assert escaped(text).isascii()
-    assert escaped(text).isprintable()
+    assert escape_header(text).isascii()
+    assert escape_header(text).isprintable()
 
 
 def test_a_header_that_no_text_escapes_to_is_still_text_that_json_can_spell() -> None:
@@ -59,7 +59,7 @@ def test_a_header_that_no_text_escapes_to_is_still_text_that_json_can_spell() ->
 
 @pytest.mark.parametrize("plain", ["analyst-1", "BTC/USDT", "a b", "x+y=z&", '"quoted"'])
 def test_ordinary_text_stands_as_it_is(plain: str) -> None:
-    assert escaped(plain) == plain
+    assert escape_header(plain) == plain
 
 
 def test_a_header_that_is_not_there_is_empty() -> None:

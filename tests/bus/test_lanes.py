@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.bus.lanes import KeyLanes
+from agentic_trading.bus.keyed_queues import KeyedQueues
 
 
-def lanes(*keys: str) -> KeyLanes:
+def lanes(*keys: str) -> KeyedQueues:
     """Return lanes with a position for each key, counted from 0."""
-    made = KeyLanes()
+    made = KeyedQueues()
     for position, key in enumerate(keys):
         made.add(key, position)
     return made

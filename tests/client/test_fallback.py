@@ -9,7 +9,7 @@ import pytest
 
 from agentic_trading.audit.trace import CallNode, TraceTree
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
-from agentic_trading.client.gateway import Answer, GatewayClient
+from agentic_trading.client.gateway import GatewayReply, GatewayClient
 from agentic_trading.llm import (
     DeterminismLevel,
     Event,
@@ -25,7 +25,7 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.recorded import RecordedAnswers
-from agentic_trading.llm.providers.scripted import Line, ScriptedProvider
+from agentic_trading.llm.providers.scripted import ScriptedReply, ScriptedProvider
 from agentic_trading.llm.result import Usage
 from tests.build import event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, timed_out
@@ -39,7 +39,7 @@ NO_RETRIES = RetryPolicy(max_retries=0)
 class TwoModels:
     """A provider for each of two models."""
 
-    def __init__(self, first: Sequence[Line], second: Sequence[Line]) -> None:
+    def __init__(self, first: Sequence[ScriptedReply], second: Sequence[ScriptedReply]) -> None:
         self.first, self.second = ScriptedProvider(first), ScriptedProvider(second)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -290,12 +290,12 @@ async def test_a_replay_takes_the_same_way() -> None:
 class Answering:
     """A gateway that has one answer."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: GatewayReply) -> None:
         self.answer = answer
         self.asked: list[LLMEnvelope] = []
         self.recorded: list[Event] = []
 
-    async def ask(self, envelope: LLMEnvelope) -> Answer:
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         self.asked.append(envelope)
         return self.answer
 
@@ -331,7 +331,7 @@ async def test_no_answer_at_all_is_passed_on_and_so_are_events() -> None:
 
 
 async def test_many_calls_fall_back_at_once() -> None:
-    def line(request: ModelRequest) -> Line:
+    def line(request: ModelRequest) -> ScriptedReply:
         if request.envelope.model == SECOND.model:
             return f'{{"action":"buy","size":{request.envelope.context["n"]}}}'
         return failing(FailureKind.SERVER_ERROR)

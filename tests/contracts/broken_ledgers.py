@@ -17,17 +17,17 @@ from agentic_trading.governance.errors import (
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    Ask,
+    ReservationRequest,
     Balance,
-    CallState,
-    Held,
+    ReservationState,
+    Blocked,
     LedgerStatistics,
-    Refusal,
+    Declined,
     Reservation,
     Settlement,
 )
-from agentic_trading.governance.ledgers.book import Book
-from agentic_trading.governance.ledgers.line import Waiter
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.ledgers.wait_queue import QueuedRequest
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
@@ -46,42 +46,42 @@ class HidesWhatIsHeld(Whole):
 
 
 class CutsTheLastOneDownToFit(Whole):
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         answer = await super().reserve(ask)
-        if isinstance(answer, Refusal) and answer.left:
+        if isinstance(answer, Declined) and answer.left:
             return await super().reserve(replace(ask, amount=Amount(answer.left, 0)))
         return answer
 
 
 class RefusesWhatMayWait(Whole):
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         answer = await super().reserve(ask)
-        if isinstance(answer, Held):
-            return Refusal(answer.scope, answer.id, answer.window, answer.unit, answer.asked, answer.left)
+        if isinstance(answer, Blocked):
+            return Declined(answer.scope, answer.id, answer.window, answer.unit, answer.asked, answer.left)
         return answer
 
 
 class CountsMoneyOnly(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, amount=Amount(ask.amount.nusd, 0, 0))
 
 
 class KnowsNoTraces(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, scope_ids={kind: id_ for kind, id_ in ask.scope_ids.items() if kind != "trace"})
 
 
 class BooksBeforeItLooks(Whole):
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         answer = await super().reserve(ask)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Declined):
             alone = {ScopeKind.TENANT: ask.scope_ids[ScopeKind.TENANT]}
             await super().reserve(replace(ask, key=f"half of {ask.key}", scope_ids=alone))
         return answer
 
 
 class SharesOneCounter(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, scope_ids={**ask.scope_ids, ScopeKind.AGENT: "all"})
 
 
@@ -91,14 +91,14 @@ class IgnoresNames(Whole):
 
 
 class MixesTenants(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, scope_ids={**ask.scope_ids, ScopeKind.TENANT: "all"})
 
 
 class NeverRollsOver(Whole):
     first: datetime | None = None
 
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         self.first = self.first or ask.at
         return replace(ask, at=self.first)
 
@@ -123,9 +123,9 @@ class ChargesThePresentWindow(Whole):
 
     def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         super().__init__(limits, zone, reserved_lease_s)
-        self.asks: dict[str, Ask] = {}
+        self.asks: dict[str, ReservationRequest] = {}
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         self.asks[ask.reservation_id] = ask
         return await super().reserve(ask)
 
@@ -141,17 +141,17 @@ class ForgetsKeys(Whole):
         super().__init__(limits, zone, reserved_lease_s)
         self.numbers = count()
 
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, key=f"{ask.key}-{next(self.numbers)}")
 
 
 class IgnoresTheAttempt(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, attempt=1)
 
 
 class TakesOtherFactsForTheSame(Whole):
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         try:
             return await super().reserve(ask)
         except ReservationConflictError:
@@ -184,9 +184,9 @@ class RemembersWhatWasReleased(Whole):
         self.gone.add(reservation_id)
         await super().release(reservation_id)
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         if ask.reservation_id in self.gone:
-            return Reservation(ask.reservation_id, ask.amount, CallState.RELEASED)
+            return Reservation(ask.reservation_id, ask.amount, ReservationState.RELEASED)
         return await super().reserve(ask)
 
 
@@ -205,9 +205,9 @@ class LetsTwoDispatch(Whole):
 
 
 class KnowsOnlyWhatIsInFlight(Whole):
-    async def state_of(self, reservation_id: str) -> CallState | None:
+    async def state_of(self, reservation_id: str) -> ReservationState | None:
         state = await super().state_of(reservation_id)
-        return state if state in {CallState.RESERVED, CallState.DISPATCHED} else None
+        return state if state in {ReservationState.RESERVED, ReservationState.DISPATCHED} else None
 
 
 class ChargesWhatWasNotSent(Whole):
@@ -242,7 +242,7 @@ class IgnoresLateAnswers(Whole):
 
 
 class IgnoresOwnLimits(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, limits=())
 
 
@@ -251,7 +251,7 @@ class TakesNothingForNoLimit(Whole):
         super().__init__([limit for limit in limits if limit.nusd != 0], zone, reserved_lease_s)
 
 
-class DeafBook(Book):
+class DeafBook(TenantLedger):
     __slots__ = ()
 
     def serve(self, now: datetime) -> None:
@@ -259,11 +259,11 @@ class DeafBook(Book):
 
 
 class NeverWakes(Whole):
-    book_class: ClassVar[type[Book]] = DeafBook
+    book_class: ClassVar[type[TenantLedger]] = DeafBook
 
 
 class AlwaysWaits(Whole):
-    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
         await asyncio.Event().wait()
         return await super().reserve_in_turn(ask)
 
@@ -282,12 +282,12 @@ class ServesTheLastFirst(Whole):
         super().__init__(limits, zone, reserved_lease_s)
         self.numbers = count()
 
-    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
         return await super().reserve_in_turn(replace(ask, priority=next(self.numbers)))
 
 
 class LetsOthersOvertake(Whole):
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         line = self._book("acme").line
         waiters, line.waiters = line.waiters, []
         answer = await super().reserve(ask)
@@ -296,19 +296,19 @@ class LetsOthersOvertake(Whole):
 
 
 class KnowsNoPriority(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, priority=0)
 
 
-class HauntedBook(Book):
+class HauntedBook(TenantLedger):
     __slots__ = ()
 
-    def leave(self, waiter: Waiter, now: datetime) -> None:
+    def leave(self, waiter: QueuedRequest, now: datetime) -> None:
         """Do nothing."""
 
 
 class LeavesGhostsInTheLine(Whole):
-    book_class: ClassVar[type[Book]] = HauntedBook
+    book_class: ClassVar[type[TenantLedger]] = HauntedBook
 
 
 class ChecksThenBooks(Whole):
@@ -318,7 +318,7 @@ class ChecksThenBooks(Whole):
         MemoryLedger.__init__(self, (), zone=zone, counted=((ScopeKind.TENANT, Window.NONE),))
         self.ceiling = limits[0].nusd or 0
 
-    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
         for _ in range(1000):
             used = sum(one.spent.nusd + one.held.nusd for one in await self.snapshot("acme"))
             if used + ask.amount.nusd <= self.ceiling:
@@ -336,7 +336,7 @@ class CountsNothing(Whole):
 class LetsTheRefusedMoveTime(Whole):
     newest = AT
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         at = ask.at or AT
         if at < self.newest - timedelta(days=1):
             raise ClosedWindowError(ask.key, at, self.newest)

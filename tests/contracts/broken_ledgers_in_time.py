@@ -9,21 +9,21 @@ from agentic_trading.governance.errors import ReservationConflictError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    Ask,
+    ReservationRequest,
     Balance,
-    Booking,
-    CallState,
-    Expired,
-    Held,
-    Position,
-    Refusal,
+    LedgerEntry,
+    ReservationState,
+    ExpiredReservation,
+    Blocked,
+    LedgerCheckpoint,
+    Declined,
     Reservation,
     Settlement,
     tenant_of,
 )
-from agentic_trading.governance.ledgers.accounts import Counted
-from agentic_trading.governance.ledgers.book import Book
-from agentic_trading.governance.ledgers.calls import Calls
+from agentic_trading.governance.ledgers.counters import CountedIds
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.ledgers.reservation_table import ReservationTable
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit
 from tests.contracts import ledger_changes as changes
@@ -39,18 +39,18 @@ from tests.governance.asking import AT
 
 
 class SweepsOnlyWhatWasSent(Whole):
-    async def sweep(self) -> Sequence[Expired]:
+    async def sweep(self) -> Sequence[ExpiredReservation]:
         for id_, call in self._book("acme").calls.in_flight.items():
-            if call.state is CallState.RESERVED:
+            if call.state is ReservationState.RESERVED:
                 await super().dispatch(id_, lease_s=0)
         return await super().sweep()
 
 
 class RefundsWhatIsSilent(Whole):
-    async def sweep(self) -> Sequence[Expired]:
+    async def sweep(self) -> Sequence[ExpiredReservation]:
         expired = await super().sweep()
         for one in expired:
-            if one.state is CallState.IN_DOUBT:
+            if one.state is ReservationState.IN_DOUBT:
                 await super().settle(one.reservation_id, Amount(0, 0, 0))
         return expired
 
@@ -65,7 +65,7 @@ class ClosesWhatIsOver(Whole):
         super().__init__(limits, zone, reserved_lease_s)
         self.over: set[str] = set()
 
-    async def sweep(self) -> Sequence[Expired]:
+    async def sweep(self) -> Sequence[ExpiredReservation]:
         expired = await super().sweep()
         self.over |= {one.reservation_id for one in expired}
         return expired
@@ -77,16 +77,16 @@ class ClosesWhatIsOver(Whole):
 
 
 class ForgetsWhatIsOver(ClosesWhatIsOver):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, key=f"{ask.key} again") if ask.reservation_id in self.over else ask
 
 
 class RevivesTheDead(ClosesWhatIsOver):
     def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         super().__init__(limits, zone, reserved_lease_s)
-        self.asks: dict[str, Ask] = {}
+        self.asks: dict[str, ReservationRequest] = {}
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         self.asks[ask.reservation_id] = ask
         return await super().reserve(ask)
 
@@ -127,17 +127,17 @@ class OnlyAddsLimits(Whole):
         await super().adopt(tenant, [*self.first, *limits], version=version)
 
 
-class BlankBook(Book):
+class BlankBook(TenantLedger):
     __slots__ = ()
 
-    def _count_calls(self, before: Counted) -> None:
-        calls, self.calls = self.calls, Calls()
+    def _count_calls(self, before: CountedIds) -> None:
+        calls, self.calls = self.calls, ReservationTable()
         super()._count_calls(before)
         self.calls = calls
 
 
 class StartsAtNothing(Whole):
-    book_class: ClassVar[type[Book]] = BlankBook
+    book_class: ClassVar[type[TenantLedger]] = BlankBook
 
 
 class CountsOnlyWhatIsLimited(StartsAtNothing):
@@ -146,40 +146,40 @@ class CountsOnlyWhatIsLimited(StartsAtNothing):
 
 
 class StandsStill(Whole):
-    async def position(self, tenant: str) -> Position:
-        return Position(1, "here", len(self._book(tenant).calls.past))
+    async def position(self, tenant: str) -> LedgerCheckpoint:
+        return LedgerCheckpoint(1, "here", len(self._book(tenant).calls.past))
 
 
 class IsNeverSure(Whole):
-    async def expect(self, tenant: str, position: Position) -> None:
+    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
         await super().expect(tenant, replace(position, sequence=position.sequence + 1))
 
 
 class NeverLooksBack(Whole):
-    async def expect(self, tenant: str, position: Position) -> None:
+    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Do nothing."""
 
 
-class LetsThemWaitBook(Book):
+class LetsThemWaitBook(TenantLedger):
     __slots__ = ()
 
-    def expect(self, position: Position) -> None:
+    def expect(self, position: LedgerCheckpoint) -> None:
         waiters, self.line.waiters = self.line.waiters, []
         super().expect(position)
         self.line.waiters = waiters
 
 
 class LetsThemWait(Whole):
-    book_class: ClassVar[type[Book]] = LetsThemWaitBook
+    book_class: ClassVar[type[TenantLedger]] = LetsThemWaitBook
 
 
 class OpensWithoutTheLog(Whole):
-    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         return await super().restore(tenant, ())
 
 
 class AddsToWhatWas(Whole):
-    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         for booking in bookings:
             await super().reserve(booking.ask)
             await super().dispatch(booking.ask.reservation_id)
@@ -189,7 +189,7 @@ class AddsToWhatWas(Whole):
 
 
 class ForgetsWhatIsInFlight(Whole):
-    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         self._book(tenant).calls.in_flight.clear()
         return await super().restore(tenant, bookings)
 
@@ -200,7 +200,7 @@ class ForgetsWhatEndsWhileItIsShut(Whole):
 
 
 class ForgetsWhatEndsWhenItHasGoneBack(Whole):
-    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         closure = self._book(tenant).progress.closure
         if closure is not None:
             closure.ended.clear()
@@ -218,7 +218,7 @@ class CountsWhatWasSetAsideToo(Whole):
 
 
 class TrustsWhatHasGoneBack(Whole):
-    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         self._book(tenant).progress.closure = None
         return await super().restore(tenant, bookings)
 
@@ -234,7 +234,7 @@ class ShowsEverybody(Whole):
 
 
 class LivesInThePast(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, at=ask.at or AT)
 
 
@@ -243,7 +243,7 @@ class TakesAnotherMomentForOtherFacts(Whole):
         super().__init__(limits, zone, reserved_lease_s)
         self.moments: dict[str, datetime | None] = {}
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         if self.moments.setdefault(ask.reservation_id, ask.at) != ask.at:
             raise ReservationConflictError(ask.key, ask.attempt)
         return await super().reserve(ask)
@@ -254,14 +254,14 @@ class RemembersWhatWasAsked(Whole):
         super().__init__(limits, zone, reserved_lease_s)
         self.amounts: dict[str, Amount] = {}
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         if self.amounts.setdefault(ask.reservation_id, ask.amount) != ask.amount:
             raise ReservationConflictError(ask.key, ask.attempt)
         return await super().reserve(ask)
 
 
 class CountsNothingAsACall(Whole):
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return replace(ask, amount=Amount(0, 0, 1)) if ask.is_for_nothing else ask
 
 

@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.limiter import (
-    BreakerState,
-    Entry,
-    Lane,
-    LaneStatus,
-    Outcome,
+    CircuitState,
+    PermitRequest,
+    Deployment,
+    DeploymentStatus,
+    PermitOutcome,
     Permit,
-    Shut,
-    Wait,
+    NotPermitted,
+    Throttled,
 )
 from tests.contracts import limiter_breaker as breaker
 from tests.contracts import limiter_line as line
@@ -46,9 +46,9 @@ from tests.contracts.limiter_opening import Promise, Rules
 
 
 class HasNoLine(Whole):
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         answer = await super().enter(entry)
-        if isinstance(answer, Wait) and answer.reason == "line":
+        if isinstance(answer, Throttled) and answer.reason == "line":
             self._book(entry.lane, self._now_ms())._line = type(self._book(entry.lane, 0)._line)()
             return await super().enter(entry)
         return answer
@@ -59,7 +59,7 @@ class BigOnesStepAside(HasNoLine):
 
 
 class KnowsNoPriority(Whole):
-    def changed(self, entry: Entry) -> Entry:
+    def changed(self, entry: PermitRequest) -> PermitRequest:
         return replace(entry, priority=0)
 
 
@@ -68,24 +68,24 @@ class NeverMovesAPlace(Whole):
         super().__init__(rules, clock)
         self.first: dict[str, int] = {}
 
-    def changed(self, entry: Entry) -> Entry:
+    def changed(self, entry: PermitRequest) -> PermitRequest:
         return replace(entry, priority=self.first.setdefault(entry.id, entry.priority))
 
 
 class OneAfterTheOther(Whole):
     """Nobody but the first in line may enter, asleep or not."""
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         order = self._book(entry.lane, self._now_ms())._line._order
         if order and order[0][2] != entry.id:
-            return Wait(entry.lane, "line", 0.05)
+            return Throttled(entry.lane, "line", 0.05)
         return await super().enter(entry)
 
 
 class LooksAtTheFirstOnly(Whole):
     """Those far behind count as nobody."""
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         placed = self._book(entry.lane, self._now_ms())._line
         if len(placed) > 65 and entry.id not in placed._places and not self._book(entry.lane, 0)._inside:
             return Permit(entry.lane, entry.id, entry.tokens)
@@ -95,7 +95,7 @@ class LooksAtTheFirstOnly(Whole):
 class PlacesAreGivenOnce(Whole):
     """Asking again does not renew a place."""
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         places = self._book(entry.lane, self._now_ms())._line._places
         before = places.get(entry.id)
         answer = await super().enter(entry)
@@ -111,17 +111,17 @@ class PlacesAreForEver(Whole):
 
 
 class NobodyGivesUp(Whole):
-    async def give_up(self, entry: Entry) -> None:
+    async def give_up(self, entry: PermitRequest) -> None:
         pass
 
 
 class GivesUpThePlaceOnly(Whole):
-    async def give_up(self, entry: Entry) -> None:
+    async def give_up(self, entry: PermitRequest) -> None:
         self._book(entry.lane, self._now_ms())._line.leave(entry.id)
 
 
 class KeepsThoseTurnedAway(Whole):
-    async def status(self, lane: Lane) -> LaneStatus:
+    async def status(self, lane: Deployment) -> DeploymentStatus:
         return replace(await super().status(lane), waiting=1)
 
 
@@ -159,17 +159,17 @@ class NeverCloses(TellsNoEnd):
     """A probe's answer is not heard."""
 
     async def leave(
-        self, permit: Permit, outcome: Outcome, *, tokens: int | None = None, pause_s: float | None = None
+        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
     ) -> None:
-        is_probe = (await self.status(permit.lane)).breaker is BreakerState.HALF_OPEN
-        ending = Outcome.NEUTRAL if is_probe else outcome
+        is_probe = (await self.status(permit.lane)).breaker is CircuitState.HALF_OPEN
+        ending = PermitOutcome.NEUTRAL if is_probe else outcome
         await super().leave(permit, ending, tokens=tokens, pause_s=pause_s)
 
 
 class KeepsItsProbes(Whole):
     """A probe that ended otherwise, or died, is thought to be under way."""
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         found = self._book(entry.lane, self._now_ms())._breaker
         before = found.probes
         answer = await super().enter(entry)
@@ -178,7 +178,7 @@ class KeepsItsProbes(Whole):
         return answer
 
     async def leave(
-        self, permit: Permit, outcome: Outcome, *, tokens: int | None = None, pause_s: float | None = None
+        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
     ) -> None:
         found = self._book(permit.lane, self._now_ms())._breaker
         probes = found.probes
@@ -195,7 +195,7 @@ class CountsOldCalls(Whole):
     """What was sent in another era counts in this one."""
 
     async def leave(
-        self, permit: Permit, outcome: Outcome, *, tokens: int | None = None, pause_s: float | None = None
+        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
     ) -> None:
         book = self._book(permit.lane, self._now_ms())
         inside = book._inside.get(permit.id)
@@ -205,7 +205,7 @@ class CountsOldCalls(Whole):
 
 
 class CountsNoRetries(Whole):
-    def changed(self, entry: Entry) -> Entry:
+    def changed(self, entry: PermitRequest) -> PermitRequest:
         return replace(entry, is_retry=False)
 
 

@@ -6,16 +6,16 @@ from typing import ClassVar
 from agentic_trading.clock import Clock
 from agentic_trading.governance.limiter import (
     LEASE_S,
-    Entry,
-    Lane,
-    LaneStatus,
-    Outcome,
+    PermitRequest,
+    Deployment,
+    DeploymentStatus,
+    PermitOutcome,
     Permit,
     RateLimits,
-    Shut,
-    Wait,
+    NotPermitted,
+    Throttled,
 )
-from agentic_trading.governance.limiters.lane import LaneBook
+from agentic_trading.governance.limiters.deployment import DeploymentLimiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from tests.contracts.limiter_opening import LANE, Rules
 
@@ -37,10 +37,10 @@ class Whole(MemoryLimiter):
     def opened(self, rules: Rules) -> Rules:
         return rules
 
-    def changed(self, entry: Entry) -> Entry:
+    def changed(self, entry: PermitRequest) -> PermitRequest:
         return entry
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         return await super().enter(self.changed(entry))
 
 
@@ -72,7 +72,7 @@ class CountsNobodyAtOnce(WithoutLimits):
 class NeverFills(Whole):
     """The buckets' time stands still."""
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         book = self._book(entry.lane, self._now_ms())
         for bucket in (book._requests, book._tokens):
             if bucket is not None:
@@ -84,13 +84,13 @@ class TellsNoEnd(Whole):
     """How a call ended is not passed on as it was told."""
 
     async def leave(
-        self, permit: Permit, outcome: Outcome, *, tokens: int | None = None, pause_s: float | None = None
+        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
     ) -> None:
         await super().leave(
             permit, self.ending(outcome), tokens=self.used(permit, tokens), pause_s=self.pause(pause_s)
         )
 
-    def ending(self, outcome: Outcome) -> Outcome:
+    def ending(self, outcome: PermitOutcome) -> PermitOutcome:
         return outcome
 
     def used(self, permit: Permit, tokens: int | None) -> int | None:
@@ -116,13 +116,13 @@ class TakesUnknownUseForNone(TellsNoEnd):
 
 
 class ChargesWhatWasNotSent(TellsNoEnd):
-    def ending(self, outcome: Outcome) -> Outcome:
-        return Outcome.NEUTRAL if outcome is Outcome.UNUSED else outcome
+    def ending(self, outcome: PermitOutcome) -> PermitOutcome:
+        return PermitOutcome.NEUTRAL if outcome is PermitOutcome.UNUSED else outcome
 
 
 class CountsRefusalsAsFailures(TellsNoEnd):
-    def ending(self, outcome: Outcome) -> Outcome:
-        return Outcome.FAILED if outcome is Outcome.NEUTRAL else outcome
+    def ending(self, outcome: PermitOutcome) -> PermitOutcome:
+        return PermitOutcome.FAILED if outcome is PermitOutcome.NEUTRAL else outcome
 
 
 class HearsNoPause(TellsNoEnd):
@@ -137,33 +137,33 @@ class PausesForEver(TellsNoEnd):
 
 class ObeysTheLastPause(TellsNoEnd):
     async def leave(
-        self, permit: Permit, outcome: Outcome, *, tokens: int | None = None, pause_s: float | None = None
+        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
     ) -> None:
         self._book(permit.lane, self._now_ms())._paused_until_ms = 0
         await super().leave(permit, outcome, tokens=tokens, pause_s=pause_s)
 
 
 class NeverLetsTheBiggestIn(Whole):
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         if entry.tokens > (self._default.tokens_per_minute or entry.tokens):
-            return Wait(entry.lane, "tokens", 1.0)
+            return Throttled(entry.lane, "tokens", 1.0)
         return await super().enter(entry)
 
 
 class TakesBeforeItLooks(Whole):
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         answer = await super().enter(entry)
         bucket = self._book(entry.lane, self._now_ms())._requests
-        if bucket is not None and isinstance(answer, Wait):
+        if bucket is not None and isinstance(answer, Throttled):
             bucket.take(1)
         return answer
 
 
 class HasOneLaneForAll(Whole):
-    def _book(self, lane: Lane, now_ms: int) -> LaneBook:
+    def _book(self, lane: Deployment, now_ms: int) -> DeploymentLimiter:
         return super()._book(LANE, now_ms)
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         return replace(await super().enter(entry), lane=entry.lane)
 
 
@@ -175,7 +175,7 @@ class LimitsWhatHasNoLimit(Whole):
 class EntersTwice(Whole):
     """Every asking is a new entry."""
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         inside = self._book(entry.lane, self._now_ms())._inside
         if entry.id in inside:
             inside[f"{entry.id} again {len(inside)}"] = inside.pop(entry.id)
@@ -186,25 +186,25 @@ class LeavesTwice(Whole):
     """Leaving gives back, whoever leaves."""
 
     async def leave(
-        self, permit: Permit, outcome: Outcome, *, tokens: int | None = None, pause_s: float | None = None
+        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
     ) -> None:
         if permit.id in self.left:
-            await super().enter(Entry(permit.lane, permit.id, 0))
+            await super().enter(PermitRequest(permit.lane, permit.id, 0))
         self.left.add(permit.id)
         await super().leave(permit, outcome, tokens=tokens, pause_s=pause_s)
 
 
 class LeasesForEver(Whole):
-    def changed(self, entry: Entry) -> Entry:
+    def changed(self, entry: PermitRequest) -> PermitRequest:
         return replace(entry, lease_s=LEASE_S)
 
 
 class LeasesOnce(Whole):
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         known = self._book(entry.lane, self._now_ms())._inside.get(entry.id)
         return known.permit if known else await super().enter(entry)
 
 
 class TellsNothing(Whole):
-    async def status(self, lane: Lane) -> LaneStatus:
+    async def status(self, lane: Deployment) -> DeploymentStatus:
         return replace(await super().status(lane), waiting=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.bus.broker import MAX_HEAD_BYTES, Backlog, Broker, Subscription
+from agentic_trading.bus.broker import MAX_HEAD_BYTES, ConsumerLag, Broker, Subscription
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Topic
@@ -302,7 +302,7 @@ async def what_is_not_finished_is_counted(bus: Bus) -> None:
     statistics = bus.broker.statistics()
 
     backlogs = [backlog for backlog in statistics.backlogs if backlog.topic == bus.first.name]
-    assert backlogs == [Backlog("group", bus.first.name, waiting=1, in_flight=1)]
+    assert backlogs == [ConsumerLag("group", bus.first.name, waiting=1, in_flight=1)]
     assert statistics.published[bus.first.name] == 3
 
 

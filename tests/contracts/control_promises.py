@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from agentic_trading.governance.control import PLATFORM, ControlBoard, Controls, HaltScope
+from agentic_trading.governance.controls_document import PLATFORM, ControlStore, TenantControls, HaltScope
 from agentic_trading.governance.limit import ANY, LARGEST, Limit, ScopeKind
-from agentic_trading.governance.orders import HaltOrder, Order, RemoveLimit, Resume, SetLimit, order
+from agentic_trading.governance.commands import AddHalt, OperatorCommand, RemoveLimit, RemoveHalt, SetLimit, execute_command
 from agentic_trading.governance.windows import Window
 from tests.build import NOW
 
-Opens = Callable[[], Awaitable[ControlBoard]]
+Opens = Callable[[], Awaitable[ControlStore]]
 """Open a board; each time another one, over the same place."""
 
 Promise = Callable[[Opens], Awaitable[None]]
@@ -18,9 +18,9 @@ Promise = Callable[[Opens], Awaitable[None]]
 OPERATORS = 64
 
 
-def version(number: int) -> Controls:
+def version(number: int) -> TenantControls:
     """Return a document that holds nothing but its version."""
-    return Controls(version=number)
+    return TenantControls(version=number)
 
 
 def daily(nusd: int, agent: str = ANY) -> SetLimit:
@@ -31,23 +31,23 @@ def daily(nusd: int, agent: str = ANY) -> SetLimit:
 async def what_nobody_has_written_is_version_zero(opens: Opens) -> None:
     board = await opens()
 
-    assert await board.read("acme") == Controls()
+    assert await board.read("acme") == TenantControls()
 
 
 async def what_was_written_is_read_as_it_was(opens: Opens) -> None:
     board = await opens()
-    orders: tuple[Order, ...] = (
+    orders: tuple[OperatorCommand, ...] = (
         SetLimit(Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=LARGEST, tokens=0, calls=1)),
         SetLimit(Limit(ScopeKind.TRACE, ANY, Window.NONE, tokens=10**6)),
         SetLimit(Limit(ScopeKind.AGENT, "cmt-1", Window.MINUTE, calls=3)),
-        HaltOrder(HaltScope.MODEL, "anthropic/claude-opus-5-5"),
-        HaltOrder(HaltScope.AGENT, "Ärger\n\"'{}"),
+        AddHalt(HaltScope.MODEL, "anthropic/claude-opus-5-5"),
+        AddHalt(HaltScope.AGENT, "Ärger\n\"'{}"),
         RemoveLimit(ScopeKind.TRACE, ANY, Window.NONE),
-        Resume(HaltScope.MODEL, "anthropic/claude-opus-5-5"),
+        RemoveHalt(HaltScope.MODEL, "anthropic/claude-opus-5-5"),
     )
-    written = Controls()
+    written = TenantControls()
     for number, wanted in enumerate(orders):
-        written = await order(
+        written = await execute_command(
             board, "acme", wanted, by="ann", why="“tests”", at=NOW + timedelta(microseconds=number)
         )
         assert await board.read("acme") == written
@@ -78,7 +78,7 @@ async def only_the_next_version_is_written(opens: Opens) -> None:
 
 async def a_board_outlives_who_wrote_to_it(opens: Opens) -> None:
     board = await opens()
-    await order(board, "acme", daily(5), by="ann", why="", at=NOW)
+    await execute_command(board, "acme", daily(5), by="ann", why="", at=NOW)
     await board.aclose()
     await board.aclose()
 
@@ -114,7 +114,7 @@ async def of_many_who_replace_one_version_one_does(opens: Opens) -> None:
     written: list[int] = []
 
     async def replace(number: int) -> None:
-        controls = Controls(version=1, limits=(daily(number).limit,))
+        controls = TenantControls(version=1, limits=(daily(number).limit,))
         if await boards[number % 2].replace("acme", controls):
             written.append(number)
 
@@ -131,7 +131,7 @@ async def orders_given_at_once_all_count_once(opens: Opens) -> None:
 
     async def give(number: int) -> None:
         wanted = daily(number, agent=f"agent-{number}")
-        await order(boards[number % 2], "acme", wanted, by=f"operator-{number}", why="", at=NOW)
+        await execute_command(boards[number % 2], "acme", wanted, by=f"operator-{number}", why="", at=NOW)
 
     async with asyncio.TaskGroup() as group:
         for number in range(OPERATORS):

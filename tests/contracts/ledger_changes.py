@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Refusal, Reservation
+from agentic_trading.governance.ledger import Declined, Reservation
 from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.contracts.ledger_opening import Opens, Promise, in_line
@@ -119,7 +119,7 @@ async def who_waits_is_refused_by_a_lower_limit(opens: Opens) -> None:
         await in_line(ledger, 1)
         await ledger.adopt("acme", [tenant(70)], version=1)
 
-    assert waiting.result() == Refusal(ScopeKind.TENANT, "acme", Window.NONE, "nano-USD", asked=90, left=70)
+    assert waiting.result() == Declined(ScopeKind.TENANT, "acme", Window.NONE, "nano-USD", asked=90, left=70)
 
 
 CHANGES: tuple[Promise, ...] = (

@@ -11,7 +11,7 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError, UnknownReservationError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Booking, CallState, Ledger, Position, Reservation
+from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Ledger, LedgerCheckpoint, Reservation
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.contracts.ledger_opening import Opens, Promise, in_line
@@ -78,10 +78,10 @@ async def a_ledger_that_has_gone_back_lets_nothing_run(opens: Opens) -> None:
 
 async def expect_beyond(
     ledger: Ledger, *, generation: int = 0, mark: str = "", sequence: int = 0, name: str = "acme"
-) -> Position:
+) -> LedgerCheckpoint:
     """Have a ledger expected to be where it is not; return where it is."""
     found = await ledger.position(name)
-    far = Position(found.generation + generation, mark or found.mark, found.sequence + sequence)
+    far = LedgerCheckpoint(found.generation + generation, mark or found.mark, found.sequence + sequence)
     await ledger.expect(name, far)
     return found
 
@@ -105,17 +105,17 @@ async def what_is_restored_opens_it_again_and_is_never_charged_twice(opens: Open
     restored = await ledger.restore(
         "acme",
         [
-            Booking(settled, CallState.SETTLED, Amount(35, 2)),
-            Booking(doubtful, CallState.IN_DOUBT, doubtful.amount),
+            LedgerEntry(settled, ReservationState.SETTLED, Amount(35, 2)),
+            LedgerEntry(doubtful, ReservationState.IN_DOUBT, doubtful.amount),
         ],
     )
 
     assert restored.generation > found.generation + 2
     assert restored.mark != found.mark
     assert await ledger.position("acme") == restored
-    assert await ledger.reserve(settled) == Reservation("acme:done:1", settled.amount, CallState.SETTLED)
+    assert await ledger.reserve(settled) == Reservation("acme:done:1", settled.amount, ReservationState.SETTLED)
     assert await ledger.reserve(doubtful) == Reservation(
-        "acme:doubtful:1", doubtful.amount, CallState.IN_DOUBT
+        "acme:doubtful:1", doubtful.amount, ReservationState.IN_DOUBT
     )
     assert (await ledger.settle("acme:done:1", Amount(1, 0))).charged == Amount(35, 2)
     balance_ = await of_tenant(ledger)
@@ -131,7 +131,7 @@ async def what_is_restored_takes_the_place_of_what_was(opens: Opens) -> None:
     await spend(ledger, ask(20, key="spent"))
     before = await ledger.position("acme")
 
-    restored = await ledger.restore("acme", [Booking(ask(40), CallState.SETTLED, Amount(40, 0))])
+    restored = await ledger.restore("acme", [LedgerEntry(ask(40), ReservationState.SETTLED, Amount(40, 0))])
 
     assert restored.generation > before.generation
     found = await of_tenant(ledger, Window.DAY)
@@ -150,7 +150,7 @@ async def what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so(opens: Op
     await ledger.dispatch(sent.reservation_id)
     await ledger.dispatch(logged.reservation_id)
 
-    await ledger.restore("acme", [Booking(logged, CallState.SETTLED, Amount(4, 0))])
+    await ledger.restore("acme", [LedgerEntry(logged, ReservationState.SETTLED, Amount(4, 0))])
 
     found = await of_tenant(ledger, Window.DAY)
     assert (found.spent, found.held) == (Amount(4, 0, 1), Amount(40, 0, 2))
@@ -182,8 +182,8 @@ async def what_ends_while_it_is_shut_is_not_forgotten(opens: Opens) -> None:
     await ledger.in_doubt(doubtful.reservation_id)
     await ledger.settle(logged.reservation_id, Amount(7, 0))
     await ledger.release(released.reservation_id)
-    noted = Booking(settled, CallState.IN_DOUBT, settled.amount)
-    await ledger.restore("acme", [Booking(logged, CallState.SETTLED, Amount(7, 0)), noted])
+    noted = LedgerEntry(settled, ReservationState.IN_DOUBT, settled.amount)
+    await ledger.restore("acme", [LedgerEntry(logged, ReservationState.SETTLED, Amount(7, 0)), noted])
 
     found = await of_tenant(ledger, Window.DAY)
     assert (found.spent, found.in_doubt) == (Amount(32, 1, 3), Amount(10, 0, 1))
@@ -210,8 +210,8 @@ async def what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten(opens: Opens
     await ledger.restore(
         "acme",
         [
-            Booking(logged, CallState.SETTLED, Amount(15, 0)),
-            Booking(doubtful, CallState.SETTLED, Amount(2, 0)),
+            LedgerEntry(logged, ReservationState.SETTLED, Amount(15, 0)),
+            LedgerEntry(doubtful, ReservationState.SETTLED, Amount(2, 0)),
         ],
     )
 
@@ -228,7 +228,7 @@ async def a_sum_that_was_set_aside_is_not_counted_beside_the_calls_that_it_paid_
 
     await ledger.shut("acme")
     await ledger.settle(used.reservation_id, Amount(9, 0))
-    await ledger.restore("acme", [Booking(ask(9), CallState.SETTLED, Amount(9, 0))])
+    await ledger.restore("acme", [LedgerEntry(ask(9), ReservationState.SETTLED, Amount(9, 0))])
 
     found = await of_tenant(ledger)
     assert (found.spent, found.held) == (Amount(9, 0), Amount(20, 0))
@@ -239,7 +239,7 @@ async def what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten(opens: 
     flying = await reserved(ledger, ask(30))
     await expect_beyond(ledger, sequence=5)
 
-    await ledger.restore("acme", [Booking(ask(40), CallState.SETTLED, Amount(40, 0))])
+    await ledger.restore("acme", [LedgerEntry(ask(40), ReservationState.SETTLED, Amount(40, 0))])
 
     with pytest.raises(UnknownReservationError):
         await ledger.dispatch(flying)

@@ -6,7 +6,7 @@ import pytest
 
 from agentic_trading.governance.errors import ReservationStateError, UnknownReservationError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState, Expired, Reservation
+from agentic_trading.governance.ledger import ReservationState, ExpiredReservation, Reservation
 from agentic_trading.governance.limit import ScopeKind
 from tests.contracts.ledger_opening import Opens, Promise, in_line
 from tests.governance.asking import ask, of_tenant, reserved, tenant
@@ -18,7 +18,7 @@ async def what_was_never_sent_is_refunded_when_its_lease_is_over(opens: Opens) -
 
     expired = await ledger.sweep()
 
-    assert list(expired) == [Expired(id_, CallState.RELEASED, Amount(60, 5))]
+    assert list(expired) == [ExpiredReservation(id_, ReservationState.RELEASED, Amount(60, 5))]
     found = await of_tenant(ledger)
     assert (found.held, found.spent) == (Amount(0, 0, 0), Amount(0, 0, 0))
     assert list(await ledger.sweep()) == []
@@ -31,11 +31,11 @@ async def what_was_sent_and_is_silent_is_charged_in_full(opens: Opens) -> None:
 
     expired = await ledger.sweep()
 
-    assert list(expired) == [Expired(id_, CallState.IN_DOUBT, Amount(60, 5))]
+    assert list(expired) == [ExpiredReservation(id_, ReservationState.IN_DOUBT, Amount(60, 5))]
     assert expired[0].scope_ids[ScopeKind.TENANT] == "acme"
     found = await of_tenant(ledger)
     assert (found.spent, found.held, found.in_doubt) == (Amount(60, 5), Amount(0, 0, 0), Amount(60, 5))
-    assert await ledger.state_of(id_) is CallState.IN_DOUBT
+    assert await ledger.state_of(id_) is ReservationState.IN_DOUBT
     assert list(await ledger.sweep()) == []
 
 
@@ -47,8 +47,8 @@ async def who_is_within_its_lease_is_left_alone(opens: Opens) -> None:
     waits = await reserved(patient, ask(60))
 
     assert [list(await one.sweep()) for one in (ledger, patient)] == [[], []]
-    assert await ledger.state_of(sent) is CallState.DISPATCHED
-    assert await patient.state_of(waits) is CallState.RESERVED
+    assert await ledger.state_of(sent) is ReservationState.DISPATCHED
+    assert await patient.state_of(waits) is ReservationState.RESERVED
 
 
 async def an_answer_after_the_lease_corrects_the_charge(opens: Opens) -> None:
@@ -73,11 +73,11 @@ async def a_redelivery_after_the_lease_is_not_charged_again(opens: Opens) -> Non
 
     again = await ledger.reserve(wanted)
 
-    assert again == Reservation(id_, wanted.amount, CallState.IN_DOUBT)
+    assert again == Reservation(id_, wanted.amount, ReservationState.IN_DOUBT)
     with pytest.raises(ReservationStateError):
         await ledger.dispatch(id_)
     await ledger.settle(id_, Amount(50, 0))
-    assert await ledger.reserve(wanted) == Reservation(id_, wanted.amount, CallState.SETTLED)
+    assert await ledger.reserve(wanted) == Reservation(id_, wanted.amount, ReservationState.SETTLED)
     assert (await of_tenant(ledger)).spent == Amount(50, 0, 1)
 
 
@@ -91,7 +91,7 @@ async def who_comes_back_after_the_lease_cannot_send(opens: Opens) -> None:
         await ledger.dispatch(id_)
 
     assert (await of_tenant(ledger)).held == Amount(0, 0, 0)
-    assert await ledger.reserve(wanted) == Reservation(id_, wanted.amount, CallState.RESERVED)
+    assert await ledger.reserve(wanted) == Reservation(id_, wanted.amount, ReservationState.RESERVED)
     await ledger.dispatch(id_)
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Held, Refusal, Reservation
+from agentic_trading.governance.ledger import Blocked, Declined, Reservation
 from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.contracts.ledger_opening import Opens, Promise
@@ -42,7 +42,7 @@ async def what_would_pass_a_ceiling_is_refused_with_the_facts(opens: Opens) -> N
 
     refusal = await refused(ledger, ask(31))
 
-    assert refusal == Refusal(ScopeKind.TENANT, "acme", Window.DAY, "nano-USD", asked=31, left=30)
+    assert refusal == Declined(ScopeKind.TENANT, "acme", Window.DAY, "nano-USD", asked=31, left=30)
     assert (await of_tenant(ledger, Window.DAY)).spent == Amount(70, 0, 1)
     assert isinstance(await ledger.reserve(ask(30)), Reservation)
 
@@ -54,7 +54,7 @@ async def what_waits_only_for_calls_in_flight_is_held_not_refused(opens: Opens) 
 
     answer = await held(ledger, ask(80))
 
-    assert answer == Held(ScopeKind.TENANT, "acme", Window.NONE, "nano-USD", asked=80, left=30)
+    assert answer == Blocked(ScopeKind.TENANT, "acme", Window.NONE, "nano-USD", asked=80, left=30)
     assert (await refused(ledger, ask(81))).left == 80
 
 
@@ -175,7 +175,7 @@ async def an_asks_own_ceiling_holds_over_its_attempts(opens: Opens) -> None:
 
     refusal = await refused(ledger, ask(60, key="envelope-1", attempt=2, limits=own))
 
-    assert refusal == Refusal(ScopeKind.CALL, "envelope-1", Window.NONE, "nano-USD", asked=60, left=40)
+    assert refusal == Declined(ScopeKind.CALL, "envelope-1", Window.NONE, "nano-USD", asked=60, left=40)
     await spend(ledger, ask(40, key="envelope-1", attempt=2, limits=own))
 
 

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Refusal, Reservation
+from agentic_trading.governance.ledger import Declined, Reservation
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.ids import fraction
@@ -34,7 +34,7 @@ async def who_need_not_wait_does_not(opens: Opens) -> None:
 
     assert first == Reservation("acme:fits:1", Amount(90, 0))
     assert await ledger.reserve_in_turn(wanted) == first
-    assert isinstance(await ledger.reserve_in_turn(ask(101)), Refusal)
+    assert isinstance(await ledger.reserve_in_turn(ask(101)), Declined)
 
 
 async def who_waits_in_vain_is_refused(opens: Opens) -> None:
@@ -47,7 +47,7 @@ async def who_waits_in_vain_is_refused(opens: Opens) -> None:
         await in_line(ledger, 1)
         await ledger.in_doubt(first)
 
-    assert waiting.result() == Refusal(ScopeKind.TENANT, "acme", Window.NONE, "nano-USD", asked=90, left=20)
+    assert waiting.result() == Declined(ScopeKind.TENANT, "acme", Window.NONE, "nano-USD", asked=90, left=20)
 
 
 async def who_came_first_goes_first(opens: Opens) -> None:
@@ -111,7 +111,7 @@ async def who_asks_for_nothing_always_gets_it(opens: Opens) -> None:
     assert await ledger.reserve(passed) == Reservation(passed.reservation_id, nothing)
     assert (await of_tenant(ledger)).spent == Amount(599, 0, 2)
     own = (tenant(0),)
-    assert isinstance(await ledger.reserve(replace(ask(limits=own), amount=nothing)), Refusal)
+    assert isinstance(await ledger.reserve(replace(ask(limits=own), amount=nothing)), Declined)
 
 
 async def a_higher_priority_goes_before(opens: Opens) -> None:

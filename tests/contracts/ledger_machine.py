@@ -17,7 +17,7 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import LEASE_S, Ask, CallState, Expired, Ledger, Position, Reservation
+from agentic_trading.governance.ledger import LEASE_S, ReservationRequest, ReservationState, ExpiredReservation, Ledger, LedgerCheckpoint, Reservation
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.contracts.ledger_model import CHARGED, Model, ModelCall
@@ -43,7 +43,7 @@ def limits(tenant: int, trace: int, agent: int, named: int) -> list[Limit]:
     ]
 
 
-def among(*states: CallState) -> Callable[["LedgerMachine"], bool]:
+def among(*states: ReservationState) -> Callable[["LedgerMachine"], bool]:
     """Say that a rule needs a call in one of these states."""
     return lambda machine: any(call.state in states for call in machine.model.calls.values())
 
@@ -89,14 +89,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def end_all_leases(self) -> None:
         self.sweep()
         for id_, call in self.model.calls.items():
-            if call.state is CallState.DISPATCHED:
+            if call.state is ReservationState.DISPATCHED:
                 self.run(self.ledger.in_doubt(id_))
-                call.state = CallState.IN_DOUBT
+                call.state = ReservationState.IN_DOUBT
         self.every_counter_is_the_sum_of_its_calls()
         assert all(one.held == NOTHING for one in self.run(self.ledger.snapshot("acme")))
         for id_, call in self.model.calls.items():
             state = self.run(self.ledger.state_of(id_))
-            assert (state or CallState.RELEASED) is call.state
+            assert (state or ReservationState.RELEASED) is call.state
 
     @rule(
         nusd=st.integers(0, 90), tokens=st.integers(0, 40), key=st.integers(0, 12), attempt=st.integers(1, 2),
@@ -110,69 +110,69 @@ class LedgerMachine(RuleBasedStateMachine):
             at=AT + timedelta(days=days), limits=OWN if key % 2 else (),
         )  # fmt: skip
         known = self.model.calls.get(wanted.reservation_id)
-        if known is None or known.state is CallState.RELEASED:
+        if known is None or known.state is ReservationState.RELEASED:
             self.ask_anew(wanted)
         else:
             again = replace(known.ask, at=AT + timedelta(days=days))
             self.ask_again(again, known)
 
-    def ask_anew(self, wanted: Ask) -> None:
+    def ask_anew(self, wanted: ReservationRequest) -> None:
         foretold = self.model.answer(wanted)
         answer = self.run(self.ledger.reserve(wanted))
         assert isinstance(answer, foretold), (answer, foretold)
         if isinstance(answer, Reservation):
             assert answer == Reservation(wanted.reservation_id, wanted.amount)
-            self.model.calls[answer.id] = ModelCall(wanted, CallState.RESERVED, wanted.amount)
+            self.model.calls[answer.id] = ModelCall(wanted, ReservationState.RESERVED, wanted.amount)
 
-    def ask_again(self, again: Ask, known: ModelCall) -> None:
+    def ask_again(self, again: ReservationRequest, known: ModelCall) -> None:
         answer = self.run(self.ledger.reserve(again))
         assert answer == Reservation(again.reservation_id, known.ask.amount, known.state)
         other = replace(again, amount=Amount(again.amount.nusd + 1, 0))
         with pytest.raises(ReservationConflictError):
             self.run(self.ledger.reserve(other))
 
-    @precondition(among(CallState.RESERVED))
+    @precondition(among(ReservationState.RESERVED))
     @rule(place=places, mortal=st.booleans())
     def dispatch(self, place: int, mortal: bool) -> None:  # noqa: FBT001 - hypothesis gives it by name
-        id_ = self.model.some(place, CallState.RESERVED)
+        id_ = self.model.some(place, ReservationState.RESERVED)
         self.run(self.ledger.dispatch(id_, lease_s=0 if mortal else LEASE_S))
         call = self.model.calls[id_]
-        call.state, call.mortal = CallState.DISPATCHED, mortal
+        call.state, call.mortal = ReservationState.DISPATCHED, mortal
 
-    @precondition(among(*CHARGED, CallState.DISPATCHED, CallState.RELEASED))
+    @precondition(among(*CHARGED, ReservationState.DISPATCHED, ReservationState.RELEASED))
     @rule(place=places)
     def dispatch_what_was(self, place: int) -> None:
-        id_ = self.model.some(place, *CHARGED, CallState.DISPATCHED, CallState.RELEASED)
+        id_ = self.model.some(place, *CHARGED, ReservationState.DISPATCHED, ReservationState.RELEASED)
         with pytest.raises((ReservationStateError, UnknownReservationError)):
             self.run(self.ledger.dispatch(id_))
 
-    @precondition(among(CallState.RESERVED))
+    @precondition(among(ReservationState.RESERVED))
     @rule(place=places)
     def release(self, place: int) -> None:
-        id_ = self.model.some(place, CallState.RESERVED)
+        id_ = self.model.some(place, ReservationState.RESERVED)
         self.run(self.ledger.release(id_))
         self.run(self.ledger.release(id_))
         self.give_back(id_)
 
-    @precondition(among(*CHARGED, CallState.DISPATCHED))
+    @precondition(among(*CHARGED, ReservationState.DISPATCHED))
     @rule(place=places)
     def release_what_was_sent(self, place: int) -> None:
-        id_ = self.model.some(place, *CHARGED, CallState.DISPATCHED)
+        id_ = self.model.some(place, *CHARGED, ReservationState.DISPATCHED)
         with pytest.raises(ReservationStateError):
             self.run(self.ledger.release(id_))
 
-    @precondition(among(CallState.DISPATCHED, CallState.IN_DOUBT))
+    @precondition(among(ReservationState.DISPATCHED, ReservationState.IN_DOUBT))
     @rule(place=places, share=shares)
     def settle(self, place: int, share: float) -> None:
-        self.answer(self.model.some(place, CallState.DISPATCHED, CallState.IN_DOUBT), share)
+        self.answer(self.model.some(place, ReservationState.DISPATCHED, ReservationState.IN_DOUBT), share)
 
-    @precondition(among(CallState.RESERVED))
+    @precondition(among(ReservationState.RESERVED))
     @rule(place=places, share=shares, answers=st.booleans())
     def crash(self, place: int, share: float, answers: bool) -> None:  # noqa: FBT001 - hypothesis gives it by name
         """Send a call and die; perhaps its answer comes when everybody has given it up."""
-        id_ = self.model.some(place, CallState.RESERVED)
+        id_ = self.model.some(place, ReservationState.RESERVED)
         self.run(self.ledger.dispatch(id_, lease_s=0))
-        self.model.calls[id_].state = CallState.DISPATCHED
+        self.model.calls[id_].state = ReservationState.DISPATCHED
         self.sweep()
         if answers:
             self.answer(id_, share)
@@ -183,39 +183,39 @@ class LedgerMachine(RuleBasedStateMachine):
         used = Amount(int(amount.nusd * share), int(amount.tokens * share))
         settlement = self.run(self.ledger.settle(id_, used))
         assert (settlement.charged, settlement.reserved) == (used, amount)
-        assert settlement.late == (call.state is CallState.IN_DOUBT)
-        call.state, call.counts = CallState.SETTLED, used
+        assert settlement.late == (call.state is ReservationState.IN_DOUBT)
+        call.state, call.counts = ReservationState.SETTLED, used
 
-    @precondition(among(CallState.SETTLED))
+    @precondition(among(ReservationState.SETTLED))
     @rule(place=places, nusd=st.integers(0, 500))
     def settle_again(self, place: int, nusd: int) -> None:
-        id_ = self.model.some(place, CallState.SETTLED)
+        id_ = self.model.some(place, ReservationState.SETTLED)
         settlement = self.run(self.ledger.settle(id_, Amount(nusd, 0)))
         assert settlement.charged == self.model.calls[id_].counts
 
-    @precondition(among(*CHARGED, CallState.DISPATCHED))
+    @precondition(among(*CHARGED, ReservationState.DISPATCHED))
     @rule(place=places)
     def doubt(self, place: int) -> None:
-        id_ = self.model.some(place, CallState.DISPATCHED, *CHARGED)
+        id_ = self.model.some(place, ReservationState.DISPATCHED, *CHARGED)
         call = self.model.calls[id_]
         settlement = self.run(self.ledger.in_doubt(id_))
-        if call.state is CallState.DISPATCHED:
-            call.state = CallState.IN_DOUBT
+        if call.state is ReservationState.DISPATCHED:
+            call.state = ReservationState.IN_DOUBT
         assert settlement.charged == call.counts
-        assert settlement.in_doubt == (call.state is CallState.IN_DOUBT)
+        assert settlement.in_doubt == (call.state is ReservationState.IN_DOUBT)
 
-    @precondition(among(CallState.RESERVED, CallState.DISPATCHED))
+    @precondition(among(ReservationState.RESERVED, ReservationState.DISPATCHED))
     @rule()
     def sweep(self) -> None:
         expired = self.run(self.ledger.sweep())
         foretold = []
         for id_, call in self.model.calls.items():
-            if call.state is CallState.RESERVED:
+            if call.state is ReservationState.RESERVED:
                 self.give_back(id_)
-                foretold.append(Expired(id_, CallState.RELEASED, call.ask.amount))
-            elif call.state is CallState.DISPATCHED and call.mortal:
-                call.state = CallState.IN_DOUBT
-                foretold.append(Expired(id_, CallState.IN_DOUBT, call.ask.amount))
+                foretold.append(ExpiredReservation(id_, ReservationState.RELEASED, call.ask.amount))
+            elif call.state is ReservationState.DISPATCHED and call.mortal:
+                call.state = ReservationState.IN_DOUBT
+                foretold.append(ExpiredReservation(id_, ReservationState.IN_DOUBT, call.ask.amount))
         assert sorted(expired, key=_id) == sorted(foretold, key=_id)
 
     @rule(
@@ -255,7 +255,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def give_back(self, id_: str) -> None:
         call = self.model.calls[id_]
-        call.state, call.counts = CallState.RELEASED, NOTHING
+        call.state, call.counts = ReservationState.RELEASED, NOTHING
 
 
 def machine(adapter: Opening) -> type[LedgerMachine]:
@@ -272,9 +272,9 @@ async def _result(step: Awaitable[T]) -> T:
     return await step
 
 
-def _id(expired: Expired) -> str:
+def _id(expired: ExpiredReservation) -> str:
     return expired.reservation_id
 
 
-def _order(position: Position) -> tuple[int, int]:
+def _order(position: LedgerCheckpoint) -> tuple[int, int]:
     return position.generation, position.sequence

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from functools import cache
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, Balance, Booking, CallState, Held, Refusal, Reservation
+from agentic_trading.governance.ledger import ReservationRequest, Balance, LedgerEntry, ReservationState, Blocked, Declined, Reservation
 from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind
 from agentic_trading.governance.windows import Window, Windows
 from tests.governance.asking import AT
 
-IN_FLIGHT = (CallState.RESERVED, CallState.DISPATCHED)
-CHARGED = (CallState.SETTLED, CallState.IN_DOUBT)
+IN_FLIGHT = (ReservationState.RESERVED, ReservationState.DISPATCHED)
+CHARGED = (ReservationState.SETTLED, ReservationState.IN_DOUBT)
 
 Counter = tuple[ScopeKind, str, Window, str]
 
@@ -21,8 +21,8 @@ Counter = tuple[ScopeKind, str, Window, str]
 class ModelCall:
     """`counts` is what it is good for now: its reservation, its charge or nothing; `mortal` if a sweep ends it; counted in `where`."""
 
-    ask: Ask
-    state: CallState
+    ask: ReservationRequest
+    state: ReservationState
     counts: Amount
     mortal: bool = True
     where: frozenset[Counter] = field(init=False)
@@ -38,22 +38,22 @@ class Model:
     limits: Sequence[Limit]
     calls: dict[str, ModelCall] = field(default_factory=dict)
 
-    def some(self, index: int, *states: CallState) -> str:
+    def some(self, index: int, *states: ReservationState) -> str:
         """Choose a call in one of these states."""
         ids = [id_ for id_, call in self.calls.items() if call.state in states]
         return ids[index % len(ids)]
 
-    def answer(self, ask: Ask) -> type[Reservation | Refusal | Held]:
+    def answer(self, ask: ReservationRequest) -> type[Reservation | Declined | Blocked]:
         """Say how a new ask must be answered."""
-        answer: type[Reservation | Refusal | Held] = Reservation
+        answer: type[Reservation | Declined | Blocked] = Reservation
         for counter in counters(ask):
             spent, held = self.total(counter, CHARGED), self.total(counter, IN_FLIGHT)
             for most in (self.ceiling(counter), own_ceiling(ask, counter)):
                 for limit, gone, back, asked in zip(most.units, spent, held, ask.amount.units, strict=True):
                     if limit is not None and gone + asked > limit:
-                        return Refusal
+                        return Declined
                     if limit is not None and gone + back + asked > limit:
-                        answer = Held
+                        answer = Blocked
         return answer
 
     def ceiling(self, counter: Counter) -> Ceiling:
@@ -73,7 +73,7 @@ class Model:
             everyone.calls if named.calls is None else named.calls,
         )
 
-    def total(self, counter: Counter, states: Iterable[CallState]) -> tuple[int, int, int]:
+    def total(self, counter: Counter, states: Iterable[ReservationState]) -> tuple[int, int, int]:
         """Add up what calls in these states count for."""
         amounts = [
             call.counts.units
@@ -88,29 +88,29 @@ class Model:
         assert found.ceiling == self.ceiling(counter), found
         assert found.held.units == self.total(counter, IN_FLIGHT), found
         assert found.spent.units == self.total(counter, CHARGED), found
-        assert found.in_doubt.units == self.total(counter, (CallState.IN_DOUBT,)), found
+        assert found.in_doubt.units == self.total(counter, (ReservationState.IN_DOUBT,)), found
 
-    def bookings(self, *, sent: bool) -> list[Booking]:
+    def bookings(self, *, sent: bool) -> list[LedgerEntry]:
         """Return what a log would have kept of it: with `sent`, what was sent and has no answer, as in doubt."""
-        for id_ in [id_ for id_, call in self.calls.items() if call.state is CallState.RELEASED]:
+        for id_ in [id_ for id_, call in self.calls.items() if call.state is ReservationState.RELEASED]:
             del self.calls[id_]
         for call in self.calls.values():
-            if sent and call.state is CallState.DISPATCHED:
-                call.state = CallState.IN_DOUBT
+            if sent and call.state is ReservationState.DISPATCHED:
+                call.state = ReservationState.IN_DOUBT
         return [
-            Booking(call.ask, call.state, call.counts)
+            LedgerEntry(call.ask, call.state, call.counts)
             for call in self.calls.values()
             if call.state in CHARGED
         ]
 
 
-def counters(ask: Ask) -> list[Counter]:
+def counters(ask: ReservationRequest) -> list[Counter]:
     """Return every counter that an ask could be counted in."""
     spans = _spans(ask.at or AT)
     return [(kind, id_, window, spans[window]) for kind, id_ in ask.scope_ids.items() for window in Window]
 
 
-def own_ceiling(ask: Ask, counter: Counter) -> Ceiling:
+def own_ceiling(ask: ReservationRequest, counter: Counter) -> Ceiling:
     """Return what an ask allows itself of a counter."""
     kind, _, window, _ = counter
     return lowest(limit for limit in ask.limits if (limit.scope, limit.window) == (kind, window))

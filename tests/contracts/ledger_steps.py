@@ -12,7 +12,7 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState, Reservation
+from agentic_trading.governance.ledger import ReservationState, Reservation
 from agentic_trading.governance.limit import Ceiling, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.contracts.ledger_opening import Opens, Promise
@@ -29,8 +29,8 @@ async def asking_twice_reserves_and_charges_once(opens: Opens) -> None:
     await ledger.settle(first, Amount(50, 0))
     settled = await ledger.reserve(wanted)
 
-    assert again == Reservation(first, Amount(60, 0), CallState.RESERVED)
-    assert settled == Reservation(first, Amount(60, 0), CallState.SETTLED)
+    assert again == Reservation(first, Amount(60, 0), ReservationState.RESERVED)
+    assert settled == Reservation(first, Amount(60, 0), ReservationState.SETTLED)
     assert (await of_tenant(ledger)).spent == Amount(50, 0, 1)
 
 
@@ -103,7 +103,7 @@ async def what_was_released_can_be_reserved_anew(opens: Opens) -> None:
 
     again = await ledger.reserve(wanted)
 
-    assert again == Reservation(wanted.reservation_id, wanted.amount, CallState.RESERVED)
+    assert again == Reservation(wanted.reservation_id, wanted.amount, ReservationState.RESERVED)
     assert (await of_tenant(ledger)).held == Amount(60, 0, 1)
 
 
@@ -115,7 +115,7 @@ async def what_was_released_may_come_back_with_other_facts(opens: Opens) -> None
 
     again = await ledger.reserve(other)
 
-    assert again == Reservation(wanted.reservation_id, Amount(45, 0), CallState.RESERVED)
+    assert again == Reservation(wanted.reservation_id, Amount(45, 0), ReservationState.RESERVED)
     assert (await of_tenant(ledger)).held == Amount(45, 0, 1)
     with pytest.raises(ReservationConflictError):
         await ledger.reserve(wanted)
@@ -140,7 +140,7 @@ async def only_one_may_dispatch(opens: Opens) -> None:
     with pytest.raises(ReservationStateError) as e:
         await ledger.dispatch(id_)
 
-    assert (e.value.state, e.value.allowed) == (CallState.DISPATCHED, (CallState.RESERVED,))
+    assert (e.value.state, e.value.allowed) == (ReservationState.DISPATCHED, (ReservationState.RESERVED,))
 
 
 async def its_state_can_be_asked(opens: Opens) -> None:
@@ -158,11 +158,11 @@ async def its_state_can_be_asked(opens: Opens) -> None:
     states.append(await ledger.state_of(id_))
 
     assert states == [
-        None, CallState.RESERVED, CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED
+        None, ReservationState.RESERVED, ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED
     ]  # fmt: skip
     given_back = await reserved(ledger, ask(10))
     await ledger.release(given_back)
-    assert await ledger.state_of(given_back) in {None, CallState.RELEASED}
+    assert await ledger.state_of(given_back) in {None, ReservationState.RELEASED}
 
 
 async def what_was_not_dispatched_is_not_charged(opens: Opens) -> None:

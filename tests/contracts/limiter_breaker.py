@@ -1,38 +1,38 @@
 """What every limiter promises of its breaker and its retry budget, one function a promise."""
 
-from agentic_trading.governance.limiter import BreakerRules, BreakerState, Outcome, RetryBudget
+from agentic_trading.governance.limiter import CircuitBreakerConfig, CircuitState, PermitOutcome, RetryBudget
 from tests.contracts.limiter_opening import Asking, Opens, Promise, Rules, entry
 
-ANSWERED, FAILED, NEUTRAL, UNUSED = Outcome.ANSWERED, Outcome.FAILED, Outcome.NEUTRAL, Outcome.UNUSED
+ANSWERED, FAILED, NEUTRAL, UNUSED = PermitOutcome.ANSWERED, PermitOutcome.FAILED, PermitOutcome.NEUTRAL, PermitOutcome.UNUSED
 SOON_S = 0.06
 LATER_S = 0.07
 
 
 async def half_open(opens: Opens, *, probes: int = 1, least_calls: int = 2) -> Asking:
     """Return a limiter whose circuit was opened by failures, and may be tried again."""
-    rules = Rules(breaker=BreakerRules(least_calls=least_calls, open_s=SOON_S, probes=probes))
+    rules = Rules(breaker=CircuitBreakerConfig(least_calls=least_calls, open_s=SOON_S, probes=probes))
     asking = await opens(rules)
     await asking.ends(*[FAILED] * least_calls)
     await asking.pass_s(LATER_S)
-    assert (await asking.status()).breaker is BreakerState.HALF_OPEN
+    assert (await asking.status()).breaker is CircuitState.HALF_OPEN
     return asking
 
 
 async def the_circuit_opens_at_its_share_of_failures(opens: Opens) -> None:
-    asking = await opens(Rules(breaker=BreakerRules(least_calls=4, failure_share=0.5)))
+    asking = await opens(Rules(breaker=CircuitBreakerConfig(least_calls=4, failure_share=0.5)))
 
     await asking.ends(FAILED, ANSWERED, ANSWERED, ANSWERED, FAILED)
-    assert (await asking.status()).breaker is BreakerState.CLOSED
+    assert (await asking.status()).breaker is CircuitState.CLOSED
     await asking.ends(FAILED)
 
     shut = await asking.is_shut()
     assert shut.reason == "circuit_open"
     assert 25 < shut.seconds <= 30
-    assert (await asking.status()).breaker is BreakerState.OPEN
+    assert (await asking.status()).breaker is CircuitState.OPEN
 
 
 async def a_few_failures_open_nothing(opens: Opens) -> None:
-    asking = await opens(Rules(breaker=BreakerRules(least_calls=4)))
+    asking = await opens(Rules(breaker=CircuitBreakerConfig(least_calls=4)))
 
     await asking.ends(FAILED, FAILED, FAILED)
     await asking.enters()
@@ -42,23 +42,23 @@ async def a_few_failures_open_nothing(opens: Opens) -> None:
 
 
 async def what_says_nothing_of_the_provider_is_not_counted(opens: Opens) -> None:
-    asking = await opens(Rules(breaker=BreakerRules(least_calls=3)))
+    asking = await opens(Rules(breaker=CircuitBreakerConfig(least_calls=3)))
 
     await asking.ends(FAILED, FAILED, NEUTRAL, UNUSED, NEUTRAL)
 
     status = await asking.status()
-    assert (status.breaker, status.failed, status.answered) == (BreakerState.CLOSED, 2, 0)
+    assert (status.breaker, status.failed, status.answered) == (CircuitState.CLOSED, 2, 0)
 
 
 async def failures_pass_with_the_window(opens: Opens) -> None:
-    asking = await opens(Rules(breaker=BreakerRules(window_s=0.1, least_calls=3)))
+    asking = await opens(Rules(breaker=CircuitBreakerConfig(window_s=0.1, least_calls=3)))
 
     await asking.ends(FAILED, FAILED)
     await asking.pass_s(0.13)
     await asking.ends(FAILED)
 
     status = await asking.status()
-    assert (status.breaker, status.failed) == (BreakerState.CLOSED, 1)
+    assert (status.breaker, status.failed) == (CircuitState.CLOSED, 1)
 
 
 async def a_half_open_circuit_lets_its_probes_in_and_nobody_else(opens: Opens) -> None:
@@ -78,7 +78,7 @@ async def an_answered_probe_closes_the_circuit(opens: Opens) -> None:
     await asking.ends(ANSWERED)
 
     status = await asking.status()
-    assert (status.breaker, status.failed, status.answered) == (BreakerState.CLOSED, 0, 0)
+    assert (status.breaker, status.failed, status.answered) == (CircuitState.CLOSED, 0, 0)
     await asking.ends(FAILED)
     await asking.enters()
 
@@ -89,7 +89,7 @@ async def a_failed_probe_opens_the_circuit_again(opens: Opens) -> None:
     await asking.ends(FAILED)
 
     await asking.is_shut()
-    assert (await asking.status()).breaker is BreakerState.OPEN
+    assert (await asking.status()).breaker is CircuitState.OPEN
     await asking.pass_s(LATER_S)
     await asking.enters()
 
@@ -115,7 +115,7 @@ async def a_probe_that_died_lets_another_try(opens: Opens) -> None:
 
 
 async def what_was_sent_before_says_nothing_of_now(opens: Opens) -> None:
-    rules = Rules(breaker=BreakerRules(least_calls=2, open_s=SOON_S))
+    rules = Rules(breaker=CircuitBreakerConfig(least_calls=2, open_s=SOON_S))
     asking = await opens(rules)
     old = [await asking.enters() for _ in range(6)]
     for permit in old[:2]:
@@ -131,7 +131,7 @@ async def what_was_sent_before_says_nothing_of_now(opens: Opens) -> None:
         await asking.limiter.leave(permit, FAILED)
 
     status = await asking.status()
-    assert (status.breaker, status.failed) == (BreakerState.CLOSED, 0)
+    assert (status.breaker, status.failed) == (CircuitState.CLOSED, 0)
 
 
 async def retries_have_a_budget_and_first_calls_none(opens: Opens) -> None:

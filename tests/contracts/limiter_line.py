@@ -1,6 +1,6 @@
 """What every limiter promises to those who wait, one function a promise."""
 
-from agentic_trading.governance.limiter import BreakerRules, Outcome, RateLimits
+from agentic_trading.governance.limiter import CircuitBreakerConfig, PermitOutcome, RateLimits
 from tests.contracts.limiter_opening import Opens, Promise, Rules, entry, limited
 
 
@@ -11,11 +11,11 @@ async def who_came_first_goes_first(opens: Opens) -> None:
     await asking.waits(first, "concurrent")
     await asking.waits(second, "concurrent")
 
-    await asking.limiter.leave(permit, Outcome.ANSWERED)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
 
     await asking.waits(second, "line")
     await asking.waits(entry(), "line")
-    await asking.limiter.leave(await asking.enters(first), Outcome.ANSWERED)
+    await asking.limiter.leave(await asking.enters(first), PermitOutcome.ANSWERED)
     await asking.enters(second)
 
 
@@ -26,7 +26,7 @@ async def a_higher_priority_goes_first(opens: Opens) -> None:
     await asking.waits(low, "concurrent")
     await asking.waits(high, "concurrent")
 
-    await asking.limiter.leave(permit, Outcome.ANSWERED)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
 
     await asking.waits(low, "line")
     await asking.enters(high)
@@ -37,7 +37,7 @@ async def another_priority_moves_a_place(opens: Opens) -> None:
     permit = await asking.enters()
     await asking.waits(entry(id_="first", priority=1), "concurrent")
     await asking.waits(entry(id_="second", priority=1), "concurrent")
-    await asking.limiter.leave(permit, Outcome.ANSWERED)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
 
     await asking.waits(entry(id_="first", priority=0), "line")
     await asking.waits(entry(id_="first", priority=0), "line")
@@ -58,8 +58,8 @@ async def a_place_keeps_no_more_than_its_share(opens: Opens) -> None:
     sleeper = entry(100)
     await asking.waits(sleeper, "concurrent")
 
-    await asking.limiter.leave(first, Outcome.ANSWERED)
-    await asking.limiter.leave(second, Outcome.ANSWERED)
+    await asking.limiter.leave(first, PermitOutcome.ANSWERED)
+    await asking.limiter.leave(second, PermitOutcome.ANSWERED)
 
     await asking.enters(entry(100))
     await asking.waits(entry(100), "line")
@@ -74,7 +74,7 @@ async def those_far_behind_wait_for_the_line_to_move(opens: Opens) -> None:
         await asking.waits(one, "concurrent")
 
     for permit in inside:
-        await asking.limiter.leave(permit, Outcome.ANSWERED)
+        await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
 
     await asking.waits(entry(), "line")
     for one in reversed(line[:65]):
@@ -92,7 +92,7 @@ async def a_place_is_kept_for_who_asks_again(opens: Opens) -> None:
     await asking.pass_s(0.15)
     await asking.waits(first, "concurrent")
     await asking.pass_s(0.15)
-    await asking.limiter.leave(permit, Outcome.ANSWERED)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
 
     await asking.waits(entry(), "line")
     await asking.enters(first)
@@ -102,7 +102,7 @@ async def who_does_not_ask_again_loses_the_place(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1, place_s=0.01))
     permit = await asking.enters()
     await asking.waits(entry(id_="dead"), "concurrent")
-    await asking.limiter.leave(permit, Outcome.ANSWERED)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
     await asking.waits(entry(id_="alive"), "line")
 
     await asking.pass_s(0.13)
@@ -117,7 +117,7 @@ async def who_gives_up_leaves_the_line(opens: Opens) -> None:
     first, second = entry(), entry()
     await asking.waits(first, "concurrent")
     await asking.waits(second, "concurrent")
-    await asking.limiter.leave(permit, Outcome.ANSWERED)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
 
     await asking.limiter.give_up(first)
     await asking.limiter.give_up(entry())
@@ -137,12 +137,12 @@ async def who_gives_up_gives_back_what_it_was_given(opens: Opens) -> None:
 
 
 async def who_is_turned_away_has_no_place(opens: Opens) -> None:
-    asking = await opens(Rules(RateLimits(concurrent=1), BreakerRules(least_calls=1, open_s=60)))
+    asking = await opens(Rules(RateLimits(concurrent=1), CircuitBreakerConfig(least_calls=1, open_s=60)))
     permit = await asking.enters()
     waiting = entry()
     await asking.waits(waiting, "concurrent")
 
-    await asking.limiter.leave(permit, Outcome.FAILED)
+    await asking.limiter.leave(permit, PermitOutcome.FAILED)
     await asking.is_shut(waiting)
 
     assert (await asking.status()).waiting == 0

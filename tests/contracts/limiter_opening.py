@@ -11,24 +11,24 @@ from agentic_trading.clock import Clock
 from agentic_trading.governance.limiter import (
     LEASE_S,
     LOOK_AGAIN_S,
-    BreakerRules,
-    Entry,
-    Lane,
-    LaneStatus,
+    CircuitBreakerConfig,
+    PermitRequest,
+    Deployment,
+    DeploymentStatus,
     Limiter,
-    Outcome,
+    PermitOutcome,
     Permit,
     RateLimits,
     RetryBudget,
-    Shut,
-    Wait,
+    NotPermitted,
+    Throttled,
     WaitReason,
 )
-from agentic_trading.governance.limiters.line import PLACE_S
+from agentic_trading.governance.limiters.wait_queue import PLACE_S
 from agentic_trading.llm.envelope import LLMProvider
 
-LANE = Lane(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
-OTHER = Lane(LLMProvider.LOCAL, "org/{odd} model:1")
+LANE = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
+OTHER = Deployment(LLMProvider.LOCAL, "org/{odd} model:1")
 
 _numbers = count(1)
 
@@ -54,7 +54,7 @@ class Rules:
     """All that an adapter is opened with."""
 
     limits: RateLimits = field(default_factory=RateLimits)
-    breaker: BreakerRules = field(default_factory=BreakerRules)
+    breaker: CircuitBreakerConfig = field(default_factory=CircuitBreakerConfig)
     retries: RetryBudget = field(default_factory=RetryBudget)
     place_s: float = PLACE_S
 
@@ -69,34 +69,34 @@ class Asking:
     async def pass_s(self, seconds: float) -> None:
         await self.clock.sleep(seconds)
 
-    async def status(self, lane: Lane = LANE) -> LaneStatus:
+    async def status(self, lane: Deployment = LANE) -> DeploymentStatus:
         return await self.limiter.status(lane)
 
-    async def enters(self, wanted: Entry | None = None) -> Permit:
+    async def enters(self, wanted: PermitRequest | None = None) -> Permit:
         """Return the permit that there must be."""
         wanted = wanted or entry()
         answer = await self.limiter.enter(wanted)
         assert answer == Permit(wanted.lane, wanted.id, answer.tokens if isinstance(answer, Permit) else -1)
         return answer
 
-    async def waits(self, wanted: Entry, reason: WaitReason) -> float:
+    async def waits(self, wanted: PermitRequest, reason: WaitReason) -> float:
         """Return for how many seconds it must wait."""
         answer = await self.limiter.enter(wanted)
-        assert isinstance(answer, Wait), answer
+        assert isinstance(answer, Throttled), answer
         assert answer.reason == reason
         assert answer.lane == wanted.lane
         assert answer.seconds > 0
         assert reason == "pause" or answer.seconds <= LOOK_AGAIN_S
         return answer.seconds
 
-    async def is_shut(self, wanted: Entry | None = None) -> Shut:
+    async def is_shut(self, wanted: PermitRequest | None = None) -> NotPermitted:
         """Return the answer that it must not try."""
         answer = await self.limiter.enter(wanted or entry())
-        assert isinstance(answer, Shut), answer
+        assert isinstance(answer, NotPermitted), answer
         assert 0 < answer.seconds < 10_000
         return answer
 
-    async def ends(self, *outcomes: Outcome) -> None:
+    async def ends(self, *outcomes: PermitOutcome) -> None:
         """Let calls in, one after the other, that end like this."""
         for outcome in outcomes:
             await self.limiter.leave(await self.enters(), outcome)
@@ -117,13 +117,13 @@ def entry(
     tokens: int = 0,
     *,
     id_: str = "",
-    lane: Lane = LANE,
+    lane: Deployment = LANE,
     priority: int = 0,
     lease_s: float = LEASE_S,
     is_retry: bool = False,
-) -> Entry:
+) -> PermitRequest:
     """Return an entry of its own, but for what is said."""
-    return Entry(lane, id_ or f"acme:{next(_numbers)}:1", tokens, priority, lease_s, is_retry)
+    return PermitRequest(lane, id_ or f"acme:{next(_numbers)}:1", tokens, priority, lease_s, is_retry)
 
 
 def limited(

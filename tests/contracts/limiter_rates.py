@@ -4,9 +4,9 @@ from math import inf, nan
 
 from agentic_trading.governance.limiter import (
     LONGEST_PAUSE_S,
-    BreakerState,
-    LaneStatus,
-    Outcome,
+    CircuitState,
+    DeploymentStatus,
+    PermitOutcome,
     Permit,
     RateLimits,
 )
@@ -52,7 +52,7 @@ async def tokens_that_were_not_used_come_back(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
     permit = await asking.enters(entry(1000))
 
-    await asking.limiter.leave(permit, Outcome.ANSWERED, tokens=100)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED, tokens=100)
 
     await asking.enters(entry(900))
     await asking.waits(entry(500), "tokens")
@@ -62,7 +62,7 @@ async def tokens_used_beyond_what_was_taken_are_owed(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
     permit = await asking.enters(entry(300))
 
-    await asking.limiter.leave(permit, Outcome.ANSWERED, tokens=900)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED, tokens=900)
 
     await asking.waits(entry(600), "tokens")
 
@@ -70,7 +70,7 @@ async def tokens_used_beyond_what_was_taken_are_owed(opens: Opens) -> None:
 async def tokens_stay_taken_where_the_use_is_not_known(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
 
-    await asking.limiter.leave(await asking.enters(entry(800)), Outcome.FAILED)
+    await asking.limiter.leave(await asking.enters(entry(800)), PermitOutcome.FAILED)
 
     await asking.waits(entry(600), "tokens")
 
@@ -92,7 +92,7 @@ async def calls_at_once_are_capped(opens: Opens) -> None:
     third = entry()
     await asking.waits(third, "concurrent")
 
-    await asking.limiter.leave(first, Outcome.ANSWERED)
+    await asking.limiter.leave(first, PermitOutcome.ANSWERED)
 
     await asking.enters(third)
     await asking.waits(entry(), "concurrent")
@@ -147,7 +147,7 @@ async def leaving_twice_is_harmless(opens: Opens) -> None:
     first, _ = await asking.enters(entry(400)), await asking.enters(entry(400))
 
     for _ in range(2):
-        await asking.limiter.leave(first, Outcome.ANSWERED, tokens=100, pause_s=None)
+        await asking.limiter.leave(first, PermitOutcome.ANSWERED, tokens=100, pause_s=None)
 
     status = await asking.status()
     assert (status.in_flight, status.answered) == (1, 1)
@@ -159,7 +159,7 @@ async def what_was_not_sent_is_given_back(opens: Opens) -> None:
     asking = await opens(limited(requests=1, tokens=100, concurrent=1))
 
     for _ in range(2):
-        await asking.limiter.leave(await asking.enters(entry(100)), Outcome.UNUSED, tokens=100)
+        await asking.limiter.leave(await asking.enters(entry(100)), PermitOutcome.UNUSED, tokens=100)
 
     status = await asking.status()
     assert (status.requests_left, status.tokens_left, status.in_flight) == (1, 100, 0)
@@ -173,7 +173,7 @@ async def a_permit_ends_with_its_lease(opens: Opens) -> None:
 
     await asking.pass_s(0.06)
     await asking.enters(entry(100, id_="next"))
-    await asking.limiter.leave(permit, Outcome.FAILED, tokens=0, pause_s=60)
+    await asking.limiter.leave(permit, PermitOutcome.FAILED, tokens=0, pause_s=60)
 
     status = await asking.status()
     assert (status.in_flight, status.failed, status.paused_s) == (1, 0, 0)
@@ -195,7 +195,7 @@ async def asking_again_begins_the_lease_anew(opens: Opens) -> None:
 
 async def a_pause_holds_everybody_until_it_is_over(opens: Opens) -> None:
     asking = await opens(Rules())
-    await asking.limiter.leave(await asking.enters(), Outcome.NEUTRAL, pause_s=0.15)
+    await asking.limiter.leave(await asking.enters(), PermitOutcome.NEUTRAL, pause_s=0.15)
 
     wait_s = await asking.waits(entry(priority=9), "pause")
     assert wait_s <= 0.15
@@ -208,8 +208,8 @@ async def a_shorter_pause_does_not_end_a_longer_one(opens: Opens) -> None:
     asking = await opens(Rules())
     first, second = await asking.enters(), await asking.enters()
 
-    await asking.limiter.leave(first, Outcome.NEUTRAL, pause_s=30)
-    await asking.limiter.leave(second, Outcome.NEUTRAL, pause_s=1)
+    await asking.limiter.leave(first, PermitOutcome.NEUTRAL, pause_s=30)
+    await asking.limiter.leave(second, PermitOutcome.NEUTRAL, pause_s=1)
 
     assert 29 < await asking.waits(entry(), "pause") <= 30
 
@@ -218,8 +218,8 @@ async def a_pause_has_an_end(opens: Opens) -> None:
     asking = await opens(Rules())
 
     for nonsense in (nan, -1.0, 0.0, -inf):
-        await asking.limiter.leave(await asking.enters(), Outcome.NEUTRAL, pause_s=nonsense)
-    await asking.limiter.leave(await asking.enters(), Outcome.NEUTRAL, pause_s=inf)
+        await asking.limiter.leave(await asking.enters(), PermitOutcome.NEUTRAL, pause_s=nonsense)
+    await asking.limiter.leave(await asking.enters(), PermitOutcome.NEUTRAL, pause_s=inf)
 
     assert LONGEST_PAUSE_S - 2 < await asking.waits(entry(), "pause") <= LONGEST_PAUSE_S
 
@@ -227,21 +227,21 @@ async def a_pause_has_an_end(opens: Opens) -> None:
 async def a_lane_tells_how_it_stands(opens: Opens) -> None:
     rules = limited(requests=10, tokens=1000, concurrent=2)
     asking = await opens(rules)
-    await asking.ends(Outcome.ANSWERED, Outcome.FAILED, Outcome.NEUTRAL)
+    await asking.ends(PermitOutcome.ANSWERED, PermitOutcome.FAILED, PermitOutcome.NEUTRAL)
     permit = await asking.enters(entry(300))
     await asking.enters(entry(500, is_retry=True))
     await asking.waits(entry(1), "concurrent")
-    await asking.limiter.leave(permit, Outcome.ANSWERED, pause_s=3000)
+    await asking.limiter.leave(permit, PermitOutcome.ANSWERED, pause_s=3000)
 
     status = await asking.status()
 
     assert 2998 < status.paused_s <= 3000
     assert status.tokens_left is not None
     assert 200 <= status.tokens_left < 220
-    assert status == LaneStatus(
+    assert status == DeploymentStatus(
         lane=LANE,
         limits=RateLimits(10, 1000, 2),
-        breaker=BreakerState.CLOSED,
+        breaker=CircuitState.CLOSED,
         answered=2,
         failed=1,
         in_flight=1,

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from agentic_trading.governance.status import StatusBoard
+from agentic_trading.governance.status_feed import StatusFeed
 from tests.governance.telling import full, told
 
-Opens = Callable[[], Awaitable[StatusBoard]]
+Opens = Callable[[], Awaitable[StatusFeed]]
 """Open a board; each time another one, over the same place."""
 
 Promise = Callable[[Opens], Awaitable[None]]

@@ -18,7 +18,7 @@ from agentic_trading.llm import (
     RecordError,
     StoreError,
 )
-from agentic_trading.llm.store import Entry, Record, Verification
+from agentic_trading.llm.store import LogEntry, Record, Verification
 from tests.build import NOW, event, interaction
 
 ALLOWED_S = 2.0
@@ -34,7 +34,7 @@ class Subject:
     acknowledged: Callable[[], Awaitable[None]] = field(default=lambda: asyncio.sleep(0))
 
 
-async def all_of(entries: AsyncGenerator[Entry]) -> list[Entry]:
+async def all_of(entries: AsyncGenerator[LogEntry]) -> list[LogEntry]:
     return [entry async for entry in entries]
 
 
@@ -197,7 +197,7 @@ async def scans_a_long_log_whole(subject: Subject) -> None:
 
 async def follows_what_is_there_and_what_comes_until_it_is_closed(subject: Subject) -> None:
     given = [event() for _ in range(20)]
-    seen: list[Entry] = []
+    seen: list[LogEntry] = []
     three_are_seen, all_are_seen = asyncio.Event(), asyncio.Event()
 
     async def follower() -> None:

@@ -5,37 +5,37 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.control import Controls
-from agentic_trading.governance.controls.file import FileControlBoard
-from agentic_trading.governance.controls.memory import MemoryControlBoard
-from agentic_trading.governance.controls.redis import RedisControlBoard
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.control_stores.file import FileControlStore
+from agentic_trading.governance.control_stores.memory import MemoryControlStore
+from agentic_trading.governance.control_stores.redis import RedisControlStore
 from tests.contracts import control_promises as promises
 from tests.contracts.board_opening import opening
 from tests.contracts.control_promises import PROMISES, Promise
 from tests.redis_server import namespace
 
-Place = dict[str, Controls]
+Place = dict[str, TenantControls]
 
 each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 
 
 @each_promise
 async def test_the_board_in_memory_keeps_the_promise(promise: Promise) -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     async with opening(lambda: board) as opens:
         await promise(opens)
 
 
 @each_promise
 async def test_the_board_in_a_folder_keeps_the_promise(promise: Promise, tmp_path: Path) -> None:
-    async with opening(lambda: FileControlBoard(tmp_path / "not" / "there")) as opens:
+    async with opening(lambda: FileControlStore(tmp_path / "not" / "there")) as opens:
         await promise(opens)
 
 
 @each_promise
 async def test_the_board_on_a_server_keeps_the_promise(promise: Promise, redis_url: str) -> None:
     name = namespace()
-    async with opening(lambda: RedisControlBoard(redis_url, namespace=name)) as opens:
+    async with opening(lambda: RedisControlStore(redis_url, namespace=name)) as opens:
         await promise(opens)
 
 
@@ -48,17 +48,17 @@ class Whole:
     def name(self, tenant: str) -> str:
         return tenant
 
-    async def read(self, tenant: str) -> Controls:
+    async def read(self, tenant: str) -> TenantControls:
         await asyncio.sleep(0)
-        return self.place.get(self.name(tenant), Controls())
+        return self.place.get(self.name(tenant), TenantControls())
 
-    async def replace(self, tenant: str, controls: Controls) -> bool:
-        if not self.follows(self.place.get(self.name(tenant), Controls()), controls):
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
+        if not self.follows(self.place.get(self.name(tenant), TenantControls()), controls):
             return False
         self.place[self.name(tenant)] = controls
         return True
 
-    def follows(self, before: Controls, after: Controls) -> bool:
+    def follows(self, before: TenantControls, after: TenantControls) -> bool:
         return before.version == after.version - 1
 
     async def aclose(self) -> None:
@@ -66,12 +66,12 @@ class Whole:
 
 
 class BeginsAtOne(Whole):
-    async def read(self, tenant: str) -> Controls:
-        return self.place.get(tenant, Controls(version=1))
+    async def read(self, tenant: str) -> TenantControls:
+        return self.place.get(tenant, TenantControls(version=1))
 
 
 class ForgetsTokens(Whole):
-    async def replace(self, tenant: str, controls: Controls) -> bool:
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
         kept = tuple(limit for limit in controls.limits if limit.tokens is None)
         return await super().replace(tenant, controls.model_copy(update={"limits": kept}))
 
@@ -81,17 +81,17 @@ class KeepsItToItself(Whole):
         super().__init__({})
         self.below = place
 
-    async def replace(self, tenant: str, controls: Controls) -> bool:
-        self.place.setdefault(tenant, self.below.get(tenant, Controls()))
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
+        self.place.setdefault(tenant, self.below.get(tenant, TenantControls()))
         self.below[tenant] = controls  # written, and never read again by who has been here
         return await super().replace(tenant, controls)
 
-    async def read(self, tenant: str) -> Controls:
-        return self.place.get(tenant) or self.below.get(tenant, Controls())
+    async def read(self, tenant: str) -> TenantControls:
+        return self.place.get(tenant) or self.below.get(tenant, TenantControls())
 
 
 class TakesWhatIsNewer(Whole):
-    def follows(self, before: Controls, after: Controls) -> bool:
+    def follows(self, before: TenantControls, after: TenantControls) -> bool:
         return before.version < after.version
 
 
@@ -106,7 +106,7 @@ class KnowsNoCase(Whole):
 
 
 class LooksThenWrites(Whole):
-    async def replace(self, tenant: str, controls: Controls) -> bool:
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
         is_next = self.follows(await self.read(tenant), controls)
         await asyncio.sleep(0)
         if is_next:
@@ -115,8 +115,8 @@ class LooksThenWrites(Whole):
 
 
 class LosesNowAndThen(Whole):
-    async def replace(self, tenant: str, controls: Controls) -> bool:
-        before = self.place.get(tenant, Controls())
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
+        before = self.place.get(tenant, TenantControls())
         if before.version == 40 and len(before.limits) == 40:
             controls = controls.model_copy(update={"limits": before.limits})
         return await super().replace(tenant, controls)

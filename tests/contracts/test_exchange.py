@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from agentic_trading.desk.exchange import Account, CancelReason, Exchange, Order, OrderRefusedError, Report
+from agentic_trading.desk.exchange import Account, CancelReason, Exchange, Order, OrderRefusedError, ExecutionReport
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.market.bar import Bar
 from tests.desk.trade import BTC, CHEAP, FIVE_MINUTES, START, bar, fills_of, listed, order
@@ -180,7 +180,7 @@ async def test_the_same_orders_and_bars_give_the_same_reports(make: MakeExchange
     assert await session(make()) == await session(make())
 
 
-async def session(exchange: Exchange) -> list[Report]:
+async def session(exchange: Exchange) -> list[ExecutionReport]:
     """Trade a little; return every report."""
     await exchange.on_bar(DECISION_BAR)
     await exchange.submit(order(quantity=Decimal(5), stop_loss=Decimal(98)))
@@ -199,7 +199,7 @@ class PeekingExchange(PaperExchange):
 class TouchingExchange(PaperExchange):
     """Fills limits that are only touched."""
 
-    async def on_bar(self, bar: Bar) -> list[Report]:
+    async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
         wider = {"low": bar.low - BTC.tick_size, "high": bar.high + BTC.tick_size}
         return await super().on_bar(bar.model_copy(update=wider))
 
@@ -224,7 +224,7 @@ class ForgetfulExchange(PaperExchange):
 class HaltingExchange(PaperExchange):
     """Drops orders when bars are missing."""
 
-    async def on_bar(self, bar: Bar) -> list[Report]:
+    async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
         last = self._last.get(bar.symbol)
         if last is not None and last.close_time < bar.open_time:
             self._working.clear()

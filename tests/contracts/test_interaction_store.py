@@ -17,10 +17,10 @@ from agentic_trading.llm import (
     RecordConflictError,
     RecordError,
 )
-from agentic_trading.llm.store import Entry, Record, Verification
+from agentic_trading.llm.store import LogEntry, Record, Verification
 from agentic_trading.llm.stores.chain import read_line
 from agentic_trading.llm.stores.jsonl.reader import LogReader
-from agentic_trading.llm.stores.record import id_of, record_of
+from agentic_trading.llm.stores.record_codec import id_of, record_of
 from tests.build import event
 from tests.contracts import store_promises as promises
 from tests.contracts.store_promises import PROMISES, Promise, Subject
@@ -104,7 +104,7 @@ class StoresTwice(MemoryInteractionStore):
 class KeepsTheLast(MemoryInteractionStore):
     """Let a record that is given again take the place of the first."""
 
-    async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+    async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         async for entry in super().scan(after):
             record = entry.record
             if isinstance(record, LLMInteraction):
@@ -112,7 +112,7 @@ class KeepsTheLast(MemoryInteractionStore):
                     envelope=record.envelope, result=record.result, stored_at=record.stored_at
                 )
                 record.result.__dict__["latency_ms"] = 2.0
-            yield Entry(entry.seq, record, entry.hash)
+            yield LogEntry(entry.seq, record, entry.hash)
 
 
 class AcknowledgesBeforeItIsSafe(JsonFileInteractionStore):
@@ -137,9 +137,9 @@ class KeepsWhatItWasGiven(MemoryInteractionStore):
         super()._keep(record)
         self._given.append(record)
 
-    async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+    async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         async for entry in super().scan(after):
-            yield Entry(entry.seq, self._given[entry.seq - 1], entry.hash)
+            yield LogEntry(entry.seq, self._given[entry.seq - 1], entry.hash)
 
 
 class RoundsNumbers(MemoryInteractionStore):
@@ -177,21 +177,21 @@ class GivesTheOldestFirst(MemoryInteractionStore):
 class ScansOneTooMany(MemoryInteractionStore):
     """Give the entry at the number too."""
 
-    def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         return super().scan(after - 1)
 
 
 class StopsFollowing(MemoryInteractionStore):
     """End a `follow` where the log ends."""
 
-    def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+    def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         return self.scan(after)
 
 
 class DropsTheRest(MemoryInteractionStore):
     """End a `follow` when the store is closed, wherever it is."""
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         async for entry in super().follow(after):
             if self._is_closed:
                 return

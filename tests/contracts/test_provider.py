@@ -11,7 +11,7 @@ from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
-from agentic_trading.llm.providers.faults import Faults, FaultyProvider
+from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.recorded import RecordedAnswers
 from agentic_trading.llm.providers.rules import RulesProvider
 from agentic_trading.llm.providers.scripted import ScriptedProvider

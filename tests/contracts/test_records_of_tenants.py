@@ -16,7 +16,7 @@ from agentic_trading.llm.interaction import interaction_id
 from agentic_trading.llm.records import Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.memory import MemoryRecords
-from agentic_trading.llm.stores.record import identity_of
+from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import envelope, event, interaction
 from tests.contracts import tenant_promises as promises
 from tests.contracts.records_opening import OPENINGS, Opens, live_relaxed, memory, put

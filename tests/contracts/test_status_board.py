@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.status import BudgetStatus
-from agentic_trading.governance.statuses.file import FileStatusBoard
-from agentic_trading.governance.statuses.memory import MemoryStatusBoard
-from agentic_trading.governance.statuses.redis import RedisStatusBoard
+from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.governance.status_feeds.file import FileStatusFeed
+from agentic_trading.governance.status_feeds.memory import MemoryStatusFeed
+from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from tests.contracts import status_promises as promises
 from tests.contracts.board_opening import opening
 from tests.contracts.status_promises import PROMISES, Promise
@@ -24,21 +24,21 @@ each_promise = pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: 
 
 @each_promise
 async def test_the_board_in_memory_keeps_the_promise(promise: Promise) -> None:
-    board = MemoryStatusBoard()
+    board = MemoryStatusFeed()
     async with opening(lambda: board) as opens:
         await promise(opens)
 
 
 @each_promise
 async def test_the_board_in_a_folder_keeps_the_promise(promise: Promise, tmp_path: Path) -> None:
-    async with opening(lambda: FileStatusBoard(tmp_path)) as opens:
+    async with opening(lambda: FileStatusFeed(tmp_path)) as opens:
         await promise(opens)
 
 
 @each_promise
 async def test_the_board_on_a_server_keeps_the_promise(promise: Promise, redis_url: str) -> None:
     name = namespace()
-    async with opening(lambda: RedisStatusBoard(redis_url, namespace=name)) as opens:
+    async with opening(lambda: RedisStatusFeed(redis_url, namespace=name)) as opens:
         await promise(opens)
 
 
@@ -151,7 +151,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 async def test_a_folder_that_is_not_there_is_told_nothing(tmp_path: Path) -> None:
-    board = FileStatusBoard(tmp_path / "gone")
+    board = FileStatusFeed(tmp_path / "gone")
 
     await board.publish(told())
 
@@ -161,7 +161,7 @@ async def test_a_folder_that_is_not_there_is_told_nothing(tmp_path: Path) -> Non
 
 async def test_what_cannot_be_told_in_a_folder_is_not_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where a folder was", encoding="utf-8")
-    board = FileStatusBoard(tmp_path / "file")
+    board = FileStatusFeed(tmp_path / "file")
 
     await board.publish(told())
 
@@ -169,7 +169,7 @@ async def test_what_cannot_be_told_in_a_folder_is_not_told(tmp_path: Path) -> No
 
 
 async def test_a_file_that_is_no_status_is_not_one(tmp_path: Path) -> None:
-    board = FileStatusBoard(tmp_path)
+    board = FileStatusFeed(tmp_path)
     await board.publish(told("w-1"))
     (tmp_path / "budget-acme@w-2.json").write_text("{", encoding="utf-8")
     (tmp_path / "budget-acme@w-3.json").mkdir()
@@ -179,7 +179,7 @@ async def test_a_file_that_is_no_status_is_not_one(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_is_away_is_told_nothing_and_tells_nothing() -> None:
-    board = await asyncio.to_thread(RedisStatusBoard, "redis://127.0.0.1:1/0")
+    board = await asyncio.to_thread(RedisStatusFeed, "redis://127.0.0.1:1/0")
 
     await board.publish(told())
 
@@ -188,9 +188,9 @@ async def test_a_server_that_is_away_is_told_nothing_and_tells_nothing() -> None
 
 
 @asynccontextmanager
-async def on_server(url: str) -> AsyncIterator[RedisStatusBoard]:
+async def on_server(url: str) -> AsyncIterator[RedisStatusFeed]:
     name = namespace()
-    board = await asyncio.to_thread(lambda: RedisStatusBoard(url, namespace=name))
+    board = await asyncio.to_thread(lambda: RedisStatusFeed(url, namespace=name))
     yield board
     await board.aclose()
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, tzinfo
 from typing import ClassVar
 
-from agentic_trading.governance.ledger import Ask, Held, Ledger, Refusal, Reservation
-from agentic_trading.governance.ledgers.book import Book
+from agentic_trading.governance.ledger import ReservationRequest, Blocked, Ledger, Declined, Reservation
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import Limit
 from tests.contracts.ledger_opening import Opens
@@ -14,23 +14,23 @@ from tests.contracts.ledger_opening import Opens
 class Whole(MemoryLedger):
     """A ledger that keeps its promises; each broken one below changes one thing."""
 
-    book_class: ClassVar[type[Book]] = Book
+    book_class: ClassVar[type[TenantLedger]] = TenantLedger
 
     def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         super().__init__(limits, zone=zone, reserved_lease_s=reserved_lease_s)
 
-    def changed(self, ask: Ask) -> Ask:
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return ask
 
-    def _book(self, tenant: str) -> Book:
+    def _book(self, tenant: str) -> TenantLedger:
         book = super()._book(tenant)
         book.__class__ = self.book_class
         return book
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         return await super().reserve(self.changed(ask))
 
-    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
         return await super().reserve_in_turn(self.changed(ask))
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.client.gateway import Answer
-from agentic_trading.desk.blotter import Blotter, verdict_of
+from agentic_trading.client.gateway import GatewayReply
+from agentic_trading.desk.decision_logging import DecisionLoggingGateway, verdict_of
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
-from agentic_trading.worker.attempt import degraded
+from agentic_trading.worker.attempt_result import degraded
 from tests.build import NOW, envelope, event, interaction, result
 
 REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
@@ -23,11 +23,11 @@ REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
 class Answering:
     """A gateway that gives one answer, after as many turns of the loop as the context says."""
 
-    def __init__(self, answer: Answer | None = None) -> None:
+    def __init__(self, answer: GatewayReply | None = None) -> None:
         self._answer = answer
         self.recorded: list[Event] = []
 
-    async def ask(self, asked: LLMEnvelope) -> Answer:
+    async def ask(self, asked: LLMEnvelope) -> GatewayReply:
         for _ in range(asked.context.get("turns", 0)):
             await asyncio.sleep(0)
         return self._answer or interaction(envelope=asked)
@@ -43,7 +43,7 @@ def objects(lines: list[bytes]) -> list[dict[str, Any]]:
 async def test_a_call_is_a_line_with_what_was_asked_and_what_came_back() -> None:
     asked = envelope(subject="BTCUSDT", as_of=NOW, workflow="analysis", causation_id="t-1")
     answer = interaction(envelope=asked, parsed_output={"size": 1.50}, attempt_number=2)
-    blotter = Blotter(Answering(answer))
+    blotter = DecisionLoggingGateway(Answering(answer))
 
     assert await blotter.ask(asked) is answer
 
@@ -69,7 +69,7 @@ async def test_a_call_is_a_line_with_what_was_asked_and_what_came_back() -> None
 async def test_a_number_of_an_answer_keeps_its_digits() -> None:
     asked = envelope(subject="BTCUSDT")
     answer = interaction(envelope=asked, result=result(parsed_output={"size": 1, "price": 27000.1}))
-    blotter = Blotter(Answering(answer))
+    blotter = DecisionLoggingGateway(Answering(answer))
 
     await blotter.ask(asked)
 
@@ -77,7 +77,7 @@ async def test_a_number_of_an_answer_keeps_its_digits() -> None:
 
 
 async def test_a_missing_decision_is_a_line_with_its_reason_and_no_answer() -> None:
-    blotter = Blotter(Answering(NoDecision(reason=REFUSED)))
+    blotter = DecisionLoggingGateway(Answering(NoDecision(reason=REFUSED)))
 
     await blotter.ask(envelope(subject="BTCUSDT"))
 
@@ -92,7 +92,7 @@ async def test_no_line_knows_of_real_time_cost_or_latency() -> None:
     written = []
 
     for answer in (one, other):
-        blotter = Blotter(Answering(answer))
+        blotter = DecisionLoggingGateway(Answering(answer))
         await blotter.ask(asked)
         await blotter.record(event("fill", id="f-1", trace_id="t-1", time=answer.stored_at, as_of=NOW))
         written.append(blotter.close())
@@ -102,7 +102,7 @@ async def test_no_line_knows_of_real_time_cost_or_latency() -> None:
 
 async def test_what_was_skipped_is_recorded_and_leaves_no_line() -> None:
     gateway = Answering()
-    blotter = Blotter(gateway)
+    blotter = DecisionLoggingGateway(gateway)
     skipped, fact = event("skip"), event("trigger")
 
     await blotter.record(skipped)
@@ -113,7 +113,7 @@ async def test_what_was_skipped_is_recorded_and_leaves_no_line() -> None:
 
 
 async def test_what_was_taken_is_forgotten() -> None:
-    blotter = Blotter(Answering())
+    blotter = DecisionLoggingGateway(Answering())
     await blotter.record(event())
 
     assert len(blotter.close()) == 1
@@ -129,7 +129,7 @@ async def test_the_order_of_answers_moves_no_line(calls: list[tuple[str, int]]) 
         )
         by_subject.setdefault(subject, []).append(asked)
 
-    one_by_one, at_once = Blotter(Answering()), Blotter(Answering())
+    one_by_one, at_once = DecisionLoggingGateway(Answering()), DecisionLoggingGateway(Answering())
     for sequence in by_subject.values():
         await _in_order(one_by_one, sequence)
     async with asyncio.TaskGroup() as group:
@@ -143,7 +143,7 @@ async def test_the_order_of_answers_moves_no_line(calls: list[tuple[str, int]]) 
     ]
 
 
-async def _in_order(blotter: Blotter, sequence: list[LLMEnvelope]) -> None:
+async def _in_order(blotter: DecisionLoggingGateway, sequence: list[LLMEnvelope]) -> None:
     for asked in sequence:
         await blotter.ask(asked)
 
@@ -161,5 +161,5 @@ FAILED = {"success": False, "failure": REFUSED, "actionable": False, "validation
         (interaction(success=True, validation_passed=False), "degraded"),
     ],
 )
-def test_a_verdict_is_one_word(answer: Answer, verdict: str) -> None:
+def test_a_verdict_is_one_word(answer: GatewayReply, verdict: str) -> None:
     assert verdict_of(answer) == verdict

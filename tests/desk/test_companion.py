@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from agentic_trading.desk.companion import Companion
+from agentic_trading.desk.reference_market import ReferenceMarketFeed
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
@@ -10,8 +10,8 @@ from agentic_trading.desk.market.snapshot import MarketView
 OWN, OTHER = load_sample("btcusdt-5m")[:400], load_sample("ethusdt-5m")[:800]
 
 
-def companion() -> Companion:
-    return Companion(OWN, OTHER, decision=Timeframe.H1)
+def companion() -> ReferenceMarketFeed:
+    return ReferenceMarketFeed(OWN, OTHER, decision=Timeframe.H1)
 
 
 def dearer(bar: Bar) -> Bar:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agentic_trading.desk.exchange import Account, OpenOrder, Order, Position
-from agentic_trading.desk.holdings import holdings, loss_to_stops
+from agentic_trading.desk.portfolio import holdings, loss_to_stops
 from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.market.beside import SecondMarket
+from agentic_trading.desk.market.correlation import ReferenceMarket
 
 NOW = datetime(2023, 3, 25, tzinfo=UTC)
 
@@ -68,7 +68,7 @@ def test_every_position_is_valued_at_its_mark_in_order_of_symbol() -> None:
         ),
     )
     marks = {"BTCUSDT": Decimal(100), "ETHUSDT": Decimal(10)}
-    markets = {symbol: SecondMarket(symbol, ()) for symbol in marks}
+    markets = {symbol: ReferenceMarket(symbol, ()) for symbol in marks}
 
     found = holdings(account, [guard("2", "90")], marks, markets)
 

@@ -12,7 +12,7 @@ from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
 from agentic_trading.desk.market.feeds.memory import MemoryFeed
-from agentic_trading.desk.moments import Moment, moments
+from agentic_trading.desk.time_slices import TimeSlice, merge_feeds
 from tests.desk.market.bars import MONDAY, bar, series
 
 
@@ -39,11 +39,11 @@ def feed_of(symbol: str, *places: int) -> MemoryFeed:
     return MemoryFeed([bar(place, symbol=symbol) for place in places], symbol=symbol, timeframe=Timeframe.M5)
 
 
-async def all_of(*feeds: BarFeed, most_bars: int | None = None) -> list[Moment]:
-    return [moment async for moment in moments(feeds, most_bars=most_bars)]
+async def all_of(*feeds: BarFeed, most_bars: int | None = None) -> list[TimeSlice]:
+    return [moment async for moment in merge_feeds(feeds, most_bars=most_bars)]
 
 
-def shown(found: Sequence[Moment]) -> list[tuple[int, str]]:
+def shown(found: Sequence[TimeSlice]) -> list[tuple[int, str]]:
     """Return each moment as the place of its bars and their symbols."""
     five_minutes = timedelta(minutes=5)
     return [((m.at - MONDAY) // five_minutes - 1, "+".join(each.symbol for each in m.bars)) for m in found]
@@ -72,7 +72,7 @@ async def test_a_feed_is_not_read_beyond_its_limit() -> None:
 async def test_a_moment_is_given_before_the_next_bar_is_asked_for() -> None:
     feed = WatchedFeed([bar(0), bar(1)])
 
-    async with aclosing(moments([feed])) as sequence:
+    async with aclosing(merge_feeds([feed])) as sequence:
         await anext(sequence)
 
         assert feed.given == 1
@@ -105,10 +105,10 @@ async def test_no_feeds_and_feeds_without_bars_have_no_moments() -> None:
 
 async def test_what_came_before_an_error_is_given_first() -> None:
     error = BarFormatError("feed", 3, "close", "x", "a number")
-    found: list[Moment] = []
+    found: list[TimeSlice] = []
 
     async def follow() -> None:
-        async for moment in moments([WatchedFeed([bar(0), bar(1)], error=error)]):
+        async for moment in merge_feeds([WatchedFeed([bar(0), bar(1)], error=error)]):
             found.append(moment)  # noqa: PERF401 - what came before the error is what the test is about
 
     with pytest.raises(BarFormatError) as raised:

@@ -18,7 +18,7 @@ from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.desk.session import BARS_SHOWN, TradingSession
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
@@ -36,8 +36,8 @@ class Stage:
         self.clock = SimClock(wire.LONG_AGO)
         self.desk: MemoryGateway = gateway(rules(), clock=self.clock, checks=wire.CHECKS)
         self.client = GatewayClient(self.desk.broker)
-        self.begun: list[Moment] = []
-        self.lived: list[Moment] = []
+        self.begun: list[TimeSlice] = []
+        self.lived: list[TimeSlice] = []
         self.stop_after = 10**9
         where = replace(wire.venue(["BTCUSDT"]), **venue)
         self.session: TradingSession = wire.trading_session(
@@ -46,16 +46,16 @@ class Stage:
             gateway=self.client,
             clock=self.clock,
             exchange=wire.paper_exchange(where),
-            answers=wire.Answers(self.desk.provider, LLMProvider.RULES, wire.RULES_MODEL),
+            answers=wire.AnswerSource(self.desk.provider, LLMProvider.RULES, wire.RULES_MODEL),
             beside={},
             before_moment=self._before,
             after_moment=self._after,
         )
 
-    async def _before(self, moment: Moment) -> None:
+    async def _before(self, moment: TimeSlice) -> None:
         self.begun.append(moment)
 
-    async def _after(self, moment: Moment) -> None:
+    async def _after(self, moment: TimeSlice) -> None:
         assert self.clock.now() == moment.at
         self.lived.append(moment)
         if len(self.lived) >= self.stop_after:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.client.gateway import Answer
-from agentic_trading.desk.tally import Counted, Tally
+from agentic_trading.client.gateway import GatewayReply
+from agentic_trading.desk.session_counters import CountingGateway, SessionCounters
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from tests.build import envelope, event, interaction
@@ -19,7 +19,7 @@ class Recording:
         self.asked: list[LLMEnvelope] = []
         self.recorded: list[Event] = []
 
-    async def ask(self, asked: LLMEnvelope) -> Answer:
+    async def ask(self, asked: LLMEnvelope) -> GatewayReply:
         self.asked.append(asked)
         return interaction(envelope=asked)
 
@@ -27,19 +27,19 @@ class Recording:
         self.recorded.append(recorded)
 
 
-def counted(*events: Event) -> Tally:
-    tally = Tally()
+def counted(*events: Event) -> SessionCounters:
+    tally = SessionCounters()
     for each in events:
         tally.count(each)
     return tally
 
 
 async def test_what_is_counted_is_passed_on() -> None:
-    gateway, tally = Recording(), Tally()
+    gateway, tally = Recording(), SessionCounters()
     asked, fact = envelope(), event("order.intent")
 
-    answer = await Counted(gateway, tally).ask(asked)
-    await Counted(gateway, tally).record(fact)
+    answer = await CountingGateway(gateway, tally).ask(asked)
+    await CountingGateway(gateway, tally).record(fact)
 
     assert not isinstance(answer, Event)
     assert (gateway.asked, gateway.recorded) == ([asked], [fact])
@@ -88,7 +88,7 @@ def test_each_kind_is_counted_under_its_name(
 ) -> None:
     tally = counted(event(kind, body=body))
 
-    nothing = Tally()
+    nothing = SessionCounters()
     figures = {
         name: getattr(tally, name)
         for name in ("skips", "intents_rejected", "orders", "cancelled", "fills", "intents")

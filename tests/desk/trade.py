@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from agentic_trading.desk.exchange import Fill, Order, Report
-from agentic_trading.desk.exchanges.costs import Costs
+from agentic_trading.desk.exchange import Fill, Order, ExecutionReport
+from agentic_trading.desk.exchanges.costs import TradingCosts
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.strategy import FillStrategy
@@ -16,7 +16,7 @@ from agentic_trading.desk.market.bar import Bar, Timeframe
 START = datetime(2026, 1, 2, tzinfo=UTC)
 FIVE_MINUTES = timedelta(minutes=5)
 BTC = Instrument(symbol="BTCUSDT", lot_size=Decimal("0.001"), min_quantity=Decimal("0.001"))
-CHEAP = Costs(half_spread_bps=Decimal(1), maker_fee_bps=Decimal(2), taker_fee_bps=Decimal(5))
+CHEAP = TradingCosts(half_spread_bps=Decimal(1), maker_fee_bps=Decimal(2), taker_fee_bps=Decimal(5))
 
 
 def bar(number: int, prices: str, volume: str = "1000", *, symbol: str = "BTCUSDT") -> Bar:
@@ -107,6 +107,6 @@ def paper(**changes: Any) -> PaperExchange:
     return PaperExchange(**{**arguments, **changes})
 
 
-def fills_of(reports: Sequence[Report]) -> list[Fill]:
+def fills_of(reports: Sequence[ExecutionReport]) -> list[Fill]:
     """Return the fills among reports."""
     return [report for report in reports if isinstance(report, Fill)]

@@ -14,8 +14,8 @@ import structlog
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.report import Progress
-from agentic_trading.app.run import run
+from agentic_trading.app.report import RunProgress
+from agentic_trading.app.run import run_session
 from agentic_trading.llm.envelope import LLMEnvelope
 
 
@@ -49,13 +49,13 @@ def main(asked: dict[str, Any]) -> None:
     if "call" in asked:
         dying_in(asked["call"], asked["workflow"])
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: RunProgress) -> None:
         if progress.bars_done >= asked.get("bar", progress.bars_done + 1):
             die()
 
     given = asked["options"]
     options = RunOptions(**{**given, "data": tuple(given["data"]), "out": Path(given["out"])})
-    asyncio.run(run(options, on_progress=on_progress))
+    asyncio.run(run_session(options, on_progress=on_progress))
 
 
 if __name__ == "__main__":

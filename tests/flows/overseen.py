@@ -14,13 +14,13 @@ import orjson
 import pytest
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.budget.ordering import give
-from agentic_trading.app.budget.place import Whereabouts
-from agentic_trading.app.play import Watch, play
+from agentic_trading.app.budget.commands import execute
+from agentic_trading.app.budget.location import BudgetLocationOptions
+from agentic_trading.app.session_run import SessionObserver, run_play
 from agentic_trading.clock import SystemClock
-from agentic_trading.desk.moments import Moment
-from agentic_trading.governance.control import ControlBoard, Controls
-from agentic_trading.governance.orders import Order
+from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.governance.commands import OperatorCommand
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.rules import RulesProvider
 from tests.flows.sessions import PRICED, Evening, Priced, stage
@@ -84,13 +84,13 @@ class Waiting:
 class Obeyed:
     """A board that can tell when a worker has done what was ordered: it looks again only then."""
 
-    def __init__(self, board: ControlBoard) -> None:
+    def __init__(self, board: ControlStore) -> None:
         self._board = board
         self._shown = 0
         self._done = 0
         self._has_looked = asyncio.Condition()
 
-    async def read(self, tenant: str) -> Controls:
+    async def read(self, tenant: str) -> TenantControls:
         if tenant == wire.DEFAULT_TENANT:
             async with self._has_looked:
                 self._done = self._shown
@@ -100,7 +100,7 @@ class Obeyed:
             self._shown = controls.version
         return controls
 
-    async def replace(self, tenant: str, controls: Controls) -> bool:
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
         return await self._board.replace(tenant, controls)
 
     async def aclose(self) -> None:
@@ -116,7 +116,7 @@ class Obeyed:
 class Overseen:
     """A session in memory whose orders stand at `place`; `at_moment` has something done before a moment (from 1)."""
 
-    place: Whereabouts
+    place: BudgetLocationOptions
     at_moment: Mapping[int, Callable[["Overseen"], Awaitable[None]]]
     changes: Mapping[str, Any] = field(default_factory=dict)
     board: Obeyed = field(init=False)
@@ -133,20 +133,20 @@ class Overseen:
         self.evening = Evening(set_up.store)
         numbers = count(1)
 
-        async def before_moment(_moment: Moment) -> None:
+        async def before_moment(_moment: TimeSlice) -> None:
             if (act := self.at_moment.get(next(numbers))) is not None:
                 await act(self)
 
-        async def after_moment(_moment: Moment, lines: Sequence[bytes]) -> None:
+        async def after_moment(_moment: TimeSlice, lines: Sequence[bytes]) -> None:
             self.evening.log.extend(lines)
 
         async with aclosing(beside), aclosing(set_up.ledger):
-            await play(set_up, self.evening.played, Watch(after_moment, before_moment))
+            await run_play(set_up, self.evening.played, SessionObserver(after_moment, before_moment))
         return self.evening
 
-    async def order(self, wanted: Order) -> None:
+    async def order(self, wanted: OperatorCommand) -> None:
         """Give an order as an operator does, and wait until it is followed."""
-        there = await give(self.place, wire.DEFAULT_TENANT, wanted, "")
+        there = await execute(self.place, wire.DEFAULT_TENANT, wanted, "")
         await self.board.followed(there.version)
 
 

@@ -14,20 +14,20 @@ import orjson
 import pytest
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.folder import BAR_COLUMNS, bar_row
+from agentic_trading.app.session_folder import BAR_COLUMNS, bar_row
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.play import Played, Stage, Watch, play
+from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
 from agentic_trading.app.report import RunReport
-from agentic_trading.app.run import run
+from agentic_trading.app.run import run_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
-from agentic_trading.desk.moments import Moment
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
-from agentic_trading.llm.providers.faults import Faults, FaultyProvider
+from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.rules import RulesProvider
 from agentic_trading.llm.store import InteractionStore, Record
 from agentic_trading.llm.stores.jsonl.records import JsonlRecords
@@ -50,7 +50,7 @@ def options(out: Path, **changes: Any) -> RunOptions:
 
 async def ran(out: Path, **changes: Any) -> RunReport:
     """Run a session into a folder and return its report."""
-    return await run(options(out, **changes), on_progress=lambda _progress: None)
+    return await run_session(options(out, **changes), on_progress=lambda _progress: None)
 
 
 def decided(folder: Path, run_number: int = 1) -> bytes:
@@ -169,7 +169,7 @@ class Evening:
     """A session that was played in memory, and what it left."""
 
     store: InteractionStore
-    played: Played = field(default_factory=Played)
+    played: SessionResult = field(default_factory=SessionResult)
     log: list[bytes] = field(default_factory=list)
 
     @property
@@ -187,7 +187,7 @@ class Evening:
         return [entry.record async for entry in self.store.scan()]
 
 
-def stage(provider: Provider | None = None, **changes: Any) -> Stage:
+def stage(provider: Provider | None = None, **changes: Any) -> SessionSetup:
     """Return what a session over both samples is played with; `changes` are fields of `Stage`."""
     bars: Mapping[str, Sequence[Bar]] = changes.pop("bars", MappingProxyType(LOADED))
     llm, model = changes.pop("model", (LLMProvider.RULES, wire.RULES_MODEL))
@@ -198,14 +198,14 @@ def stage(provider: Provider | None = None, **changes: Any) -> Stage:
         "symbols": [feed.symbol for feed in feeds],
         "feeds": feeds,
         "most_bars": BARS,
-        "answers": wire.Answers(provider or rules(), llm, model),
+        "answers": wire.AnswerSource(provider or rules(), llm, model),
         "tables": TABLES,
         "store": MemoryInteractionStore(),
         "ledger": wire_budgets.budget_ledger(10**12),
         "clock": wire.clock_for(changes.get("mode", "backtest")),
         "workers": 4,
     }
-    return Stage(**{**fields, **changes})
+    return SessionSetup(**{**fields, **changes})
 
 
 async def evening(provider: Provider | None = None, **changes: Any) -> Evening:
@@ -213,8 +213,8 @@ async def evening(provider: Provider | None = None, **changes: Any) -> Evening:
     set_up = stage(provider, **changes)
     played = Evening(set_up.store)
 
-    async def after_moment(_moment: Moment, lines: Sequence[bytes]) -> None:
+    async def after_moment(_moment: TimeSlice, lines: Sequence[bytes]) -> None:
         played.log.extend(lines)
 
-    await play(set_up, played.played, Watch(after_moment))
+    await run_play(set_up, played.played, SessionObserver(after_moment))
     return played

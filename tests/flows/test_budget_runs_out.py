@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.budget.history import Happening, happened
-from agentic_trading.app.budget.place import Whereabouts, seen
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.budget.history import BudgetEvent, budget_event
+from agentic_trading.app.budget.location import BudgetLocationOptions, read_status
+from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.llm.failure import FailureKind
 from tests.flows.overseen import rehearsal
@@ -52,7 +52,7 @@ async def test_the_run_finishes_with_no_decision_for_the_rest_and_never_passes_i
 
 
 async def test_the_history_tells_why(spent_up: RunReport) -> None:
-    found = await happened(spent_up.log, "default", together=True)
+    found = await budget_event(spent_up.log, "default", together=True)
 
     (ordered,) = [one for one in found if one.what == "ordered"]
     (refused,) = [one for one in found if one.what == "refused"]
@@ -69,16 +69,16 @@ async def test_the_history_tells_why(spent_up: RunReport) -> None:
 
 
 async def test_each_refusal_is_told_by_itself_if_asked_for(spent_up: RunReport) -> None:
-    found = await happened(spent_up.log, "default", together=False)
+    found = await budget_event(spent_up.log, "default", together=False)
 
     refused = [one for one in found if one.what == "refused"]
     assert len(refused) == spent_up.no_decisions["analysis"]["budget_exhausted"]
     assert {one.times for one in refused} == {1}
-    assert await happened(spent_up.log, "somebody-else", together=True) == list[Happening]()
+    assert await budget_event(spent_up.log, "somebody-else", together=True) == list[BudgetEvent]()
 
 
 async def test_what_the_worker_told_last_is_what_the_log_sums_up_to(spent_up: RunReport) -> None:
-    view = await seen(Whereabouts(spent_up.log.parent), "default")
+    view = await read_status(BudgetLocationOptions(spent_up.log.parent), "default")
 
     (counter,) = view.counters
     (worker,) = view.workers
@@ -111,4 +111,4 @@ async def test_a_second_run_in_the_folder_has_a_budget_of_its_own(
 
     assert again.run_number == 2
     assert again.no_decisions == {}
-    assert (await seen(Whereabouts(folder), "default")).controls.limits[0].nusd == 10**9
+    assert (await read_status(BudgetLocationOptions(folder), "default")).controls.limits[0].nusd == 10**9

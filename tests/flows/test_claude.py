@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.outage import UnusableProviderError
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.provider_outage import UnusableProviderError
+from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
-from agentic_trading.app.run import run
+from agentic_trading.app.run import run_session
 from tests.app.asking import options, settings
 from tests.flows.sessions import calls_in, kept_in
 from tests.stubs.running import page_of, serving
@@ -33,7 +33,7 @@ def asking(out: Path, url: str, *, key: str = "good-key", **changes: Any) -> Run
 
 
 async def ran(asked: RunOptions) -> RunReport:
-    return await run(asked, on_progress=lambda _progress: None)
+    return await run_session(asked, on_progress=lambda _progress: None)
 
 
 async def test_what_a_session_cost_is_what_the_other_side_has_billed(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire_budgets
-from agentic_trading.app.budget.ordering import halted, limited, resumed
-from agentic_trading.app.budget.place import Whereabouts, seen
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.budget.commands import halted, limited, resumed
+from agentic_trading.app.budget.location import BudgetLocationOptions, read_status
+from agentic_trading.app.replay import replay
 from agentic_trading.llm.failure import FailureKind
 from tests.flows.overseen import Overseen, Waiting, agentic_trading, rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran
@@ -60,7 +60,7 @@ async def test_who_is_parked_is_told_and_goes_on_with_a_raised_limit(
     rules, out = Waiting(monkeypatch, 1, 2), tmp_path / "out"
 
     async def somebody_is_parked() -> None:
-        while not (await seen(Whereabouts(out), "default")).parked:
+        while not (await read_status(BudgetLocationOptions(out), "default")).parked:
             pass  # the worker tells of it twice a second
 
     async with asyncio.TaskGroup() as group:
@@ -89,7 +89,7 @@ async def test_what_was_refused_for_want_of_money_goes_on_with_a_raised_limit(tm
         await session.order(limited("tenant", "*", "none", usd="5", tokens=None, calls=None, remove=False))
 
     session = Overseen(
-        Whereabouts(tmp_path),
+        BudgetLocationOptions(tmp_path),
         {AFTER_THE_FIRST_CALLS: more},
         {"ledger": wire_budgets.budget_ledger(60_000_000), "workers": 1},
     )
@@ -111,7 +111,7 @@ async def test_between_a_halt_and_its_end_nothing_is_sent(tmp_path: Path) -> Non
         await session.order(resumed("default", **NOBODY))
 
     session = Overseen(
-        Whereabouts(tmp_path), {AFTER_THE_FIRST_CALLS: halt, AFTER_THE_FIRST_CALLS + 30: resume}
+        BudgetLocationOptions(tmp_path), {AFTER_THE_FIRST_CALLS: halt, AFTER_THE_FIRST_CALLS + 30: resume}
     )
     played = await session.play()
 
@@ -139,7 +139,7 @@ async def test_a_halt_stops_its_own_scope_only(
     async def halt(session: Overseen) -> None:
         await session.order(halted("default", **{**NOBODY, **scope}))
 
-    played = await Overseen(Whereabouts(tmp_path), {1: halt}, {"most_bars": 480}).play()
+    played = await Overseen(BudgetLocationOptions(tmp_path), {1: halt}, {"most_bars": 480}).play()
 
     calls = calls_in(await played.records())
     refused = {

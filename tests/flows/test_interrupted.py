@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.replaying import replay
-from agentic_trading.app.report import Progress, RunReport
-from agentic_trading.app.run import run
+from agentic_trading.app.replay import replay
+from agentic_trading.app.report import RunProgress, RunReport
+from agentic_trading.app.run import run_session
 from tests.flows.sessions import LOADED, calls_in, csv_of, decided, events_in, kept_in, options, ran
 
 BTC = LOADED["btcusdt-5m"]
@@ -25,13 +25,13 @@ FAULTS = "malformed=10%,refusal=10%"  # a time-out would be waited for: on paper
 
 async def interrupted(out: Path, *, at: int, by: signal.Signals = signal.SIGINT, **changes: Any) -> RunReport:
     """Run until the process is told to end after so many bars."""
-    return await run(options(out, **changes), on_progress=telling_to_end(at, by))
+    return await run_session(options(out, **changes), on_progress=telling_to_end(at, by))
 
 
-def telling_to_end(at: int, by: signal.Signals) -> Callable[[Progress], None]:
+def telling_to_end(at: int, by: signal.Signals) -> Callable[[RunProgress], None]:
     came: list[int] = []
 
-    def on_progress(progress: Progress) -> None:
+    def on_progress(progress: RunProgress) -> None:
         if progress.bars_done >= at and not came:
             came.append(progress.bars_done)
             signal.raise_signal(by)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.replaying import NoDigestError, replay
+from agentic_trading.app.replay import NoDigestError, replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.canonical import utc_text
 from agentic_trading.llm.event import Event

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.options import WARM_UP_BARS
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.replay import replay
 from agentic_trading.app.settings import Settings
 from agentic_trading.llm.envelope import LLMProvider
 from tests.flows.sessions import calls_in, kept_in, ran

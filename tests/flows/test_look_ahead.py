@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from agentic_trading.client.gateway import Answer, Gateway, GatewayClient
+from agentic_trading.client.gateway import GatewayReply, Gateway, GatewayClient
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.market.errors import UnclosedBarError
@@ -60,7 +60,7 @@ class Kept:
     def __init__(self) -> None:
         self.asked: list[LLMEnvelope] = []
 
-    async def ask(self, envelope: LLMEnvelope) -> Answer:
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         self.asked.append(envelope)
         return NoDecision(
             reason=FailureReason(category=FailureKind.UNDELIVERABLE, description="nobody is here")
@@ -83,7 +83,7 @@ def analyst(client: Gateway, seen: MarketSnapshot) -> CmtAnalyst:
     )
 
 
-async def answer_of(desk: MemoryGateway, envelope: LLMEnvelope) -> Answer:
+async def answer_of(desk: MemoryGateway, envelope: LLMEnvelope) -> GatewayReply:
     """Put an envelope on the bus as it is and wait for what a worker makes of it."""
     async with asyncio.TaskGroup() as group:
         group.create_task(desk.pool.run())

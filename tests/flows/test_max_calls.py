@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.replay import replay
 from tests.flows.sessions import FAULTS, calls_in, decided, kept_in, ran
 
 

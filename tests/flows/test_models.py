@@ -9,10 +9,10 @@ import pytest
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError, RunOptions
-from agentic_trading.app.outage import UnusableProviderError
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.provider_outage import UnusableProviderError
+from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
-from agentic_trading.app.run import run
+from agentic_trading.app.run import run_session
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables
 from tests.flows.served import answers_of_the_rules, served
 from tests.flows.sessions import LOADED, calls_in, decided, kept_in
@@ -41,7 +41,7 @@ def asking(tmp_path: Path, url: str, **changes: Any) -> RunOptions:
 
 
 async def ran(asked: RunOptions) -> RunReport:
-    return await run(asked, on_progress=lambda _progress: None)
+    return await run_session(asked, on_progress=lambda _progress: None)
 
 
 async def test_a_session_with_a_model_is_recorded_and_replayed_without_it(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import wire
-from agentic_trading.app.options import Mode
-from agentic_trading.app.replaying import replay
-from agentic_trading.app.report import Progress, RunReport
-from agentic_trading.app.run import run
+from agentic_trading.app.options import RunMode
+from agentic_trading.app.replay import replay
+from agentic_trading.app.report import RunProgress, RunReport
+from agentic_trading.app.run import run_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError, BarSequenceError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -134,11 +134,11 @@ async def test_a_bar_is_decided_on_before_the_next_one_comes(tmp_path: Path) -> 
     async with sender() as (rows, send_next):
         done: list[int] = []
 
-        def on_progress(progress: Progress) -> None:
+        def on_progress(progress: RunProgress) -> None:
             done.append(progress.bars_done)
             send_next()
 
-        report = await run(options(tmp_path, **FROM_STDIN), on_progress=on_progress)
+        report = await run_session(options(tmp_path, **FROM_STDIN), on_progress=on_progress)
 
     assert done == list(range(1, rows))
     assert report.data[0].bars == rows - 1
@@ -168,7 +168,7 @@ async def sender() -> AsyncIterator[tuple[int, Any]]:
     [("paper", True, True), ("backtest", False, True), ("backtest", True, False)],
 )
 async def test_on_paper_and_from_a_model_a_record_is_on_disk_when_it_was_taken(
-    mode: Mode, *, can_be_repeated: bool, on_disk: bool, tmp_path: Path
+    mode: RunMode, *, can_be_repeated: bool, on_disk: bool, tmp_path: Path
 ) -> None:
     log = wire.log_for(mode, tmp_path / "log.jsonl", can_be_repeated=can_be_repeated)
     await log.open()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.counts import GateStatistics
+from agentic_trading.governance.admission_statistics import AdmissionStatistics
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -17,8 +17,8 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.scripted import ScriptedProvider
 from agentic_trading.llm.result import LLMResult, Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Parts
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from tests.gateway import CAPABILITIES, GOOD, PRICES, asking
 from tests.redis_server import namespace
 
@@ -50,11 +50,11 @@ def tenant(nusd: int) -> Limit:
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
 
 
-async def ran(ledger: Ledger, envelopes: list[LLMEnvelope]) -> tuple[list[LLMResult], GateStatistics, int]:
+async def ran(ledger: Ledger, envelopes: list[LLMEnvelope]) -> tuple[list[LLMResult], AdmissionStatistics, int]:
     """Run all calls at once; return their results, what the gate counted, and how many were asked at once at most."""
     provider, results = Slowly(), list[LLMResult]()
     gate = Gate(ledger=ledger, prices=PRICES, capabilities=CAPABILITIES, clock=SystemClock(), mode="live")
-    parts = Parts(
+    parts = RunnerDependencies(
         gate=gate,
         provider=provider,
         recorder=Recorder(MemoryInteractionStore()),

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT

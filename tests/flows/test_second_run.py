@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.llm.stores.jsonl.records import JsonlRecords
 from tests.flows.sessions import FAULTS, SAMPLES, calls_in, decided, kept_in, ran

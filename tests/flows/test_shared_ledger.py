@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import wire_budgets
-from agentic_trading.app.budget.place import Whereabouts, seen
-from agentic_trading.app.budget.rebuilding import rebuilt
-from agentic_trading.app.replaying import replay
+from agentic_trading.app.budget.location import BudgetLocationOptions, read_status
+from agentic_trading.app.budget.ledger_rebuild import rebuilt
+from agentic_trading.app.replay import replay
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.limit import ScopeKind
@@ -49,7 +49,7 @@ async def overseen(server: RealServer, *, allowance_of: int | None = None, **mor
     given = None if allowance_of is None else wire_budgets.tenant_limit(allowance_of)
     ledger = await asyncio.to_thread(wire_budgets.lasting_ledger, server.url, limit=given)
     at_moment = more.pop("at_moment", {})
-    return Overseen(Whereabouts(None, server.url), at_moment, {"ledger": ledger, **more})
+    return Overseen(BudgetLocationOptions(None, server.url), at_moment, {"ledger": ledger, **more})
 
 
 async def limit(server: RealServer, usd: str) -> None:
@@ -74,7 +74,7 @@ async def test_two_runs_at_once_keep_one_limit(own_redis: RealServer) -> None:
     assert 0 < spent <= 150_000_000
     for calls in each:
         assert kinds(calls, "analysis") == {None, FailureKind.BUDGET_EXHAUSTED}
-    told = (await seen(Whereabouts(None, own_redis.url), "default")).workers
+    told = (await read_status(BudgetLocationOptions(None, own_redis.url), "default")).workers
     assert len(told) == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from agentic_trading.app import wire
 from agentic_trading.app.report import RunReport
 from agentic_trading.audit.trace import CallNode, EventNode, TraceTree
-from agentic_trading.audit.why import why
+from agentic_trading.audit.causal_path import why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record

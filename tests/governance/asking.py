@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from itertools import count
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, Balance, Held, Ledger, Refusal, Reservation
+from agentic_trading.governance.ledger import ReservationRequest, Balance, Blocked, Ledger, Declined, Reservation
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 
@@ -24,7 +24,7 @@ def ask(
     limits: tuple[Limit, ...] = (),
     priority: int = 0,
     **scopes: str,
-) -> Ask:
+) -> ReservationRequest:
     """Return an ask with a key of its own; `scopes` are `trace`, `agent`, `workflow`, `tenant`."""
     key = key or f"call-{next(_numbers)}"
     names = {
@@ -36,7 +36,7 @@ def ask(
         **scopes,
     }
     ids = {ScopeKind(kind): name for kind, name in names.items()}
-    return Ask(key, attempt, ids, Amount(nusd, tokens), at, limits, priority)
+    return ReservationRequest(key, attempt, ids, Amount(nusd, tokens), at, limits, priority)
 
 
 def tenant(nusd: int, *, window: Window = Window.NONE) -> Limit:
@@ -44,28 +44,28 @@ def tenant(nusd: int, *, window: Window = Window.NONE) -> Limit:
     return Limit(ScopeKind.TENANT, ANY, window, nusd=nusd)
 
 
-async def reserved(ledger: Ledger, wanted: Ask) -> str:
+async def reserved(ledger: Ledger, wanted: ReservationRequest) -> str:
     """Reserve what fits; return the reservation's id."""
     answer = await ledger.reserve(wanted)
     assert isinstance(answer, Reservation), answer
     return answer.id
 
 
-async def refused(ledger: Ledger, wanted: Ask) -> Refusal:
+async def refused(ledger: Ledger, wanted: ReservationRequest) -> Declined:
     """Ask for what does not fit."""
     answer = await ledger.reserve(wanted)
-    assert isinstance(answer, Refusal), answer
+    assert isinstance(answer, Declined), answer
     return answer
 
 
-async def held(ledger: Ledger, wanted: Ask) -> Held:
+async def held(ledger: Ledger, wanted: ReservationRequest) -> Blocked:
     """Ask for what fits later."""
     answer = await ledger.reserve(wanted)
-    assert isinstance(answer, Held), answer
+    assert isinstance(answer, Blocked), answer
     return answer
 
 
-async def spend(ledger: Ledger, wanted: Ask, nusd: int | None = None) -> str:
+async def spend(ledger: Ledger, wanted: ReservationRequest, nusd: int | None = None) -> str:
     """Reserve, dispatch and settle a call, at `nusd` or at all that it reserved; return the reservation's id."""
     id_ = await reserved(ledger, wanted)
     await ledger.dispatch(id_)

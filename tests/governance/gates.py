@@ -3,8 +3,8 @@
 from typing import Any
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission import Admission, Parked, Refused
-from agentic_trading.governance.determinism import Mode
+from agentic_trading.governance.admission_decisions import Admitted, Deferred, Denied
+from agentic_trading.governance.determinism import ClockMode
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -30,7 +30,7 @@ def tenant(nusd: int) -> Limit:
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
 
 
-def gate(ledger: MemoryLedger, *, clock: SimClock | None = None, mode: Mode = "live", **more: Any) -> Gate:
+def gate(ledger: MemoryLedger, *, clock: SimClock | None = None, mode: ClockMode = "live", **more: Any) -> Gate:
     return Gate(
         ledger=ledger,
         prices=PRICES,
@@ -41,19 +41,19 @@ def gate(ledger: MemoryLedger, *, clock: SimClock | None = None, mode: Mode = "l
     )
 
 
-async def admitted(at: Gate, asked: ModelRequest) -> Admission:
+async def admitted(at: Gate, asked: ModelRequest) -> Admitted:
     answer = await at.admit(asked)
-    assert isinstance(answer, Admission), answer
+    assert isinstance(answer, Admitted), answer
     return answer
 
 
 async def refused(at: Gate, asked: ModelRequest) -> FailureKind:
     answer = await at.admit(asked)
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, Denied), answer
     return answer.reason.category
 
 
-async def parked(at: Gate, asked: ModelRequest) -> Parked:
+async def parked(at: Gate, asked: ModelRequest) -> Deferred:
     answer = await at.admit(asked)
-    assert isinstance(answer, Parked), answer
+    assert isinstance(answer, Deferred), answer
     return answer

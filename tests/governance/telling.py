@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentic_trading.governance.limit import ScopeKind
-from agentic_trading.governance.status import BudgetStatus, CallCounts, CounterStatus
+from agentic_trading.governance.status_feed import BudgetStatus, CallCounts, CounterStatus
 from agentic_trading.governance.windows import Window
 from tests.build import NOW
 

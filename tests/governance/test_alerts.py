@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.governance.alerts import Alerts
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.forecast import Burn, Forecast
+from agentic_trading.governance.burn_rate import BurnRate, Forecast
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.limit import Ceiling, ScopeKind
 from agentic_trading.governance.windows import Window
@@ -22,7 +22,7 @@ def forecast(spent: int, *, calls: int = 0, window_id: str = "2026-01-02") -> Fo
         "acme", ScopeKind.AGENT, "a", Window.DAY, window_id, Ceiling(nusd=100, calls=10),
         Amount(spent, 0, calls), NOTHING, NOTHING,
     )  # fmt: skip
-    return Forecast(balance, Burn(NOTHING, NOTHING))
+    return Forecast(balance, BurnRate(NOTHING, NOTHING))
 
 
 def kinds(alerts: Alerts, *forecasts: Forecast) -> list[tuple[str, str]]:

@@ -3,16 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.breaker import Breaker
-from agentic_trading.governance.limiter import BreakerRules, BreakerState, Outcome
+from agentic_trading.governance.circuit_breaker import CircuitBreaker
+from agentic_trading.governance.limiter import CircuitBreakerConfig, CircuitState, PermitOutcome
 
-ANSWERED, FAILED = Outcome.ANSWERED, Outcome.FAILED
-RULES = BreakerRules(window_s=30, least_calls=4, failure_share=0.5, open_s=30, probes=1)
+ANSWERED, FAILED = PermitOutcome.ANSWERED, PermitOutcome.FAILED
+RULES = CircuitBreakerConfig(window_s=30, least_calls=4, failure_share=0.5, open_s=30, probes=1)
 
 
-def opened(rules: BreakerRules = RULES, now_ms: int = 0) -> Breaker:
+def opened(rules: CircuitBreakerConfig = RULES, now_ms: int = 0) -> CircuitBreaker:
     """Return a breaker that has opened just now."""
-    breaker = Breaker(rules)
+    breaker = CircuitBreaker(rules)
     for _ in range(rules.least_calls):
         breaker.leave(breaker.enter(), FAILED, now_ms)
     return breaker
@@ -21,9 +21,9 @@ def opened(rules: BreakerRules = RULES, now_ms: int = 0) -> Breaker:
 def test_it_opens_for_its_time() -> None:
     breaker = opened()
 
-    assert breaker.state(29_999) is BreakerState.OPEN
+    assert breaker.state(29_999) is CircuitState.OPEN
     assert breaker.shut_ms(29_999) == 1
-    assert breaker.state(30_000) is BreakerState.HALF_OPEN
+    assert breaker.state(30_000) is CircuitState.HALF_OPEN
     assert breaker.shut_ms(30_000) == 0
 
 
@@ -44,36 +44,36 @@ def test_a_clock_that_goes_back_does_not_keep_it_open_for_longer() -> None:
 
 
 def test_an_answer_may_be_the_call_that_opens_it() -> None:
-    breaker = Breaker(RULES)
+    breaker = CircuitBreaker(RULES)
     eras = [breaker.enter() for _ in range(4)]
 
     for era, outcome in zip(eras, (FAILED, FAILED, FAILED, ANSWERED), strict=True):
         breaker.leave(era, outcome, 0)
 
-    assert breaker.state(0) is BreakerState.OPEN
+    assert breaker.state(0) is CircuitState.OPEN
 
 
 def test_the_first_of_several_probes_decides() -> None:
-    breaker = opened(BreakerRules(least_calls=2, probes=2))
+    breaker = opened(CircuitBreakerConfig(least_calls=2, probes=2))
     first, second = breaker.enter(), breaker.enter()
 
     breaker.leave(first, ANSWERED, 31_000)
     breaker.leave(second, FAILED, 31_000)
 
-    assert breaker.state(31_000) is BreakerState.CLOSED
+    assert breaker.state(31_000) is CircuitState.CLOSED
     assert (breaker.probes, breaker.ended.second) == (0, 0)
 
 
 @given(
     plan=st.lists(
-        st.tuples(st.integers(0, 3000), st.sampled_from(Outcome), st.booleans()), min_size=1, max_size=80
+        st.tuples(st.integers(0, 3000), st.sampled_from(PermitOutcome), st.booleans()), min_size=1, max_size=80
     ),
     probes=st.integers(1, 3),
 )
 def test_whatever_happens_no_more_probes_are_under_way_than_allowed_and_it_can_always_close(
-    plan: list[tuple[int, Outcome, bool]], probes: int
+    plan: list[tuple[int, PermitOutcome, bool]], probes: int
 ) -> None:
-    breaker = Breaker(BreakerRules(window_s=5, least_calls=3, open_s=2, probes=probes))
+    breaker = CircuitBreaker(CircuitBreakerConfig(window_s=5, least_calls=3, open_s=2, probes=probes))
     inside: list[int] = []
     now_ms = 0
     for passed_ms, outcome, is_leaving in plan:
@@ -82,13 +82,13 @@ def test_whatever_happens_no_more_probes_are_under_way_than_allowed_and_it_can_a
             breaker.leave(inside.pop(0), outcome, now_ms)
         elif not breaker.shut_ms(now_ms):
             inside.append(breaker.enter())
-        is_half_open = breaker.state(now_ms) is BreakerState.HALF_OPEN
+        is_half_open = breaker.state(now_ms) is CircuitState.HALF_OPEN
         assert breaker.probes == (inside.count(breaker.era) if is_half_open else 0)
         assert breaker.probes <= probes
 
     for era in inside:
-        breaker.leave(era, Outcome.NEUTRAL, now_ms)
+        breaker.leave(era, PermitOutcome.NEUTRAL, now_ms)
     now_ms += 10_000
     assert not breaker.shut_ms(now_ms)
     breaker.leave(breaker.enter(), ANSWERED, now_ms)
-    assert breaker.state(now_ms) is BreakerState.CLOSED
+    assert breaker.state(now_ms) is CircuitState.CLOSED

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission import Admission, Charge
+from agentic_trading.governance.admission_decisions import Admitted, Charge
 from agentic_trading.governance.errors import ReservationStateError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.gate import Gate
@@ -35,7 +35,7 @@ HAIKU = {"provider": "anthropic", "model": "claude-haiku-5-5"}
 SERVED = Usage(input_tokens=1000, output_tokens=100)
 
 
-async def charged(served_model: str, **asked: str) -> tuple[Charge, Admission]:
+async def charged(served_model: str, **asked: str) -> tuple[Charge, Admitted]:
     """Return what a call costs that `served_model` answered, and its admission."""
     at = gate(MemoryLedger())
     admission = await admitted(at, request(**asked))

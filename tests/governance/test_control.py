@@ -10,53 +10,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentic_trading.governance.control import (
+from agentic_trading.governance.controls_document import (
     KEPT_ACTIONS,
     PLATFORM,
-    Action,
-    Controls,
+    AppliedCommand,
+    TenantControls,
     Halt,
     HaltScope,
     event_of,
 )
-from agentic_trading.governance.controls.memory import MemoryControlBoard
-from agentic_trading.governance.errors import OrderError
+from agentic_trading.governance.control_stores.memory import MemoryControlStore
+from agentic_trading.governance.errors import CommandError
 from agentic_trading.governance.limit import ANY, LARGEST, Limit, ScopeKind
-from agentic_trading.governance.orders import HaltOrder, Order, RemoveLimit, Resume, SetLimit, applied, order
-from agentic_trading.governance.spelling import NO_LIMIT, limit_text, usd_text
+from agentic_trading.governance.commands import AddHalt, OperatorCommand, RemoveLimit, RemoveHalt, SetLimit, apply_command, execute_command
+from agentic_trading.governance.amount_text import NO_LIMIT, limit_text, usd_text
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.event import Event
 from tests.build import NOW, envelope
 
 DAILY = Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=25 * 10**9, calls=1000)
-HALT = HaltOrder(HaltScope.AGENT, "cmt-1")
+HALT = AddHalt(HaltScope.AGENT, "cmt-1")
 
 
-def given_all(orders: Sequence[Order], controls: Controls | None = None) -> Controls:
+def given_all(orders: Sequence[OperatorCommand], controls: TenantControls | None = None) -> TenantControls:
     """Return the document after these orders."""
-    controls = controls or Controls()
+    controls = controls or TenantControls()
     for number, wanted in enumerate(orders):
-        controls = applied(controls, wanted, by="ann", why="tests", at=NOW + timedelta(seconds=number))
+        controls = apply_command(controls, wanted, by="ann", why="tests", at=NOW + timedelta(seconds=number))
     return controls
 
 
-def refused(controls: Controls, wanted: Order) -> OrderError:
+def refused(controls: TenantControls, wanted: OperatorCommand) -> CommandError:
     """Return the error that an order ends in."""
-    with pytest.raises(OrderError) as caught:
-        applied(controls, wanted, by="ann", why="", at=NOW)
+    with pytest.raises(CommandError) as caught:
+        apply_command(controls, wanted, by="ann", why="", at=NOW)
     return caught.value
 
 
-async def refused_for(tenant: str, wanted: Order) -> OrderError:
+async def refused_for(tenant: str, wanted: OperatorCommand) -> CommandError:
     """Return the error that an order given to a tenant ends in."""
-    with pytest.raises(OrderError) as caught:
-        await order(MemoryControlBoard(), tenant, wanted, by="ann", why="", at=NOW)
+    with pytest.raises(CommandError) as caught:
+        await execute_command(MemoryControlStore(), tenant, wanted, by="ann", why="", at=NOW)
     return caught.value
 
 
-def halted(scope: HaltScope, id_: str) -> Controls:
-    return given_all([HaltOrder(scope, id_)])
+def halted(scope: HaltScope, id_: str) -> TenantControls:
+    return given_all([AddHalt(scope, id_)])
 
 
 def test_an_order_makes_the_next_version_and_an_action() -> None:
@@ -64,7 +64,7 @@ def test_an_order_makes_the_next_version_and_an_action() -> None:
 
     assert (controls.version, controls.limits) == (1, (DAILY,))
     assert controls.actions == (
-        Action(
+        AppliedCommand(
             version=1,
             kind="set_limit",
             subject="tenant * per day",
@@ -99,7 +99,7 @@ def test_a_limit_that_is_removed_is_gone() -> None:
 
 def test_a_halt_stands_until_it_is_resumed() -> None:
     halted = given_all([HALT])
-    resumed = given_all([Resume(HALT.scope, HALT.id)], halted)
+    resumed = given_all([RemoveHalt(HALT.scope, HALT.id)], halted)
 
     assert halted.halts == (Halt(scope=HALT.scope, id=HALT.id, by="ann", why="tests", at=NOW),)
     assert resumed.halts == ()
@@ -122,47 +122,47 @@ def test_a_halt_stands_until_it_is_resumed() -> None:
             "tenant * in all: no such limit is set; allowed: nothing",
         ),
         ([HALT], HALT, "is halted already, by ann since 2026-01-02T00:00:00Z: tests; allowed: to resume it"),
-        ([HALT], Resume(HaltScope.AGENT, "cmt-2"), "agent cmt-2: is not halted; allowed: agent cmt-1"),
-        ([HALT], Resume(HaltScope.AGENT, ANY), "is not halted; allowed: agent cmt-1"),
-        ([], Resume(HaltScope.MODEL, "m"), "model m: is not halted; allowed: nothing"),
+        ([HALT], RemoveHalt(HaltScope.AGENT, "cmt-2"), "agent cmt-2: is not halted; allowed: agent cmt-1"),
+        ([HALT], RemoveHalt(HaltScope.AGENT, ANY), "is not halted; allowed: agent cmt-1"),
+        ([], RemoveHalt(HaltScope.MODEL, "m"), "model m: is not halted; allowed: nothing"),
     ],
 )
 def test_an_order_that_changes_nothing_is_refused_with_what_is_there(
-    there: list[Order], wanted: Order, said: str
+    there: list[OperatorCommand], wanted: OperatorCommand, said: str
 ) -> None:
     assert said in str(refused(given_all(there), wanted))
 
 
 def test_an_order_by_nobody_or_with_a_novel_for_a_reason_is_refused() -> None:
     for by, why in (("", ""), ("x" * 501, ""), ("ann", "x" * 2001)):
-        with pytest.raises(OrderError, match=r"agent cmt-1: (by|why): "):
-            applied(Controls(), HALT, by=by, why=why, at=NOW)
+        with pytest.raises(CommandError, match=r"agent cmt-1: (by|why): "):
+            apply_command(TenantControls(), HALT, by=by, why=why, at=NOW)
 
 
 async def test_the_platform_has_halts_and_no_limits() -> None:
     error = await refused_for(PLATFORM, SetLimit(DAILY))
 
     assert "only halts hold for all of them" in error.allowed
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     for scope, id_ in ((HaltScope.TENANT, "acme"), (HaltScope.TENANT, ANY), (HaltScope.MODEL, "anthropic/*")):
-        await order(board, PLATFORM, HaltOrder(scope, id_), by="ann", why="", at=NOW)
+        await execute_command(board, PLATFORM, AddHalt(scope, id_), by="ann", why="", at=NOW)
     assert len((await board.read(PLATFORM)).halts) == 3
 
 
 @pytest.mark.parametrize(
     ("wanted", "allowed"),
     [
-        (HaltOrder(HaltScope.TENANT, "other"), "acme, *"),
+        (AddHalt(HaltScope.TENANT, "other"), "acme, *"),
         (SetLimit(Limit(ScopeKind.TENANT, "other", Window.DAY, calls=1)), "acme, *"),
-        (HaltOrder(HaltScope.WORKFLOW, "analyses"), "analysis, planning, execution, general, *"),
+        (AddHalt(HaltScope.WORKFLOW, "analyses"), "analysis, planning, execution, general, *"),
         (
             SetLimit(Limit(ScopeKind.WORKFLOW, "exec", Window.DAY, calls=1)),
             "analysis, planning, execution, general, *",
         ),
-        (HaltOrder(HaltScope.AGENT, ""), "an id, or '*' for every agent"),
+        (AddHalt(HaltScope.AGENT, ""), "an id, or '*' for every agent"),
     ],
 )
-async def test_an_order_that_would_hold_for_nothing_is_refused(wanted: Order, allowed: str) -> None:
+async def test_an_order_that_would_hold_for_nothing_is_refused(wanted: OperatorCommand, allowed: str) -> None:
     assert (await refused_for("acme", wanted)).allowed == allowed
 
 
@@ -171,11 +171,11 @@ async def test_an_order_is_for_a_tenant() -> None:
 
 
 async def test_what_no_order_can_set_any_more_can_be_taken_away() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     halt = Halt(scope=HaltScope.WORKFLOW, id="of-an-older-version", by="ann", at=NOW)
-    await board.replace("acme", Controls(version=1, halts=(halt,)))
+    await board.replace("acme", TenantControls(version=1, halts=(halt,)))
 
-    left = await order(board, "acme", Resume(halt.scope, halt.id), by="ann", why="", at=NOW)
+    left = await execute_command(board, "acme", RemoveHalt(halt.scope, halt.id), by="ann", why="", at=NOW)
 
     assert left.halts == ()
 
@@ -230,7 +230,7 @@ def test_a_model_whose_name_has_a_slash_is_halted_by_it() -> None:
 
 
 def test_the_oldest_halt_is_the_one_that_is_told() -> None:
-    controls = given_all([HaltOrder(HaltScope.MODEL, ANY), HaltOrder(HaltScope.TENANT, ANY)])
+    controls = given_all([AddHalt(HaltScope.MODEL, ANY), AddHalt(HaltScope.TENANT, ANY)])
 
     assert controls.halt_for(envelope()) == controls.halts[0]
 
@@ -261,8 +261,8 @@ def test_an_action_is_the_same_record_whoever_makes_it() -> None:
 
 
 def test_the_first_action_of_a_new_board_is_another_record_than_that_of_a_lost_one() -> None:
-    lost = applied(Controls(), HALT, by="ann", why="", at=NOW).actions[0]
-    new = applied(Controls(), HALT, by="ann", why="", at=NOW + timedelta(days=1)).actions[0]
+    lost = apply_command(TenantControls(), HALT, by="ann", why="", at=NOW).actions[0]
+    new = apply_command(TenantControls(), HALT, by="ann", why="", at=NOW + timedelta(days=1)).actions[0]
 
     assert event_of("acme", lost).id != event_of("acme", new).id
 
@@ -272,7 +272,7 @@ def test_a_document_holds_each_limit_and_halt_once() -> None:
 
     for twice in ({"limits": (DAILY, replace(DAILY, calls=5))}, {"halts": (halt, halt)}):
         with pytest.raises(ValidationError, match="twice; allowed is once"):
-            Controls.model_validate(twice)
+            TenantControls.model_validate(twice)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_document_holds_each_limit_and_halt_once() -> None:
 )
 def test_a_restriction_that_is_not_known_here_is_not_ignored(unknown: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Controls.model_validate(unknown)
+        TenantControls.model_validate(unknown)
 
 
 @pytest.mark.parametrize(
@@ -329,26 +329,26 @@ ANY_ORDER = st.one_of(
         ),
     ),
     st.builds(RemoveLimit, st.sampled_from(ScopeKind), st.sampled_from(["*", "a"]), st.sampled_from(Window)),
-    st.builds(HaltOrder, st.sampled_from(HaltScope), st.sampled_from(["*", "a"])),
-    st.builds(Resume, st.sampled_from(HaltScope), st.sampled_from(["*", "a"])),
+    st.builds(AddHalt, st.sampled_from(HaltScope), st.sampled_from(["*", "a"])),
+    st.builds(RemoveHalt, st.sampled_from(HaltScope), st.sampled_from(["*", "a"])),
 )
 
 
 @given(st.lists(ANY_ORDER, max_size=30))
-def test_whatever_is_ordered_each_version_is_one_action_and_reads_back(orders: list[Order]) -> None:
-    controls, done = Controls(), 0
+def test_whatever_is_ordered_each_version_is_one_action_and_reads_back(orders: list[OperatorCommand]) -> None:
+    controls, done = TenantControls(), 0
     for wanted in orders:
         before = controls
         try:
-            controls = applied(controls, wanted, by="ann", why="", at=NOW)
+            controls = apply_command(controls, wanted, by="ann", why="", at=NOW)
             done += 1
-        except OrderError:
+        except CommandError:
             continue
         assert (controls.limits, controls.halts) != (before.limits, before.halts)
         assert controls.serial > before.serial
 
     assert controls.version == len(controls.actions) == done
-    assert Controls.model_validate_json(controls.model_dump_json(exclude_none=True)) == controls
+    assert TenantControls.model_validate_json(controls.model_dump_json(exclude_none=True)) == controls
 
 
 def test_every_workflow_can_be_halted() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.governance.determinism import (
-    Mode,
+    ClockMode,
     determinism_problem,
     freezes,
     level_of,
@@ -21,17 +21,17 @@ CAPABILITIES = Capabilities.load()
 SEED = CAPABILITIES.of(LLMProvider.ANTHROPIC, "claude-sonnet-4-5-20250929")
 TODAYS = CAPABILITIES.of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
 LAST_DAY = date(2026, 11, 30)
-MODES: list[Mode] = ["backtest", "paper", "shadow", "live", "replay"]
+MODES: list[ClockMode] = ["backtest", "paper", "shadow", "live", "replay"]
 
 
 def problem(
-    capability: Capability = TODAYS, *, mode: Mode = "live", today: date = LAST_DAY, **changes: Any
+    capability: Capability = TODAYS, *, mode: ClockMode = "live", today: date = LAST_DAY, **changes: Any
 ) -> FailureReason | None:
     return determinism_problem(envelope(**changes), capability, mode=mode, today=today)
 
 
 @pytest.mark.parametrize("mode", ["backtest", "replay"])
-def test_a_simulated_mode_refuses_an_envelope_without_as_of(mode: Mode) -> None:
+def test_a_simulated_mode_refuses_an_envelope_without_as_of(mode: ClockMode) -> None:
     found = problem(mode=mode)
 
     assert found
@@ -40,12 +40,12 @@ def test_a_simulated_mode_refuses_an_envelope_without_as_of(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_envelope_with_as_of_runs_in_every_mode(mode: Mode) -> None:
+def test_an_envelope_with_as_of_runs_in_every_mode(mode: ClockMode) -> None:
     assert problem(mode=mode, as_of=NOW) is None
 
 
 @pytest.mark.parametrize("mode", ["paper", "shadow", "live"])
-def test_the_present_needs_no_as_of(mode: Mode) -> None:
+def test_the_present_needs_no_as_of(mode: ClockMode) -> None:
     assert problem(mode=mode) is None
 
 

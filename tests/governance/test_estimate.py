@@ -24,10 +24,10 @@ from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.limits import nusd_from_usd
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest
-from agentic_trading.llm.providers.calls import TOOL_DESCRIPTION
+from agentic_trading.llm.providers.tool_calls import TOOL_DESCRIPTION
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.table import Table, read_table
-from agentic_trading.structured.strict import strict_schema
+from agentic_trading.llm.dated_table import DatedTable, read_table
+from agentic_trading.structured.strict_schema import strict_schema
 from tests.build import envelope
 from tests.governance.gates import admitted, gate
 
@@ -134,7 +134,7 @@ def any_prices(draw: st.DrawFn) -> ModelPrice:
 def test_the_bound_holds_for_every_price_that_a_book_may_have(
     price: ModelPrice, counted: int, cap: int, data: st.DataObject
 ) -> None:
-    book = PriceBook(Table(Path("drawn.json"), (price,), {"name": "drawn"}, "0" * 64))
+    book = PriceBook(DatedTable(Path("drawn.json"), (price,), {"name": "drawn"}, "0" * 64))
     capability = of("scripted-1", LLMProvider.SCRIPTED)
     usage = data.draw(usages(price, counted + capability.overhead_tokens, cap))
 

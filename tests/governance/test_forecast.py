@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.forecast import BurnMeter, Forecast
+from agentic_trading.governance.burn_rate import BurnRateMeter, Forecast
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.limit import Ceiling, ScopeKind
 from agentic_trading.governance.windows import Window, Windows
@@ -28,19 +28,19 @@ def balance(
     return Balance("acme", kind, "a", window, id_, Ceiling(nusd=most, calls=calls), spent, NOTHING, NOTHING)
 
 
-def after(meter: BurnMeter, minutes: float, seen: Balance) -> Forecast:
+def after(meter: BurnRateMeter, minutes: float, seen: Balance) -> Forecast:
     (found,) = meter.look([seen], START + timedelta(minutes=minutes))
     return found
 
 
 def test_at_first_there_is_no_pace() -> None:
-    found = after(BurnMeter(Windows(UTC)), 0, balance(500))
+    found = after(BurnRateMeter(Windows(UTC)), 0, balance(500))
 
     assert (found.burn.long, found.exhausted_at) == (NOTHING, None)
 
 
 def test_a_steady_pace_ends_when_it_has_used_what_is_left() -> None:
-    meter = BurnMeter(Windows(UTC))
+    meter = BurnRateMeter(Windows(UTC))
     found = [after(meter, minute, balance(minute * 10)) for minute in range(11)][-1]
 
     assert found.burn.long.nusd == 600
@@ -50,7 +50,7 @@ def test_a_steady_pace_ends_when_it_has_used_what_is_left() -> None:
 
 
 def test_a_burst_that_is_over_is_not_steady() -> None:
-    meter = BurnMeter(Windows(UTC))
+    meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(0))
     after(meter, 1, balance(300))
     found = [after(meter, minute, balance(300)) for minute in range(2, 12)][-1]
@@ -62,7 +62,7 @@ def test_a_burst_that_is_over_is_not_steady() -> None:
 
 
 def test_what_is_older_than_an_hour_counts_no_more() -> None:
-    meter = BurnMeter(Windows(UTC))
+    meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(0))
     after(meter, 1, balance(600))
     found = [after(meter, minute, balance(600)) for minute in range(2, 70)][-1]
@@ -71,7 +71,7 @@ def test_what_is_older_than_an_hour_counts_no_more() -> None:
 
 
 def test_a_window_that_ends_before_gives_no_date() -> None:
-    meter = BurnMeter(Windows(UTC))
+    meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(0, window=Window.DAY))
     lasting = after(meter, 10, balance(1, window=Window.DAY))
     short = after(meter, 20, balance(200, window=Window.DAY))
@@ -81,7 +81,7 @@ def test_a_window_that_ends_before_gives_no_date() -> None:
 
 
 def test_the_unit_that_ends_first_is_named() -> None:
-    meter = BurnMeter(Windows(UTC))
+    meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(0, calls=10))
     found = after(meter, 10, balance(10, calls=10, spent_calls=5))
 
@@ -98,11 +98,11 @@ def test_the_unit_that_ends_first_is_named() -> None:
     ],
 )
 def test_what_has_no_ceiling_is_short_lived_or_over_has_no_forecast(other: Balance) -> None:
-    assert BurnMeter(Windows(UTC)).look([other], START) == []
+    assert BurnRateMeter(Windows(UTC)).look([other], START) == []
 
 
 def test_a_charge_that_was_corrected_is_no_pace_backwards() -> None:
-    meter = BurnMeter(Windows(UTC))
+    meter = BurnRateMeter(Windows(UTC))
     after(meter, 0, balance(500))
 
     assert after(meter, 10, balance(400)).burn.long == NOTHING

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission import Admission, Charge, Refused, Taken
-from agentic_trading.governance.determinism import Mode
+from agentic_trading.governance.admission_decisions import Admitted, Charge, Denied, AlreadyDispatched
+from agentic_trading.governance.determinism import ClockMode
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState
+from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.spelling import usd_text
+from agentic_trading.governance.amount_text import usd_text
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.result import Usage
@@ -43,7 +43,7 @@ async def test_a_call_is_admitted_with_the_most_it_can_cost_and_charged_what_it_
     await at.dispatch(admission)
     charge = await at.settle(admission, USAGE)
 
-    assert admission == Admission(
+    assert admission == Admitted(
         "default:envelope-1:1", MOST, CAPABILITIES.of(asked.envelope.provider, "scripted-1"), PRICES.id, NOW
     )
     assert before.held == MOST
@@ -91,7 +91,7 @@ async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
 
     answer = await at.admit(request(agent_id="cmt-1"))
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
     assert not answer.reason.recoverable
     assert answer.reason.description.startswith(
@@ -102,7 +102,7 @@ async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
 async def test_an_exhausted_budget_without_a_window_names_none() -> None:
     answer = await gate(MemoryLedger([tenant(0)])).admit(request())
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert "tenant default has 0 USD left, the call may need" in answer.reason.description
 
 
@@ -143,7 +143,7 @@ async def test_a_gate_for_some_tenants_refuses_every_other_one() -> None:
 
     answer = await at.admit(request(tenant_id="other"))
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.NOT_ALLOWED
     assert answer.reason.description == "tenant 'other' may not use this gateway; allowed are acme, zenith"
     assert ledger.statistics().reserved == 0
@@ -157,7 +157,7 @@ async def test_a_budget_holds_over_all_callers_of_a_gate_for_one_tenant() -> Non
 
     for number in range(20):
         answer = await at.admit(request(tenant_id=f"t{number % 10}"))
-        if isinstance(answer, Admission):
+        if isinstance(answer, Admitted):
             await at.dispatch(answer)
             charged += (await at.in_doubt(answer)).cost_nusd
 
@@ -174,14 +174,14 @@ async def test_a_budget_holds_over_all_callers_of_a_gate_for_one_tenant() -> Non
         ("live", timedelta(seconds=60)),
     ],
 )
-async def test_a_moment_that_has_not_come_yet_is_refused(mode: Mode, slack: timedelta) -> None:
+async def test_a_moment_that_has_not_come_yet_is_refused(mode: ClockMode, slack: timedelta) -> None:
     at = gate(MemoryLedger(), mode=mode)
     await admitted(at, request(as_of=NOW + slack))
     ahead = NOW + slack + timedelta(microseconds=1)
 
     answer = await at.admit(request(as_of=ahead))
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.LOOK_AHEAD
     assert ahead.isoformat() in answer.reason.description
     assert NOW.isoformat() in answer.reason.description
@@ -222,7 +222,7 @@ async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
 @pytest.mark.parametrize(
     ("mode", "day"), [("backtest", "2025-05-05"), ("replay", "2025-05-05"), ("live", "2026-01-02")]
 )
-async def test_windows_go_by_the_market_where_time_is_simulated(mode: Mode, day: str) -> None:
+async def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: str) -> None:
     ledger = MemoryLedger(clock=SimClock(NOW))
 
     await admitted(gate(ledger, mode=mode), request(as_of=datetime(2025, 5, 5, tzinfo=UTC)))
@@ -251,7 +251,7 @@ async def test_the_providers_count_takes_the_place_of_the_bytes() -> None:
 
     answer = await at.admit(request(system="s" * 4000), input_tokens=1000)
 
-    assert isinstance(answer, Admission)
+    assert isinstance(answer, Admitted)
     assert answer.amount.tokens == 1000 + 16 + 1000
 
 
@@ -264,19 +264,19 @@ async def test_a_redelivered_attempt_gets_the_same_reservation() -> None:
     assert ledger.statistics().reserved == 1
 
 
-@pytest.mark.parametrize("state", [CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED])
-async def test_an_attempt_that_another_run_has_sent_is_taken(state: CallState) -> None:
+@pytest.mark.parametrize("state", [ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED])
+async def test_an_attempt_that_another_run_has_sent_is_taken(state: ReservationState) -> None:
     ledger = MemoryLedger()
     at = gate(ledger)
     asked = request(idempotency_key="envelope-1")
     admission = await admitted(at, asked)
     await at.dispatch(admission)
-    if state is CallState.IN_DOUBT:
+    if state is ReservationState.IN_DOUBT:
         await at.in_doubt(admission)
-    if state is CallState.SETTLED:
+    if state is ReservationState.SETTLED:
         await at.settle(admission, USAGE)
 
-    assert await at.admit(asked) == Taken(admission.reservation_id, state)
+    assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, state)
 
     assert (ledger.statistics().reserved, at.statistics().taken) == (1, 1)
     assert at.statistics().refused == {}
@@ -291,7 +291,7 @@ async def test_an_attempt_that_another_run_has_sent_is_taken_and_not_expired() -
 
     clock.advance_to(NOW + timedelta(seconds=6))
 
-    assert await at.admit(asked) == Taken(admission.reservation_id, CallState.DISPATCHED)
+    assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, ReservationState.DISPATCHED)
 
 
 async def test_an_attempt_that_another_run_has_sent_is_taken_though_its_model_has_retired_since() -> None:
@@ -304,7 +304,7 @@ async def test_an_attempt_that_another_run_has_sent_is_taken_though_its_model_ha
 
     wall.advance_to(datetime(2026, 12, 1, tzinfo=UTC))
 
-    assert await at.admit(asked) == Taken(admission.reservation_id, CallState.SETTLED)
+    assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, ReservationState.SETTLED)
 
 
 async def test_an_attempt_that_was_given_back_may_be_made_again() -> None:

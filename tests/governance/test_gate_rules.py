@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission import Admission, Parked, Refused, Taken
-from agentic_trading.governance.control import Controls, Halt, HaltScope
+from agentic_trading.governance.admission_decisions import Admitted, Deferred, Denied, AlreadyDispatched
+from agentic_trading.governance.controls_document import TenantControls, Halt, HaltScope
 from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.ledger import CallState, Held
+from agentic_trading.governance.ledger import ReservationState, Blocked
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ScopeKind
 from agentic_trading.governance.policy import Policy
@@ -34,8 +34,8 @@ def policy(**highest: Any) -> Policy:
     return Policy({"desk-a": may})
 
 
-def halted(agent: str, version: int = 1) -> Controls:
-    return Controls(
+def halted(agent: str, version: int = 1) -> TenantControls:
+    return TenantControls(
         version=version, halts=(Halt(scope=HaltScope.AGENT, id=agent, by="ann", why="odd", at=NOW),)
     )
 
@@ -46,17 +46,17 @@ async def test_who_the_policy_does_not_name_is_refused_and_nothing_is_asked_of_t
 
     for principal in ("", "desk-b"):
         answer = await at.admit(request(), principal=principal)
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, Denied)
         assert answer.reason.category is FailureKind.NOT_ALLOWED
 
-    assert isinstance(await at.admit(request(), principal="desk-a"), Admission)
+    assert isinstance(await at.admit(request(), principal="desk-a"), Admitted)
     assert ledger.statistics().reserved == 1
 
 
 async def test_a_policy_without_principals_lets_everybody_run_without_more_ceilings() -> None:
     ledger = MemoryLedger()
 
-    assert isinstance(await gate(ledger, policy=Policy()).admit(request()), Admission)
+    assert isinstance(await gate(ledger, policy=Policy()).admit(request()), Admitted)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ async def test_a_ceiling_of_the_policy_holds_where_nothing_else_limits(
     fits = gate(ledger, policy=policy(**highest))
     less = gate(MemoryLedger(), policy=policy(**{name: most - 1 for name, most in highest.items()}))
 
-    assert isinstance(await fits.admit(asked, principal="desk-a"), Admission)
+    assert isinstance(await fits.admit(asked, principal="desk-a"), Admitted)
     answer = await less.admit(asked, principal="desk-a")
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
     assert answer.reason.description.startswith(str(scope))
     assert select(await ledger.snapshot("default"), scope, answer.reason.description.split()[1], window)
@@ -94,7 +94,7 @@ async def test_of_the_envelopes_own_ceiling_and_the_policys_the_tighter_one_hold
 
     answer = await at.admit(request(budget={"max_cost_nusd": own}), principal="desk-a")
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
 
 
@@ -104,10 +104,10 @@ async def test_a_cap_that_was_raised_for_an_attempt_is_held_against_the_policy()
     first = request(budget=budget, max_tokens=1000)
     raised = replace(first, attempt=2, max_tokens=2000)
 
-    assert isinstance(await at.admit(first, principal="desk-a"), Admission)
+    assert isinstance(await at.admit(first, principal="desk-a"), Admitted)
     answer = await at.admit(raised, principal="desk-a")
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.NOT_ALLOWED
     assert "2000 output tokens" in answer.reason.description
 
@@ -119,7 +119,7 @@ async def test_what_is_halted_is_refused_until_it_is_resumed() -> None:
 
     assert await refused(at, request(agent_id="cmt-1")) is FailureKind.HALTED
     await admitted(at, request(agent_id="cmt-2"))
-    at.halts.update("default", Controls(version=2))
+    at.halts.update("default", TenantControls(version=2))
 
     await admitted(at, request(agent_id="cmt-1"))
 
@@ -131,7 +131,7 @@ async def test_an_attempt_that_was_sent_before_the_halt_is_taken() -> None:
     await at.dispatch(admission)
     at.halts.update("default", halted("cmt-1"))
 
-    assert await at.admit(asked) == Taken(admission.reservation_id, CallState.DISPATCHED)
+    assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, ReservationState.DISPATCHED)
 
 
 async def test_who_waits_for_headroom_is_ended_by_a_halt_and_holds_nothing() -> None:
@@ -182,10 +182,10 @@ async def test_what_was_handed_out_to_who_is_halted_meanwhile_is_given_back() ->
 
 
 async def test_who_has_asked_for_nothing_waits_for_nothing() -> None:
-    lacks = Held(ScopeKind.TENANT, "default", Window.NONE, "nano-USD", 2, 1)
+    lacks = Blocked(ScopeKind.TENANT, "default", Window.NONE, "nano-USD", 2, 1)
 
     async with asyncio.timeout(2):
-        await gate(MemoryLedger()).headroom(Parked(request().envelope, lacks))
+        await gate(MemoryLedger()).headroom(Deferred(request().envelope, lacks))
 
 
 async def test_a_second_order_while_a_halted_wait_is_being_ended_changes_nothing() -> None:
@@ -221,7 +221,7 @@ async def test_without_the_ledger_a_call_is_refused_and_may_come_again(workflow:
 
     answer = await at.admit(request(workflow=workflow))
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert (answer.reason.category, answer.reason.recoverable) == (FailureKind.LEDGER_UNAVAILABLE, True)
     assert answer.reason.description.startswith(f"{workflow} may not run without the ledger")
 
@@ -259,18 +259,18 @@ async def test_what_could_not_be_noted_as_sent_must_not_be_sent() -> None:
         await at.dispatch(admission)
 
 
-@pytest.mark.parametrize("state", [CallState.DISPATCHED, CallState.SETTLED])
-async def test_an_attempt_that_was_sent_with_other_facts_is_taken(state: CallState) -> None:
+@pytest.mark.parametrize("state", [ReservationState.DISPATCHED, ReservationState.SETTLED])
+async def test_an_attempt_that_was_sent_with_other_facts_is_taken(state: ReservationState) -> None:
     at = gate(MemoryLedger())
     asked = request(idempotency_key="mine")
     admission = await admitted(at, asked)
     await at.dispatch(admission)
-    if state is CallState.SETTLED:
+    if state is ReservationState.SETTLED:
         await at.settle(admission, USAGE)
 
     other = await at.admit(replace(asked, max_tokens=2000))
 
-    assert other == Taken(admission.reservation_id, state)
+    assert other == AlreadyDispatched(admission.reservation_id, state)
 
 
 async def test_a_refusal_is_remembered_with_when_and_whose_it_was() -> None:
@@ -293,7 +293,7 @@ async def test_only_refusals_are_remembered() -> None:
     asked = request()
     await at.dispatch(await admitted(at, asked))
 
-    assert isinstance(await at.admit(request()), Parked)
-    assert isinstance(await at.admit(asked), Taken)
+    assert isinstance(await at.admit(request()), Deferred)
+    assert isinstance(await at.admit(asked), AlreadyDispatched)
 
     assert at.refusals() == ()

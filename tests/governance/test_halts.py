@@ -5,22 +5,22 @@ from collections.abc import Iterable
 
 import pytest
 
-from agentic_trading.governance.control import PLATFORM, Controls, Halt, HaltScope
-from agentic_trading.governance.halts import Halts
+from agentic_trading.governance.controls_document import PLATFORM, TenantControls, Halt, HaltScope
+from agentic_trading.governance.halt_registry import HaltRegistry
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.failure import FailureKind
 from tests.build import NOW
 from tests.gateway import asking
 
 
-def halted(*pairs: tuple[HaltScope, str]) -> Controls:
-    return Controls(
+def halted(*pairs: tuple[HaltScope, str]) -> TenantControls:
+    return TenantControls(
         version=1, halts=tuple(Halt(scope=scope, id=id_, by="ann", why="odd", at=NOW) for scope, id_ in pairs)
     )
 
 
-def halts(tenant: str, *pairs: tuple[HaltScope, str]) -> Halts:
-    known = Halts()
+def halts(tenant: str, *pairs: tuple[HaltScope, str]) -> HaltRegistry:
+    known = HaltRegistry()
     known.update(tenant, halted(*pairs))
     return known
 
@@ -68,14 +68,14 @@ def test_a_halt_of_the_platform_holds_for_every_tenant() -> None:
 def test_a_resumed_scope_runs_again() -> None:
     known = halts("default", (HaltScope.AGENT, "adviser-1"))
 
-    known.update("default", Controls(version=2))
+    known.update("default", TenantControls(version=2))
 
     assert known.problem(asking().build()) is None
 
 
 @pytest.mark.parametrize("tenant", ["default", PLATFORM])
 def test_nothing_of_a_tenant_that_is_closed_runs_until_it_is_known_again(tenant: str) -> None:
-    known = Halts()
+    known = HaltRegistry()
     known.close(tenant, "the board is away")
 
     problem = known.problem(asking().build())
@@ -86,7 +86,7 @@ def test_nothing_of_a_tenant_that_is_closed_runs_until_it_is_known_again(tenant:
     assert problem.description == f"it is not known what is halted for tenant {tenant}: the board is away"
     assert (other is not None) is (tenant == PLATFORM)
     assert not known.knows(tenant)
-    known.update(tenant, Controls(version=1))
+    known.update(tenant, TenantControls(version=1))
     assert known.knows(tenant)
     assert known.problem(asking().build()) is None
 
@@ -103,7 +103,7 @@ def test_what_is_opened_again_is_as_it_was() -> None:
 
 
 async def test_a_halt_ends_the_waiting_of_those_it_concerns_and_of_no_others() -> None:
-    known = Halts()
+    known = HaltRegistry()
     ended: list[str] = []
     has_ended = asyncio.Event()
 

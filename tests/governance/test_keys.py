@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentic_trading.governance.keys import LedgerKeys, tag
+from agentic_trading.governance.redis_keys import LedgerKeys, tag
 
 
 def test_a_tenant_is_its_own_hash_tag() -> None:

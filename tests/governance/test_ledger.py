@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.errors import AskError, LedgerError, LimitError
+from agentic_trading.governance.errors import ReservationRequestError, LedgerError, LimitError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import Balance, reservation_id, tenant_of
 from agentic_trading.governance.limit import ANY, LARGEST, Ceiling, Limit, ScopeKind
@@ -43,12 +43,12 @@ def test_an_ask_limits_only_its_own_scopes() -> None:
     own = Limit(ScopeKind.TRACE, "trace-1", Window.NONE, nusd=1)
 
     assert ask(limits=(own, tenant(1))).limits == (own, tenant(1))
-    with pytest.raises(AskError, match="'another'; allowed are its own scopes"):
+    with pytest.raises(ReservationRequestError, match="'another'; allowed are its own scopes"):
         ask(limits=(replace(own, id="another"),))
 
 
 def test_an_ask_has_no_scope_without_an_id() -> None:
-    with pytest.raises(AskError, match="not empty") as e:
+    with pytest.raises(ReservationRequestError, match="not empty") as e:
         ask(key="call-x", agent="")
 
     assert e.value.key == "call-x"

@@ -7,28 +7,28 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.control import KEPT_ACTIONS, Controls
-from agentic_trading.governance.controls.document import read_stored, stored
+from agentic_trading.governance.controls_document import KEPT_ACTIONS, TenantControls
+from agentic_trading.governance.control_stores.codec import read_stored, stored
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.orders import SetLimit, applied
+from agentic_trading.governance.commands import SetLimit, apply_command
 from agentic_trading.governance.windows import Window
 from tests.build import NOW
 
 NOW_MS = int(NOW.timestamp()) * 1000
 
 
-def ordered(controls: Controls, seconds: Iterable[float]) -> list[Controls]:
+def ordered(controls: TenantControls, seconds: Iterable[float]) -> list[TenantControls]:
     """Return the documents after an order each, given so many seconds from now by the clocks of who gave them."""
     documents = [controls]
     for second in seconds:
         before = documents[-1]
         limit = Limit(ScopeKind.TENANT, ANY, Window.DAY, calls=before.version)
         at = NOW + timedelta(seconds=second)
-        documents.append(applied(before, SetLimit(limit), by="ann", why="", at=at))
+        documents.append(apply_command(before, SetLimit(limit), by="ann", why="", at=at))
     return documents[1:]
 
 
-def written_before_serials(controls: Controls) -> bytes:
+def written_before_serials(controls: TenantControls) -> bytes:
     """Return a document as it was stored before there were serials."""
     document = json.loads(stored(controls))
     del document["serial"]
@@ -36,20 +36,20 @@ def written_before_serials(controls: Controls) -> bytes:
 
 
 def test_a_serial_is_the_moment_of_the_order_or_the_next_one() -> None:
-    serials = [one.serial - NOW_MS for one in ordered(Controls(), [60, 0, 0, 60, 61])]
+    serials = [one.serial - NOW_MS for one in ordered(TenantControls(), [60, 0, 0, 60, 61])]
 
     assert serials == [60_000, 60_001, 60_002, 60_003, 61_000]
 
 
 @given(st.lists(st.floats(-(10**9), 10**9), min_size=2, max_size=30))
 def test_serials_grow_whatever_clocks_say(seconds: list[float]) -> None:
-    serials = [one.serial for one in ordered(Controls(), seconds)]
+    serials = [one.serial for one in ordered(TenantControls(), seconds)]
 
     assert serials == sorted(set(serials))
 
 
 def test_a_serial_outlives_the_action_that_it_comes_from() -> None:
-    (fast,) = ordered(Controls(), [10**7])
+    (fast,) = ordered(TenantControls(), [10**7])
 
     later = ordered(fast, range(KEPT_ACTIONS))[-1]
 
@@ -58,25 +58,25 @@ def test_a_serial_outlives_the_action_that_it_comes_from() -> None:
 
 
 def test_the_first_order_on_a_new_board_comes_after_those_on_a_lost_one() -> None:
-    lost = ordered(Controls(), range(50))[-1]
-    (new,) = ordered(Controls(), [60])
+    lost = ordered(TenantControls(), range(50))[-1]
+    (new,) = ordered(TenantControls(), [60])
 
     assert (new.version, new.serial > lost.serial) == (1, True)
 
 
 def test_a_document_without_a_serial_counts_as_its_version_after_the_latest_moment_of_its_actions() -> None:
-    before = ordered(Controls(), [5, 0])[-1]
+    before = ordered(TenantControls(), [5, 0])[-1]
 
     read = read_stored(written_before_serials(before), "there")
 
     assert read.serial == NOW_MS + 5000 + 2
     assert ordered(read, [0])[-1].serial == read.serial + 1
     assert read_stored(stored(read), "there") == read
-    assert (Controls().serial, Controls(version=3).serial) == (0, 3)
+    assert (TenantControls().serial, TenantControls(version=3).serial) == (0, 3)
 
 
 def test_orders_from_before_1970_are_counted() -> None:
-    long_ago = ordered(Controls(), [-(2 * 10**9), -(2 * 10**9)])
+    long_ago = ordered(TenantControls(), [-(2 * 10**9), -(2 * 10**9)])
 
     assert [one.serial for one in long_ago] == [1, 2]
     assert read_stored(written_before_serials(long_ago[-1]), "there").serial == 2

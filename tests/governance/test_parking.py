@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission import Admission, Parked, Taken
-from agentic_trading.governance.asks import reservation_of
+from agentic_trading.governance.admission_decisions import Admitted, Deferred, AlreadyDispatched
+from agentic_trading.governance.reservation_requests import reservation_id_of
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import CallState, Held
+from agentic_trading.governance.ledger import ReservationState, Blocked
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ScopeKind
 from agentic_trading.governance.quote import Quote
@@ -32,7 +32,7 @@ async def has_its_turn(
     """Have a request wait for what another call holds until that is given back; return what was quoted for it."""
     first = await admitted(at, request())
     waiting = await at.admit(asked, input_tokens=input_tokens)
-    assert isinstance(waiting, Parked)
+    assert isinstance(waiting, Deferred)
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
         await in_line(ledger, 1, tenant="default")
@@ -55,7 +55,7 @@ async def test_what_calls_in_flight_hold_is_waited_for() -> None:
         await at.settle(first, USAGE)
     second = await admitted(at, asked)
 
-    assert isinstance(waiting.held, Held)
+    assert isinstance(waiting.held, Blocked)
     assert waiting.held.scope is ScopeKind.TENANT
     assert second.amount == MOST
     assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).held == MOST
@@ -94,8 +94,8 @@ async def test_who_waited_for_an_attempt_that_another_run_then_sent_is_told_so()
         sends = await admitted(gate(ledger), asked)
         await at.dispatch(sends)
 
-    assert await at.admit(asked) == Taken(sends.reservation_id, CallState.DISPATCHED)
-    assert await at.admit(asked) == Taken(sends.reservation_id, CallState.DISPATCHED)
+    assert await at.admit(asked) == AlreadyDispatched(sends.reservation_id, ReservationState.DISPATCHED)
+    assert await at.admit(asked) == AlreadyDispatched(sends.reservation_id, ReservationState.DISPATCHED)
 
 
 async def test_who_had_its_turn_and_comes_after_its_lease_is_admitted_all_the_same() -> None:
@@ -108,7 +108,7 @@ async def test_who_had_its_turn_and_comes_after_its_lease_is_admitted_all_the_sa
     again = await admitted(at, asked)
     await at.dispatch(again)
 
-    assert (again.amount, again.reservation_id) == (MOST, reservation_of(asked.envelope, 1))
+    assert (again.amount, again.reservation_id) == (MOST, reservation_id_of(asked.envelope, 1))
     assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).held == MOST
 
 
@@ -167,7 +167,7 @@ async def test_who_starts_to_wait_after_another_run_has_sent_is_told_so() -> Non
 
     await at.headroom(waiting)
 
-    assert await at.admit(asked) == Taken(reservation_of(asked.envelope, 1), CallState.DISPATCHED)
+    assert await at.admit(asked) == AlreadyDispatched(reservation_id_of(asked.envelope, 1), ReservationState.DISPATCHED)
 
 
 async def test_a_deadline_ends_the_wait() -> None:
@@ -257,10 +257,10 @@ async def test_sixty_four_calls_on_a_budget_of_ten_worst_cases_all_complete() ->
     async def call(number: int) -> None:
         asked = request(idempotency_key=f"call-{number}")
         answer = await at.admit(asked)
-        while isinstance(answer, Parked):
+        while isinstance(answer, Deferred):
             await at.headroom(answer)
             answer = await at.admit(asked)
-        assert isinstance(answer, Admission)
+        assert isinstance(answer, Admitted)
         await asyncio.sleep(0)
         await at.dispatch(answer)
         await asyncio.sleep(0)

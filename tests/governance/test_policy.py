@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.controls.document import read_stored
+from agentic_trading.governance.control_stores.codec import read_stored
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.limiter import Lane, RateLimits
+from agentic_trading.governance.limiter import Deployment, RateLimits
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal
 from agentic_trading.governance.windows import Window
@@ -72,8 +72,8 @@ def test_the_example_of_the_manual_is_a_policy(tmp_path: Path) -> None:
     )
     assert rules.limits("research") == ()
     assert rules.rates == {
-        Lane(LLMProvider.ANTHROPIC, "claude-sonnet-5-5"): RateLimits(50, 40_000, 8),
-        Lane(LLMProvider.OPENAI, "qwen3-8b"): RateLimits(concurrent=2),
+        Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5"): RateLimits(50, 40_000, 8),
+        Deployment(LLMProvider.OPENAI, "qwen3-8b"): RateLimits(concurrent=2),
     }
 
 

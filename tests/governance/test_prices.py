@@ -19,9 +19,9 @@ from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.providers.anthropic.response import usage_of
-from agentic_trading.llm.providers.openai.response import Answered, model_response
+from agentic_trading.llm.providers.openai.response import CompletionReply, model_response
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.table import TableError, sha256_of_rows
+from agentic_trading.llm.dated_table import TableError, sha256_of_rows
 
 BOOK = PriceBook.load()
 TODAY = datetime(2026, 11, 21, tzinfo=UTC)
@@ -57,7 +57,7 @@ def reported(usage: dict[str, Any], provider: str) -> Usage:
     if provider == LLMProvider.ANTHROPIC:
         return usage_of(Billed.model_validate(usage))
     body = {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}], "usage": usage}
-    return model_response(Answered(json.dumps(body).encode(), "")).usage
+    return model_response(CompletionReply(json.dumps(body).encode(), "")).usage
 
 
 # Each amount is worked out by hand from the list prices, as its `working` says.

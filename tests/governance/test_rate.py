@@ -3,17 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.rate import MINUTE_MS, Bucket, Tally, slot_length_ms
+from agentic_trading.governance.rate_arithmetic import MINUTE_MS, TokenBucket, SlidingWindowCounter, slot_length_ms
 
 steps = st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 120)), max_size=40)
 
 
 def test_a_bucket_begins_full() -> None:
-    assert Bucket(90, at_ms=5).left == 90
+    assert TokenBucket(90, at_ms=5).left == 90
 
 
 def test_a_bucket_fills_by_its_limit_each_minute() -> None:
-    bucket = Bucket(60, at_ms=0)
+    bucket = TokenBucket(60, at_ms=0)
     bucket.take(60)
 
     bucket.fill(999)
@@ -25,7 +25,7 @@ def test_a_bucket_fills_by_its_limit_each_minute() -> None:
 
 
 def test_a_bucket_tells_the_exact_wait() -> None:
-    bucket = Bucket(7, at_ms=0)
+    bucket = TokenBucket(7, at_ms=0)
     bucket.take(7)
 
     wait_ms = bucket.wait_ms(3, ahead=2)
@@ -37,7 +37,7 @@ def test_a_bucket_tells_the_exact_wait() -> None:
 
 
 def test_what_is_owed_is_paid_first() -> None:
-    bucket = Bucket(60, at_ms=0)
+    bucket = TokenBucket(60, at_ms=0)
     bucket.take(90)
 
     assert bucket.left == 0
@@ -45,7 +45,7 @@ def test_what_is_owed_is_paid_first() -> None:
 
 
 def test_more_than_a_full_bucket_needs_a_full_one() -> None:
-    bucket = Bucket(60, at_ms=0)
+    bucket = TokenBucket(60, at_ms=0)
 
     assert bucket.wait_ms(1000) == 0
     bucket.take(1)
@@ -53,7 +53,7 @@ def test_more_than_a_full_bucket_needs_a_full_one() -> None:
 
 
 def test_what_is_given_back_never_passes_full() -> None:
-    bucket = Bucket(60, at_ms=0)
+    bucket = TokenBucket(60, at_ms=0)
 
     bucket.take(-30)
 
@@ -61,7 +61,7 @@ def test_what_is_given_back_never_passes_full() -> None:
 
 
 def test_a_clock_that_goes_back_fills_nothing() -> None:
-    bucket = Bucket(60, at_ms=100_000)
+    bucket = TokenBucket(60, at_ms=100_000)
     bucket.take(60)
 
     bucket.fill(10_000)
@@ -74,7 +74,7 @@ def test_a_clock_that_goes_back_fills_nothing() -> None:
 def test_within_any_minute_no_more_is_taken_than_a_full_bucket_and_a_minutes_limit(
     per_minute: int, plan: list[tuple[int, int]]
 ) -> None:
-    bucket = Bucket(per_minute, at_ms=0)
+    bucket = TokenBucket(per_minute, at_ms=0)
     taken: list[tuple[int, int]] = []
     now_ms = 0
     for passed_ms, wanted in plan:
@@ -94,7 +94,7 @@ def test_within_any_minute_no_more_is_taken_than_a_full_bucket_and_a_minutes_lim
 def test_after_the_wait_it_is_there_and_a_millisecond_before_it_is_not(
     amount: int, per_minute: int, ahead: int
 ) -> None:
-    bucket = Bucket(per_minute, at_ms=0)
+    bucket = TokenBucket(per_minute, at_ms=0)
     bucket.take(per_minute)
     ahead = min(ahead, per_minute - min(amount, per_minute))
 
@@ -107,7 +107,7 @@ def test_after_the_wait_it_is_there_and_a_millisecond_before_it_is_not(
 
 
 def test_a_tally_forgets_what_has_passed() -> None:
-    tally = Tally(slot_ms=10, slots=3)
+    tally = SlidingWindowCounter(slot_ms=10, slots=3)
     tally.add(5, 1, 0)
     tally.add(12, 0, 1)
 
@@ -121,7 +121,7 @@ def test_a_tally_forgets_what_has_passed() -> None:
 
 
 def test_what_is_taken_back_is_taken_from_its_own_time() -> None:
-    tally = Tally(slot_ms=10, slots=3)
+    tally = SlidingWindowCounter(slot_ms=10, slots=3)
     tally.add(5, 2, 1)
     tally.add(15, 1, 0)
 
@@ -134,7 +134,7 @@ def test_what_is_taken_back_is_taken_from_its_own_time() -> None:
 
 
 def test_a_tally_begins_anew() -> None:
-    tally = Tally(slot_ms=10, slots=3)
+    tally = SlidingWindowCounter(slot_ms=10, slots=3)
     tally.add(5, 2, 1)
 
     tally.clear()
@@ -144,7 +144,7 @@ def test_a_tally_begins_anew() -> None:
 
 
 def test_counts_of_the_future_are_forgotten_by_a_clock_that_went_back() -> None:
-    tally = Tally(slot_ms=10, slots=3)
+    tally = SlidingWindowCounter(slot_ms=10, slots=3)
     tally.add(1000, 4, 2)
 
     tally.move_to(5)
@@ -157,7 +157,7 @@ def test_a_tally_counts_all_of_its_window_and_no_more_than_one_slot_beyond(
     plan: list[tuple[int, bool]], slots: int
 ) -> None:
     window_ms = 1000
-    tally = Tally.over(window_ms / 1000, slots)
+    tally = SlidingWindowCounter.over(window_ms / 1000, slots)
     ended: list[tuple[int, bool]] = []
     now_ms = 0
     for passed_ms, second in plan:

@@ -7,12 +7,12 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.allowance import KEY
-from agentic_trading.governance.determinism import Mode
+from agentic_trading.governance.determinism import ClockMode
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Balance, CallState, Position
+from agentic_trading.governance.ledger import Balance, ReservationState, LedgerCheckpoint
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.rebuild import Rebuilding, position_event, rolled_back
+from agentic_trading.governance.rebuild import LedgerRebuild, position_event, rolled_back
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm import Event, RetryPolicy
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -29,15 +29,15 @@ ONCE = RetryPolicy(max_retries=0)
 ORDER = '{"action":"buy","size":1,"end":"ok"}'
 
 
-async def read(desk: MemoryGateway, tenant_id: str = "default", mode: Mode = "paper") -> Rebuilding:
+async def read(desk: MemoryGateway, tenant_id: str = "default", mode: ClockMode = "paper") -> LedgerRebuild:
     """Read all of a log."""
-    reading = Rebuilding(tenant_id, mode)
+    reading = LedgerRebuild(tenant_id, mode)
     async for entry in desk.store.scan():
         reading.read(entry.record)
     return reading
 
 
-async def again(desk: MemoryGateway, tenant_id: str = "default", mode: Mode = "paper") -> MemoryLedger:
+async def again(desk: MemoryGateway, tenant_id: str = "default", mode: ClockMode = "paper") -> MemoryLedger:
     """Return a new ledger that was told a log."""
     ledger = MemoryLedger(EVERY_COUNTER)
     await ledger.restore(tenant_id, (await read(desk, tenant_id, mode)).bookings())
@@ -72,7 +72,7 @@ async def test_a_call_in_doubt_whose_dispatch_is_on_record_counts_as_it_did() ->
 
     booked = (await read(desk)).bookings()
 
-    assert [one.state for one in booked] == [CallState.IN_DOUBT, CallState.SETTLED]
+    assert [one.state for one in booked] == [ReservationState.IN_DOUBT, ReservationState.SETTLED]
     assert await used(await again(desk)) == await used(desk.ledger)
 
 
@@ -82,7 +82,7 @@ async def test_the_money_of_a_call_in_doubt_counts_in_full_where_only_its_result
 
     (booked,) = (await read(desk)).bookings()
 
-    assert booked.state is CallState.IN_DOUBT
+    assert booked.state is ReservationState.IN_DOUBT
     assert booked.charged.nusd == desk.ledger.statistics().charged_nusd > 0
     assert booked.charged.calls == 1
 
@@ -100,7 +100,7 @@ async def test_a_refused_connection_counts_no_call() -> None:
 
     (booked,) = (await read(desk)).bookings()
 
-    assert (booked.state, booked.charged) == (CallState.SETTLED, Amount(0, 0, 0))
+    assert (booked.state, booked.charged) == (ReservationState.SETTLED, Amount(0, 0, 0))
 
 
 async def test_what_was_served_from_a_recording_counts_nothing() -> None:
@@ -125,13 +125,13 @@ async def test_a_call_of_which_only_the_dispatch_is_on_record_is_in_doubt() -> N
     desk = gateway([ORDER], limits=EVERY_COUNTER, strict=[EnvelopeWorkflow.EXECUTION])
     asked = asking("execution").with_tenant("acme").with_agent("exec-1", "exec").build()
     await desk.runner.run(asked)
-    reading = Rebuilding("acme", "paper")
+    reading = LedgerRebuild("acme", "paper")
     (noted,) = await events(desk, "attempt.dispatched")
     reading.read(noted)
 
     (lost,) = reading.bookings()
 
-    assert (lost.state, lost.ask.at) == (CallState.IN_DOUBT, START)
+    assert (lost.state, lost.ask.at) == (ReservationState.IN_DOUBT, START)
     assert lost.charged == Amount(noted.body["reserved_nusd"], noted.body["reserved_tokens"])
     assert lost.ask.scope_ids == {
         ScopeKind.CALL: asked.idempotency_key,
@@ -144,7 +144,7 @@ async def test_a_call_of_which_only_the_dispatch_is_on_record_is_in_doubt() -> N
 
 
 def test_a_dispatch_that_an_earlier_release_noted_is_in_doubt_too() -> None:
-    reading = Rebuilding("default", "live")
+    reading = LedgerRebuild("default", "live")
     reading.read(
         event("attempt.dispatched", causation_id="e-1", body={"attempt": 2, "reserved_nusd": 70}, time=START)
     )
@@ -156,9 +156,9 @@ def test_a_dispatch_that_an_earlier_release_noted_is_in_doubt_too() -> None:
 
 
 @pytest.mark.parametrize(("mode", "day"), [("backtest", "2025-05-05"), ("live", "2026-01-02")])
-def test_windows_go_by_the_market_where_time_is_simulated(mode: Mode, day: str) -> None:
+def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: str) -> None:
     as_of = datetime(2025, 5, 5, tzinfo=UTC)
-    reading = Rebuilding("default", mode)
+    reading = LedgerRebuild("default", mode)
     reading.read(interaction(as_of=as_of, dispatched_at=START, finished_at=START))
     reading.read(
         event(
@@ -174,7 +174,7 @@ def test_windows_go_by_the_market_where_time_is_simulated(mode: Mode, day: str) 
 
 
 def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest_too() -> None:
-    reading = Rebuilding("default", "backtest")
+    reading = LedgerRebuild("default", "backtest")
     reading.read(interaction(as_of=None, dispatched_at=START, finished_at=START))
     reading.read(
         event("attempt.dispatched", causation_id="e", time=START, body={"attempt": 1, "reserved_nusd": 1})
@@ -197,7 +197,7 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         time=START,
         body={"attempt": 1, "reserved_nusd": 40, "idempotency_key": "sent"},
     )
-    reading = Rebuilding("default", "live")
+    reading = LedgerRebuild("default", "live")
     for record in (
         silent(answered.envelope.idempotency_key),
         silent("a:b", scopes={"agent": "desk-1"}),
@@ -210,9 +210,9 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         reading.read(record)
 
     settled, sent, lost = reading.bookings()
-    assert settled.state is CallState.SETTLED
+    assert settled.state is ReservationState.SETTLED
     assert (sent.ask.reservation_id, sent.charged) == ("default:sent:1", Amount(40, 0))
-    assert (lost.ask.reservation_id, lost.state) == ("default:a:b:1", CallState.IN_DOUBT)
+    assert (lost.ask.reservation_id, lost.state) == ("default:a:b:1", ReservationState.IN_DOUBT)
     assert (lost.charged, lost.ask.at) == (Amount(70, 3), START)
     assert lost.ask.scope_ids == {
         ScopeKind.AGENT: "desk-1",
@@ -231,7 +231,7 @@ def test_each_time_that_a_call_was_sent_and_not_answered_is_lost_to_who_asks_it_
     unsent = event(
         "attempt.dispatched", causation_id="u", time=START, body={"attempt": 1, "reserved_nusd": 40}
     )
-    reading = Rebuilding("default", "live")
+    reading = LedgerRebuild("default", "live")
 
     for _ in range(2):
         reading.read(noted)
@@ -243,7 +243,7 @@ def test_each_time_that_a_call_was_sent_and_not_answered_is_lost_to_who_asks_it_
         reading.read(record)
     reading.read(interaction(envelope=envelope(envelope_id="u"), dispatched_at=None, cost_nusd=0))
     assert [one.ask.key for one in reading.bookings(lost_as="~")[1:]] == [f"{call}~", f"{call}~~"]
-    assert [one.state for one in reading.bookings()] == [CallState.SETTLED, CallState.IN_DOUBT]
+    assert [one.state for one in reading.bookings()] == [ReservationState.SETTLED, ReservationState.IN_DOUBT]
 
 
 async def test_another_tenants_calls_are_left_out() -> None:
@@ -259,13 +259,13 @@ async def test_another_tenants_calls_are_left_out() -> None:
 
 
 def test_the_farthest_position_that_was_noted_is_known() -> None:
-    reading = Rebuilding("acme", "live")
+    reading = LedgerRebuild("acme", "live")
     for sequence in (5, 9, 7):
-        reading.read(position_event("acme", Position(2, "m", sequence), START))
-    reading.read(position_event("zenith", Position(3, "n", 70), START))
+        reading.read(position_event("acme", LedgerCheckpoint(2, "m", sequence), START))
+    reading.read(position_event("zenith", LedgerCheckpoint(3, "n", 70), START))
     reading.read(event(tenant_id="acme"))
 
-    assert reading.position == Position(2, "m", 9)
+    assert reading.position == LedgerCheckpoint(2, "m", 9)
     assert reading.bookings() == []
 
 
@@ -273,7 +273,7 @@ async def test_a_position_is_noted_once() -> None:
     desk = gateway([], clock=SimClock(START))
     for minutes in range(3):
         await desk.store.record(
-            position_event("acme", Position(1, "m", 4), START + timedelta(minutes=minutes))
+            position_event("acme", LedgerCheckpoint(1, "m", 4), START + timedelta(minutes=minutes))
         )
 
     assert len([entry async for entry in desk.store.scan()]) == 1
@@ -282,18 +282,18 @@ async def test_a_position_is_noted_once() -> None:
 @pytest.mark.parametrize(
     ("found", "is_back"),
     [
-        (Position(2, "m", 9), False),
-        (Position(2, "m", 10), False),
-        (Position(3, "n", 0), False),
-        (Position(2, "m", 8), True),
-        (Position(2, "n", 10), True),
-        (Position(1, "m", 99), True),
+        (LedgerCheckpoint(2, "m", 9), False),
+        (LedgerCheckpoint(2, "m", 10), False),
+        (LedgerCheckpoint(3, "n", 0), False),
+        (LedgerCheckpoint(2, "m", 8), True),
+        (LedgerCheckpoint(2, "n", 10), True),
+        (LedgerCheckpoint(1, "m", 99), True),
     ],
 )
 def test_a_ledger_that_is_found_before_what_is_known_of_it_has_gone_back(
-    found: Position, *, is_back: bool
+    found: LedgerCheckpoint, *, is_back: bool
 ) -> None:
-    problem = rolled_back("acme", Position(2, "m", 9), found)
+    problem = rolled_back("acme", LedgerCheckpoint(2, "m", 9), found)
 
     assert (problem is not None) is is_back
     assert problem is None or "generation 2, step 9" in str(problem)

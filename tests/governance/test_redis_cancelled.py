@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from agentic_trading.governance.control import Controls
-from agentic_trading.governance.controls.redis import RedisControlBoard
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.control_stores.redis import RedisControlStore
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.limiter import Entry, Lane
+from agentic_trading.governance.limiter import PermitRequest, Deployment
 from agentic_trading.governance.limiters.redis import RedisLimiter
-from agentic_trading.governance.statuses.redis import RedisStatusBoard
+from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from agentic_trading.llm.envelope import LLMProvider
 from tests.governance.asking import ask
 from tests.governance.telling import told
@@ -30,17 +30,17 @@ async def asked(url: str) -> AsyncGenerator[dict[str, Asking]]:
     async with AsyncExitStack() as closing:
         ledger = await asyncio.to_thread(RedisLedger, url, namespace=name)
         limiter = await asyncio.to_thread(RedisLimiter, url, namespace=name)
-        board = await asyncio.to_thread(RedisControlBoard, url, namespace=name)
-        statuses = await asyncio.to_thread(RedisStatusBoard, url, namespace=name)
+        board = await asyncio.to_thread(RedisControlStore, url, namespace=name)
+        statuses = await asyncio.to_thread(RedisStatusFeed, url, namespace=name)
         for one in (ledger, limiter, board, statuses):
             closing.push_async_callback(one.aclose)
-        lane = Lane(LLMProvider.SCRIPTED, "scripted-1")
+        lane = Deployment(LLMProvider.SCRIPTED, "scripted-1")
         steps: dict[str, Asking] = {
             "ledger": lambda: ledger.reserve(ask(1)),
             "ledger, page by page": lambda: ledger.snapshot("acme"),
-            "limiter": lambda: limiter.enter(Entry(lane, "attempt")),
+            "limiter": lambda: limiter.enter(PermitRequest(lane, "attempt")),
             "orders": lambda: board.read("acme"),
-            "an order": lambda: board.replace("acme", Controls(version=1)),
+            "an order": lambda: board.replace("acme", TenantControls(version=1)),
             "tidings": lambda: statuses.read("acme"),
             "a tiding": lambda: statuses.publish(told()),
         }

@@ -2,17 +2,17 @@
 
 from datetime import timedelta
 
-from agentic_trading.governance.counts import RefusedCall
+from agentic_trading.governance.admission_statistics import DeniedCall
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.forecast import BurnMeter
-from agentic_trading.governance.ledger import Held, LedgerStatistics, Waiting
+from agentic_trading.governance.burn_rate import BurnRateMeter
+from agentic_trading.governance.ledger import Blocked, LedgerStatistics, QueuedReservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.status import (
+from agentic_trading.governance.status_feed import (
     BudgetStatus,
     CallCounts,
-    ParkedStatus,
-    RefusalStatus,
+    QueuedStatus,
+    DenialStatus,
     call_counts,
     counters,
     parked,
@@ -53,7 +53,7 @@ async def test_only_counters_with_a_ceiling_are_told() -> None:
 
 async def test_a_counter_is_told_with_where_it_leads() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=1000), tenant(10**9)])
-    meter = BurnMeter(Windows())
+    meter = BurnRateMeter(Windows())
     meter.look(await ledger.snapshot("acme"), AT)
     await spend(ledger, ask(300))
     await ledger.snapshot("acme")
@@ -71,12 +71,12 @@ async def test_a_counter_is_told_with_where_it_leads() -> None:
 
 
 def test_who_waits_is_told_with_what_is_lacking() -> None:
-    held = Held(ScopeKind.TENANT, "acme", Window.DAY, "nano-USD", 70, 40)
+    held = Blocked(ScopeKind.TENANT, "acme", Window.DAY, "nano-USD", 70, 40)
 
-    told = parked([Waiting("acme:k:1", held, 5, NOW)])
+    told = parked([QueuedReservation("acme:k:1", held, 5, NOW)])
 
     assert told == (
-        ParkedStatus(
+        QueuedStatus(
             reservation_id="acme:k:1",
             scope=ScopeKind.TENANT,
             id="acme",
@@ -92,10 +92,10 @@ def test_who_waits_is_told_with_what_is_lacking() -> None:
 def test_refused_calls_are_told_to_their_own_tenant() -> None:
     why = FailureReason(category=FailureKind.NOT_ALLOWED, description="not you")
     mine = envelope(tenant_id="acme", envelope_id="e-1", agent_id="", agent_type="analyst")
-    calls = [RefusedCall(NOW, mine, why), RefusedCall(NOW, envelope(tenant_id="zenith"), why)]
+    calls = [DeniedCall(NOW, mine, why), DeniedCall(NOW, envelope(tenant_id="zenith"), why)]
 
     assert refusals(calls, "acme") == (
-        RefusalStatus(
+        DenialStatus(
             at=NOW,
             envelope_id="e-1",
             agent="analyst",

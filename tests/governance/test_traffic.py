@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission import Admission, Parked, Refused
+from agentic_trading.governance.admission_decisions import Admitted, Deferred, Denied
 from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import (
-    BreakerState,
-    Entry,
-    Lane,
+    CircuitState,
+    PermitRequest,
+    Deployment,
     Permit,
     RateLimits,
     RetryBudget,
-    Wait,
+    Throttled,
 )
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.retry import Failed
-from agentic_trading.governance.traffic import Traffic
+from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelRequest
@@ -31,7 +31,7 @@ from tests.governance.gates import USAGE, admitted, gate, tenant
 from tests.governance.requests import request
 
 PLENTY = 10**15
-LANE = Lane(LLMProvider.SCRIPTED, "scripted-1")
+LANE = Deployment(LLMProvider.SCRIPTED, "scripted-1")
 OUTAGE = Failed(kind=FailureKind.SERVER_ERROR, sent=True)
 
 
@@ -52,7 +52,7 @@ class Case:
         self.clock = Moving(NOW)
         self.limiter = MemoryLimiter({LANE: limits or RateLimits()}, clock=self.clock, **more)
         self.ledger = MemoryLedger([tenant(PLENTY)])
-        self.gate: Gate = gate(self.ledger, traffic=Traffic(self.limiter, self.clock))
+        self.gate: Gate = gate(self.ledger, traffic=Throttle(self.limiter, self.clock))
         self.made = 0
 
     def request(self) -> ModelRequest:
@@ -76,8 +76,8 @@ async def test_who_would_be_too_fast_waits_and_holds_no_money() -> None:
 
     second = await case.gate.admit(case.request())
 
-    assert isinstance(second, Parked)
-    assert isinstance(second.held, Wait)
+    assert isinstance(second, Deferred)
+    assert isinstance(second.held, Throttled)
     assert await case.held_nusd() == first.amount.nusd
 
 
@@ -86,13 +86,13 @@ async def test_who_has_waited_is_let_in_when_there_is_room() -> None:
     first = await admitted(case.gate, case.request())
     waiting = case.request()
     parked = await case.gate.admit(waiting)
-    assert isinstance(parked, Parked)
+    assert isinstance(parked, Deferred)
 
     await case.gate.dispatch(first)
     await case.gate.settle(first, USAGE)
     await case.gate.headroom(parked)
 
-    assert isinstance(await case.gate.admit(waiting), Admission)
+    assert isinstance(await case.gate.admit(waiting), Admitted)
 
 
 @pytest.mark.parametrize("way_out", ["settled", "unsent", "in doubt", "released"])
@@ -121,7 +121,7 @@ async def test_a_provider_that_keeps_failing_is_not_asked_any_more() -> None:
 
     answer = await case.gate.admit(case.request())
 
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.CIRCUIT_OPEN
     assert answer.reason.recoverable
     assert await case.held_nusd() == 0
@@ -139,7 +139,7 @@ async def test_refused_requests_and_cancelled_calls_say_nothing_of_the_provider(
             await case.gate.dispatch(admission)
             await case.gate.settle_unsent(admission, failure)
 
-    assert (await case.limiter.status(LANE)).breaker is BreakerState.CLOSED
+    assert (await case.limiter.status(LANE)).breaker is CircuitState.CLOSED
 
 
 async def test_a_pause_that_one_call_was_asked_for_holds_for_all() -> None:
@@ -151,32 +151,32 @@ async def test_a_pause_that_one_call_was_asked_for_holds_for_all() -> None:
 
     answer = await case.gate.admit(case.request())
 
-    assert isinstance(answer, Parked)
-    assert isinstance(answer.held, Wait)
+    assert isinstance(answer, Deferred)
+    assert isinstance(answer.held, Throttled)
     assert (answer.held.reason, answer.held.seconds) == ("pause", 7.0)
 
 
 async def test_retries_end_with_their_budget_and_first_tries_do_not() -> None:
     case = Case(retries=RetryBudget(share=0.1, least=2))
     for _ in range(2):
-        assert isinstance(await case.gate.admit(case.request(), is_retry=True), Admission)
+        assert isinstance(await case.gate.admit(case.request(), is_retry=True), Admitted)
 
     refused = await case.gate.admit(case.request(), is_retry=True)
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Denied)
     assert refused.reason.category is FailureKind.RETRY_BUDGET
-    assert isinstance(await case.gate.admit(case.request()), Admission)
+    assert isinstance(await case.gate.admit(case.request()), Admitted)
 
 
 class Away(MemoryLimiter):
-    async def enter(self, entry: Entry) -> Permit:
+    async def enter(self, entry: PermitRequest) -> Permit:
         raise LimiterUnavailableError("connection refused")
 
 
 async def test_calls_go_on_without_a_limiter_that_is_away() -> None:
     ledger = MemoryLedger([tenant(PLENTY)])
     clock = SimClock(NOW)
-    through = gate(ledger, traffic=Traffic(Away(), clock))
+    through = gate(ledger, traffic=Throttle(Away(), clock))
 
     admission = await admitted(through, request())
     await through.dispatch(admission)
@@ -187,14 +187,14 @@ async def test_calls_go_on_without_a_limiter_that_is_away() -> None:
 
 
 class Endless(MemoryLimiter):
-    async def enter(self, entry: Entry) -> Permit:
+    async def enter(self, entry: PermitRequest) -> Permit:
         await asyncio.Event().wait()
         raise AssertionError(entry)
 
 
 async def test_who_is_cancelled_on_the_way_into_the_traffic_holds_no_money() -> None:
     ledger = MemoryLedger([tenant(PLENTY)])
-    through = gate(ledger, traffic=Traffic(Endless(), SimClock(NOW)))
+    through = gate(ledger, traffic=Throttle(Endless(), SimClock(NOW)))
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

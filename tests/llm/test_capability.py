@@ -12,7 +12,7 @@ from agentic_trading.llm.capability import Capabilities, Capability
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import LLMError, UnknownModelError
 from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.table import TableError
+from agentic_trading.llm.dated_table import TableError
 from agentic_trading.structured.transport import choice_for
 from tests.build import envelope
 from tests.structured.asking import ANSWER

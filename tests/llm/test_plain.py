@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from agentic_trading.canonical import canonical_bytes, plain
+from agentic_trading.canonical import canonical_bytes, to_json_value
 from agentic_trading.llm import EnvelopeBuilder, LLMEnvelope
-from agentic_trading.llm.plain import JsonData, JsonObject, SpelledObject, json_of
+from agentic_trading.llm.json_data import JsonData, JsonObject, CanonicalObject, json_of
 
 
 class Kept(BaseModel, frozen=True):
@@ -41,7 +41,7 @@ def test_what_is_kept_is_spelled_as_what_was_given(content: Any) -> None:
 
     assert json_of(kept.data) == canonical_bytes(content)
     assert json_of(kept.members) == canonical_bytes({"content": content})
-    assert kept.data == plain(content)
+    assert kept.data == to_json_value(content)
 
 
 def test_an_object_is_spelled_once() -> None:
@@ -87,11 +87,11 @@ def test_what_is_read_from_json_is_spelled_when_it_is_asked_for() -> None:
 
 
 def test_a_copy_of_an_object_keeps_its_bytes_and_another_dict_has_none() -> None:
-    known = SpelledObject({"b": [1], "a": 2}, b'{"a":2,"b":[1]}')
+    known = CanonicalObject({"b": [1], "a": 2}, b'{"a":2,"b":[1]}')
 
     for same in (copy.copy(known), copy.deepcopy(known), pickle.loads(pickle.dumps(known))):  # noqa: S301 - our own bytes
         assert same == known
-        assert type(same) is SpelledObject
+        assert type(same) is CanonicalObject
         assert same.json == known.json
     assert type({**known}) is dict
     assert type(known.copy()) is dict

@@ -15,7 +15,7 @@ from agentic_trading.llm import (
     SafetyConstraints,
 )
 from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.rules import check_envelope
+from agentic_trading.llm.envelope_rules import check_envelope
 from tests.build import envelope
 
 EXECUTION = PRESETS[EnvelopeWorkflow.EXECUTION].output

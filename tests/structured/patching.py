@@ -4,7 +4,7 @@ from typing import Any
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.structured.check import compiled
+from agentic_trading.structured.validation import compiled
 from agentic_trading.structured.patch import Patched, patched
 
 ALL = OutputPolicy(mode="reask", decode="lossless", coerce=True, drop_extra=True)

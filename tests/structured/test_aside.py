@@ -2,13 +2,13 @@
 
 import pytest
 
-from agentic_trading.llm.reading import Stage
-from agentic_trading.structured.aside import CodeBlocks, without_thinking
+from agentic_trading.llm.attempt_trace import Stage
+from agentic_trading.structured.markup import CodeFences, strip_thinking
 from agentic_trading.structured.errors import UnreadableError
 
 
 def test_thinking_at_the_beginning_is_blanked_and_each_place_stays_where_it_was() -> None:
-    text, fixes = without_thinking(" <think>a {b}</think>{}")
+    text, fixes = strip_thinking(" <think>a {b}</think>{}")
 
     assert text == " " * 21 + "{}"
     assert [(fix.kind, fix.where, fix.before) for fix in fixes] == [("thinking", "0", "<think>a {b}</think>")]
@@ -16,20 +16,20 @@ def test_thinking_at_the_beginning_is_blanked_and_each_place_stays_where_it_was(
 
 @pytest.mark.parametrize("text", ["", "{}", "so <think>x</think>", "<THINK>x", "<thinker>x", "x</think>{}"])
 def test_any_other_text_is_left_as_it_is(text: str) -> None:
-    assert without_thinking(text) == (text, ())
+    assert strip_thinking(text) == (text, ())
 
 
 @pytest.mark.parametrize("text", ["<think>", "<think>{}", "<think>{}</thinking>", "\n<reasoning>{}</reas"])
 def test_thinking_without_an_end_was_cut(text: str) -> None:
     with pytest.raises(UnreadableError) as refused:
-        without_thinking(text)
+        strip_thinking(text)
 
     assert refused.value.stage is Stage.TRUNCATED
 
 
 def blocks_of(text: str) -> str:
     """Return the characters of a text that stand in code."""
-    blocks = CodeBlocks(text)
+    blocks = CodeFences(text)
     return "".join(char for place, char in enumerate(text) if blocks.end_of(place))
 
 

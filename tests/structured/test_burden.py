@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from agentic_trading.structured import ParserException, validate
-from agentic_trading.structured.burden import MAX_SCHEMA_BYTES, SHALLOW, TooCostlyError, deepest_answer
-from agentic_trading.structured.reading import MAX_DEPTH
+from agentic_trading.structured.complexity import MAX_SCHEMA_BYTES, SHALLOW, SchemaTooComplexError, max_answer_depth
+from agentic_trading.structured.strict_json import MAX_DEPTH
 
 OBJECT = {"type": "object"}
 
@@ -74,8 +74,8 @@ def test_a_reference_to_itself_in_place_is_no_burden() -> None:
 def test_a_schema_that_cannot_be_bounded_is_refused_with_the_reason(schema: Any, why: str) -> None:
     size = len(schema.get("description", ""))
 
-    with pytest.raises(TooCostlyError, match=why):
-        deepest_answer(schema, size)
+    with pytest.raises(SchemaTooComplexError, match=why):
+        max_answer_depth(schema, size)
 
 
 def test_references_by_the_schemas_own_id_and_into_lists_are_followed() -> None:
@@ -89,6 +89,6 @@ def test_references_by_the_schemas_own_id_and_into_lists_are_followed() -> None:
         "anyOf": [OBJECT],
     }
 
-    assert deepest_answer(schema, 100) == MAX_DEPTH
-    assert deepest_answer({"$ref": "#nowhere"}, 20) == MAX_DEPTH
-    assert deepest_answer({"anyOf": [OBJECT], "$ref": "#/anyOf/7"}, 20) == MAX_DEPTH
+    assert max_answer_depth(schema, 100) == MAX_DEPTH
+    assert max_answer_depth({"$ref": "#nowhere"}, 20) == MAX_DEPTH
+    assert max_answer_depth({"anyOf": [OBJECT], "$ref": "#/anyOf/7"}, 20) == MAX_DEPTH

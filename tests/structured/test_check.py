@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.reading import Stage, Violation
+from agentic_trading.llm.attempt_trace import Stage, Violation
 from agentic_trading.structured import ParserException, validate
-from agentic_trading.structured.check import compiled, spelled, violations
-from agentic_trading.structured.violation import MAX_VIOLATIONS
+from agentic_trading.structured.validation import compiled, spelled, violations
+from agentic_trading.structured.violations import MAX_VIOLATIONS
 from tests.structured.asking import ORDER
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.result import Usage
-from agentic_trading.structured.cut import cut_sign, is_open
+from agentic_trading.structured.truncation import truncation_sign, is_open
 from tests.build import response
 
 VALUES = st.recursive(
@@ -19,14 +19,14 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize("reason", ["max_tokens", "length", "model_context_window_exceeded"])
 def test_a_stop_reason_that_means_cut_is_a_sign(reason: str) -> None:
-    assert reason in cut_sign(response(stop_reason=reason), None)
+    assert reason in truncation_sign(response(stop_reason=reason), None)
 
 
 @pytest.mark.parametrize(
     ("used", "cap", "cut"), [(99, 100, False), (100, 100, True), (101, 100, True), (10**9, None, False)]
 )
 def test_an_answer_as_long_as_the_cap_counts_as_cut(used: int, cap: int | None, cut: bool) -> None:  # noqa: FBT001 - a parameter of the table above
-    assert bool(cut_sign(response(usage=Usage(output_tokens=used)), cap)) is cut
+    assert bool(truncation_sign(response(usage=Usage(output_tokens=used)), cap)) is cut
 
 
 @given(st.dictionaries(st.text(max_size=3), VALUES, min_size=1) | st.lists(VALUES), st.data())

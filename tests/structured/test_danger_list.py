@@ -9,7 +9,7 @@ import pytest
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.presets import output_policy
-from agentic_trading.llm.reading import Stage
+from agentic_trading.llm.attempt_trace import Stage
 from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
 from agentic_trading.structured.engine import GiveUp, next_step
 from tests.build import response

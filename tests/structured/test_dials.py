@@ -8,21 +8,21 @@ from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.structured.dials import Dials, translated
+from agentic_trading.structured.inference_parameters import InferenceParameters, inference_parameters
 from tests.build import envelope
 from tests.structured.asking import capability
 
 EVERY = ("low", "medium", "high", "xhigh", "max")
 
 
-def dials(model: dict[str, Any], *, out: int = 1000, thinking: int = 0, **changes: Any) -> Dials:
+def dials(model: dict[str, Any], *, out: int = 1000, thinking: int = 0, **changes: Any) -> InferenceParameters:
     """Return the settings for an envelope of `changes` on a model of `model`."""
     budget = LLMBudget(max_output_tokens=out, thinking_budget=thinking)
-    return translated(envelope(budget=budget, **changes), capability(**model))
+    return inference_parameters(envelope(budget=budget, **changes), capability(**model))
 
 
 def test_the_cap_is_answer_and_thinking_together() -> None:
-    assert dials({"thinking": ("enabled",)}, thinking=3000) == Dials(4000, 3000, None, None)
+    assert dials({"thinking": ("enabled",)}, thinking=3000) == InferenceParameters(4000, 3000, None, None)
 
 
 def test_the_cap_stays_within_what_the_model_can_write() -> None:
@@ -64,7 +64,7 @@ def test_an_unknown_effort_becomes_the_next_lower_one(
 
 @pytest.mark.parametrize("kinds", [(), ("disabled",)])
 def test_a_model_that_does_not_think_gets_no_room_for_it(kinds: tuple[str, ...]) -> None:
-    assert dials({"thinking": kinds, "effort": EVERY}, thinking=8000) == Dials(1000, 0, None, None)
+    assert dials({"thinking": kinds, "effort": EVERY}, thinking=8000) == InferenceParameters(1000, 0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,6 @@ def test_a_temperature_is_sent_where_the_model_takes_one_and_does_not_think(
 def test_the_analysis_preset_fits_its_own_model() -> None:
     asked = EnvelopeBuilder().for_analysis().with_instructions("Judge.").build()
 
-    set_to = translated(asked, Capabilities.load().of(LLMProvider.ANTHROPIC, asked.model))
+    set_to = inference_parameters(asked, Capabilities.load().of(LLMProvider.ANTHROPIC, asked.model))
 
-    assert set_to == Dials(max_tokens=12_096, thinking_budget=0, effort="medium", temperature=None)
+    assert set_to == InferenceParameters(max_tokens=12_096, thinking_budget=0, effort="medium", temperature=None)

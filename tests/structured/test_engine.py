@@ -15,7 +15,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.reading import AttemptTrace, Stage, Violation
+from agentic_trading.llm.attempt_trace import AttemptTrace, Stage, Violation
 from agentic_trading.llm.result import LLMResult, Usage
 from agentic_trading.structured import (
     Accepted,

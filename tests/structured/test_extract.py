@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.reading import Stage
+from agentic_trading.llm.attempt_trace import Stage
 from agentic_trading.structured import ParserException, read_json
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.extract import MOST_BRACKETS, MOST_CANDIDATES, Candidate, candidates, only
+from agentic_trading.structured.extract import MOST_BRACKETS, MOST_CANDIDATES, JsonCandidate, json_candidates, only
 from agentic_trading.structured.tokens import SHOWN_CHARS
 
 J = '{"a": 1}'
@@ -68,7 +68,7 @@ WHOLE = [
 @pytest.mark.parametrize("slip", [False, True])
 def test_the_one_object_is_found_with_and_without_a_slip(text: str, slip: bool) -> None:  # noqa: FBT001 - a parameter of the table above
     written = text.replace(J, "{'a': 1,}") if slip else text
-    (found,) = candidates(written, lossless=True)
+    (found,) = json_candidates(written, lossless=True)
 
     assert read_json(written, mode="lossless") == found.value == {"a": 1}
     assert found.is_whole is (text in WHOLE)
@@ -78,13 +78,13 @@ def test_the_one_object_is_found_with_and_without_a_slip(text: str, slip: bool) 
 
 @pytest.mark.parametrize("text", PROSE)
 def test_an_object_in_prose_is_found_strictly_too(text: str) -> None:
-    (found,) = candidates(text, lossless=False)
+    (found,) = json_candidates(text, lossless=False)
 
     assert (found.value, found.text, found.is_repaired) == ({"a": 1}, J, False)
 
 
 def kinds(text: str) -> list[tuple[str, int, str]]:
-    (found,) = candidates(text, lossless=True)
+    (found,) = json_candidates(text, lossless=True)
     return [(fix.kind, int(fix.where), fix.before) for fix in found.fixes]
 
 
@@ -109,7 +109,7 @@ def test_what_stands_around_is_on_record(text: str, fixes: list[tuple[str, int, 
 
 @pytest.mark.parametrize("text", ["True", " 'a' ", "/* x */ None", "“a”", "5 // so"])
 def test_a_scalar_with_a_slip_is_the_whole_document(text: str) -> None:
-    (found,) = candidates(text, lossless=True)
+    (found,) = json_candidates(text, lossless=True)
 
     assert found.is_whole
 
@@ -128,7 +128,7 @@ def test_a_scalar_with_a_slip_is_the_whole_document(text: str) -> None:
     ],
 )
 def test_several_are_given_in_order_and_are_ambiguous_as_one_document(text: str, values: list[Any]) -> None:
-    found = candidates(text, lossless=True)
+    found = json_candidates(text, lossless=True)
 
     assert [candidate.value for candidate in found] == values
     with pytest.raises(UnreadableError, match=rf"{len(values)} documents \(at {found[0].start}, "):
@@ -186,26 +186,26 @@ def test_several_are_given_in_order_and_are_ambiguous_as_one_document(text: str,
 )
 def test_what_may_be_more_than_prose_refuses_the_text(text: str, stage: Stage, kind: str) -> None:
     with pytest.raises(UnreadableError) as refused:
-        candidates(text, lossless=True)
+        json_candidates(text, lossless=True)
 
     assert (refused.value.stage, refused.value.violations[0].keyword) == (stage, kind)
 
 
 def test_as_many_candidates_and_brackets_as_allowed_are_read() -> None:
-    assert len(candidates(f"{J} " * MOST_CANDIDATES, lossless=True)) == MOST_CANDIDATES
-    assert len(candidates("[x]" * MOST_BRACKETS + J, lossless=True)) == 1
+    assert len(json_candidates(f"{J} " * MOST_CANDIDATES, lossless=True)) == MOST_CANDIDATES
+    assert len(json_candidates("[x]" * MOST_BRACKETS + J, lossless=True)) == 1
 
 
 @pytest.mark.parametrize("text", ["Order: {'a': 1}", "[1,]", f'```json\n{J[:-1]}, "a": 2}}\n```'])
 def test_strictly_nothing_is_mended(text: str) -> None:
     with pytest.raises(UnreadableError):
-        candidates(text, lossless=False)
+        json_candidates(text, lossless=False)
 
 
 def test_a_repeated_key_is_seen_in_a_fence_and_in_prose() -> None:
     for text in ('```json\n{"a": 1, "a": 1}\n```', 'So: {"a": 1, "a": 1}'):
         for lossless in (True, False):
-            (found,) = candidates(text, lossless=lossless)
+            (found,) = json_candidates(text, lossless=lossless)
             assert (found.value, found.text, found.is_repaired) == ({"a": 1}, '{"a":1}', True)
 
 
@@ -215,6 +215,6 @@ WORDS = st.text(st.characters(exclude_characters="{}[]\"'`´“”„‘’‚,:
 
 @given(WORDS, WORDS)
 def test_words_around_never_change_what_is_found(before: str, behind: str) -> None:
-    found: Candidate = only(candidates(f"{before}{J}{behind}", lossless=True))
+    found: JsonCandidate = only(json_candidates(f"{before}{J}{behind}", lossless=True))
 
     assert (found.value, found.text, found.start) == ({"a": 1}, J, len(before))

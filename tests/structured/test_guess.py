@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.reading import Stage, Violation
+from agentic_trading.llm.attempt_trace import Stage, Violation
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.guess import MAX_CHARS, guessed
+from agentic_trading.structured.salvage import MAX_CHARS, salvage_json
 
 WHY = UnreadableError(Stage.JSON_PARSE, [Violation(path="$", keyword="word", message="a word")])
 
@@ -22,7 +22,7 @@ WHY = UnreadableError(Stage.JSON_PARSE, [Violation(path="$", keyword="word", mes
     ],
 )  # fmt: skip
 def test_a_guess_reads_what_nothing_else_can(text: str, value: Any) -> None:
-    found = guessed(text, WHY)
+    found = salvage_json(text, WHY)
 
     assert found.value == value
     assert not found.is_whole
@@ -31,13 +31,13 @@ def test_a_guess_reads_what_nothing_else_can(text: str, value: Any) -> None:
 
 
 def test_numbers_stand_digit_for_digit_in_the_text() -> None:
-    assert guessed("{a: x, b: 0.10}", WHY).text == '{"a":"x","b":0.10}'
+    assert salvage_json("{a: x, b: 0.10}", WHY).text == '{"a":"x","b":0.10}'
 
 
 @pytest.mark.parametrize("text", ["{a: x, b: 5.}", "{a: x, b: .5}"])
 def test_a_number_that_does_not_stand_in_the_text_is_no_guess(text: str) -> None:
     with pytest.raises(UnreadableError, match="does not stand in the text") as refused:
-        guessed(text, WHY)
+        salvage_json(text, WHY)
 
     assert [violation.keyword for violation in refused.value.violations] == ["word", "guess"]
 
@@ -45,7 +45,7 @@ def test_a_number_that_does_not_stand_in_the_text_is_no_guess(text: str) -> None
 @pytest.mark.parametrize("text", ["[" * 60_000, r"""{a: b, c: "\ud800"}""", f"{{a: {'x' * MAX_CHARS}}}"])
 def test_what_is_too_deep_or_too_long_or_cannot_be_spelled_is_not_guessed_at(text: str) -> None:
     with pytest.raises(UnreadableError) as refused:
-        guessed(text, WHY)
+        salvage_json(text, WHY)
 
     assert refused.value is WHY
 
@@ -60,4 +60,4 @@ def test_without_the_extra_the_refusal_says_what_to_install(monkeypatch: pytest.
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UnreadableError, match=r"agentic-trading\[salvage\]"):
-        guessed("{a: b}", WHY)
+        salvage_json("{a: b}", WHY)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.reading import Stage
+from agentic_trading.llm.attempt_trace import Stage
 from agentic_trading.structured import ParserException, read_json
 from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.extract import candidates
-from agentic_trading.structured.lossless import mended
-from agentic_trading.structured.reading import MAX_DEPTH
+from agentic_trading.structured.extract import json_candidates
+from agentic_trading.structured.json_repair import repair_json
+from agentic_trading.structured.strict_json import MAX_DEPTH
 from agentic_trading.structured.tokens import COMMENT_CHARS, MOST_FIXES, SHOWN_CHARS
 
 Logged = tuple[str, int, str, str]
@@ -18,7 +18,7 @@ Logged = tuple[str, int, str, str]
 
 def logged(text: str) -> list[Logged]:
     """Return what was mended in a text, as kind, offset, before and after."""
-    (candidate,) = candidates(text, lossless=True)
+    (candidate,) = json_candidates(text, lossless=True)
     return [(fix.kind, int(fix.where), fix.before, fix.after) for fix in candidate.fixes]
 
 
@@ -142,7 +142,7 @@ def test_a_slip_with_one_reading_is_mended_and_logged(
 
 
 def test_a_repeated_key_with_an_equal_value_is_logged_beside_the_slips() -> None:
-    (candidate,) = candidates('{"a": 1.0, "a": 1.0,}', lossless=True)
+    (candidate,) = json_candidates('{"a": 1.0, "a": 1.0,}', lossless=True)
 
     assert (candidate.value, candidate.text) == ({"a": Decimal("1.0")}, '{"a":1.0}')
     assert [fix.kind for fix in candidate.fixes] == ["trailing_comma", "repeated_key"]
@@ -270,13 +270,13 @@ def test_what_has_no_reading_or_two_is_refused_with_its_kind_and_place(
 
 
 def test_numbers_stand_as_they_were_written() -> None:
-    assert mended("{a: [1.50, 1e5, -0, 1E+2, 12345678901234567890.10],}", 0).text == (
+    assert repair_json("{a: [1.50, 1e5, -0, 1E+2, 12345678901234567890.10],}", 0).text == (
         '{"a":[1.50, 1e5, -0, 1E+2,12345678901234567890.10]}'
     )
 
 
 def test_a_value_is_read_up_to_its_end_and_no_further() -> None:
-    found = mended("x = {'a': 1} and more", 4)
+    found = repair_json("x = {'a': 1} and more", 4)
 
     assert (found.text, found.end) == ('{"a":1}', 12)
 
@@ -310,6 +310,6 @@ def test_more_slips_than_anyone_makes_are_refused() -> None:
 
 def test_a_refusal_can_be_printed_whatever_stands_in_the_text() -> None:
     with pytest.raises(UnreadableError, match=r"ud800") as refused:
-        mended("[\ud800]", 0)
+        repair_json("[\ud800]", 0)
 
     assert str(refused.value).encode()

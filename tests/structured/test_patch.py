@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
-from agentic_trading.structured.check import compiled, violations
+from agentic_trading.structured.validation import compiled, violations
 from tests.structured.patching import (
     BOOLEAN,
     CLOSED,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.structured.check import compiled, violations
+from agentic_trading.structured.validation import compiled, violations
 from agentic_trading.structured.patch import Patched, patched
 from tests.structured.patching import (
     ALL,

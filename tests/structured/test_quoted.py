@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.structured.quoted import mark_of, objects_in
+from agentic_trading.structured.prompt_echo import value_digest, object_digests
 from tests.structured.test_cut import VALUES
 
 
 def shown(text: str) -> frozenset[bytes]:
     """Return the marks of what stands in a text that can be looked into."""
-    marks = objects_in(text)
+    marks = object_digests(text)
     assert marks is not None
     return marks
 
@@ -28,12 +28,12 @@ def test_an_object_is_found_within_objects_and_strings(value: dict[str, Any], de
     for _ in range(depth):
         data = json.dumps({"content": f"Say {data} or [{data}]"})
 
-    assert mark_of(value) in shown(f"Data: {data}\nEnd")
+    assert value_digest(value) in shown(f"Data: {data}\nEnd")
 
 
 @given(OBJECTS)
 def test_the_order_of_members_does_not_matter(value: dict[str, Any]) -> None:
-    assert mark_of(dict(reversed(value.items()))) == mark_of(value)
+    assert value_digest(dict(reversed(value.items()))) == value_digest(value)
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ def test_the_order_of_members_does_not_matter(value: dict[str, Any]) -> None:
     ],
 )
 def test_different_values_differ(one: Any, other: Any) -> None:
-    assert mark_of(one) != mark_of(other)
+    assert value_digest(one) != value_digest(other)
 
 
 def test_numbers_are_equal_by_value() -> None:
-    assert mark_of({"a": Decimal("1.50")}) == mark_of({"a": Decimal("1.5")}) == mark_of({"a": 1.5})
-    assert mark_of({"a": 10}) == mark_of({"a": Decimal("1E+1")})
+    assert value_digest({"a": Decimal("1.50")}) == value_digest({"a": Decimal("1.5")}) == value_digest({"a": 1.5})
+    assert value_digest({"a": 10}) == value_digest({"a": Decimal("1E+1")})
 
 
 def test_an_object_with_slips_was_shown_too() -> None:
-    assert mark_of({"a": 1}) in shown("Say {'a': 1,} now")
+    assert value_digest({"a": 1}) in shown("Say {'a': 1,} now")
 
 
 @pytest.mark.parametrize("text", ["", "no object", "{a: }", '{"a": ', "[1, 2]", "{" * 100])
@@ -66,12 +66,12 @@ def test_a_text_without_objects_shows_none(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["{" * 100_000, "{a} " * 1_000])
 def test_of_a_text_with_too_much_to_look_into_nothing_is_known(text: str) -> None:
-    assert objects_in(text) is None
+    assert object_digests(text) is None
 
 
 def test_of_a_long_text_that_may_be_an_object_with_slips_nothing_is_known() -> None:
-    assert objects_in("{a: '" + "x" * 100_000) is None
-    assert objects_in("{a: '" + "x" * 1_000) == frozenset()
+    assert object_digests("{a: '" + "x" * 100_000) is None
+    assert object_digests("{a: '" + "x" * 1_000) == frozenset()
 
 
 def test_what_is_too_deep_to_be_an_answer_is_passed_over() -> None:
@@ -79,4 +79,4 @@ def test_what_is_too_deep_to_be_an_answer_is_passed_over() -> None:
     for _ in range(300):
         deep = [deep]
 
-    assert mark_of({"b": deep}) in shown(json.dumps({"b": deep}))
+    assert value_digest({"b": deep}) in shown(json.dumps({"b": deep}))

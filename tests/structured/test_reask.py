@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.reading import Violation
+from agentic_trading.llm.attempt_trace import Violation
 from agentic_trading.structured import Rejected, read
 from agentic_trading.structured.prompts import (
     CANDIDATE_CHARS,

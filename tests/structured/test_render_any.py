@@ -10,7 +10,7 @@ from hypothesis import given
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.structured.render import rendered
 from agentic_trading.structured.schema import asked, children, children_changed, prompt_schema
-from agentic_trading.structured.wording import spelled_out
+from agentic_trading.structured.schema_text import spelled_out
 from tests.structured.any_schema import BOUNDS, HOSTILE, WHOLE
 
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 import agentic_trading
 from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.reading import Stage
+from agentic_trading.llm.attempt_trace import Stage
 from agentic_trading.structured import (
     Accepted,
     InstructorParser,
@@ -20,7 +20,7 @@ from agentic_trading.structured import (
     StructuredLogProbsParser,
     select,
 )
-from agentic_trading.structured.answer import Answer, parse
+from agentic_trading.structured.pipeline import RawAnswer, parse_answer
 from agentic_trading.structured.errors import UnreadableError, to_failure
 from tests.build import response
 from tests.structured.asking import ANSWER, STRICT, asked, capability, request
@@ -35,7 +35,7 @@ QUESTION = "Answer the following question directly:\n\nQuestion: What is 2+2?"
 def failing(parser: Any, text: str, stage: Stage) -> ParserException:
     """Return the exception that reading `text` raises inside."""
     with pytest.raises(ParserException) as raised:
-        parse(Answer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted"))
+        parse_answer(RawAnswer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted"))
     assert raised.value.stage == stage
     return raised.value
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.llm.failure import FailureKind, FailureReason
-from agentic_trading.llm.reading import Stage
+from agentic_trading.llm.attempt_trace import Stage
 from agentic_trading.structured import (
     Accepted,
     InstructorParser,
@@ -14,7 +14,7 @@ from agentic_trading.structured import (
     StructuredLogProbsParser,
     select,
 )
-from agentic_trading.structured.answer import Answer, parse
+from agentic_trading.structured.pipeline import RawAnswer, parse_answer
 from agentic_trading.structured.errors import to_failure
 from tests.build import response
 from tests.structured.asking import ANSWER, STRICT, asked, capability, request
@@ -31,7 +31,7 @@ THINKING = f"{PLAIN}\n\nThink about it step by step before you answer."
 def failed(parser: Any, text: str) -> ParserException:
     """Return the exception that reading `text` on behalf of `parser` raises inside."""
     with pytest.raises(ParserException) as raised:
-        parse(Answer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted"))
+        parse_answer(RawAnswer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted"))
     return raised.value
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.reading import Stage
+from agentic_trading.llm.attempt_trace import Stage
 from agentic_trading.structured import ParserException, read_json
-from agentic_trading.structured.extract import candidates
+from agentic_trading.structured.extract import json_candidates
 
 # Two losses look like a slip that is mended: an item of one character leaves a trailing comma (`[1,2]` becomes `[1,]`),
 # and one backslash of two before an apostrophe leaves an escape. So no list in these orders ends in such an item, and no
@@ -170,7 +170,7 @@ def test_strict_json_has_the_same_value_in_both_modes_and_nothing_is_mended(text
     assert read_json(f"{blank}{text}{blank}", mode="strict") == value
     assert read_json(f"{blank}{text}{blank}", mode="lossless") == value
     if text[0] in "{[":
-        (candidate,) = candidates(text, lossless=True)
+        (candidate,) = json_candidates(text, lossless=True)
         assert (candidate.fixes, candidate.text) == ((), text)
 
 
@@ -261,7 +261,7 @@ def test_every_number_of_an_accepted_value_stands_digit_for_digit_in_the_text(
 ) -> None:
     damaged = mutated(text, data)
     try:
-        (candidate,) = candidates(damaged, lossless=True)
+        (candidate,) = json_candidates(damaged, lossless=True)
     except ValueError:  # refused, or several
         return
 

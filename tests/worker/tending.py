@@ -8,19 +8,19 @@ from typing import Any
 
 from agentic_trading.bus.signing import Verifier
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.control import ControlBoard, Controls
-from agentic_trading.governance.controls.memory import MemoryControlBoard
-from agentic_trading.governance.forecast import BurnMeter
-from agentic_trading.governance.orders import Order, order
+from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.governance.control_stores.memory import MemoryControlStore
+from agentic_trading.governance.burn_rate import BurnRateMeter
+from agentic_trading.governance.commands import OperatorCommand, execute_command
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.status import StatusBoard
-from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.governance.status_feed import StatusFeed
+from agentic_trading.governance.status_feeds.memory import MemoryStatusFeed
 from agentic_trading.governance.windows import Windows
 from agentic_trading.llm import Event
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
-from agentic_trading.worker.senders import Senders
-from agentic_trading.worker.upkeep import Upkeep, Watched
+from agentic_trading.worker.producer_acl import ProducerAcl
+from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from tests.gateway import START, MemoryGateway
 
 
@@ -59,28 +59,28 @@ class Turning(Wall):
 def upkeep(
     desk: MemoryGateway,
     *,
-    board: ControlBoard | None = None,
-    statuses: StatusBoard | None = None,
+    board: ControlStore | None = None,
+    statuses: StatusFeed | None = None,
     tenants: Sequence[str] = ("default",),
     outlives: bool = False,
     wall: Any = None,
-) -> Upkeep:
+) -> Housekeeper:
     """Return the upkeep of a gateway."""
-    watched = Watched(
+    watched = HousekeepingScope(
         desk.ledger,
         desk.gate,
-        board or MemoryControlBoard(),
-        statuses or MemoryStatusBoard(),
+        board or MemoryControlStore(),
+        statuses or MemoryStatusFeed(),
         tenants,
         outlives,
     )
-    return Upkeep(watched, BurnMeter(Windows()), desk.recorder, desk.clock, wall or desk.clock, "w-1")
+    return Housekeeper(watched, BurnRateMeter(Windows()), desk.recorder, desk.clock, wall or desk.clock, "w-1")
 
 
 def with_pool(
     desk: MemoryGateway,
     *,
-    upkeep: Upkeep | None = None,
+    upkeep: Housekeeper | None = None,
     verifier: Verifier | None = None,
     principal: str = "",
     policy: Policy | None = None,
@@ -94,16 +94,16 @@ def with_pool(
         clock=desk.clock,
         workers=2,
         upkeep=upkeep,
-        senders=Senders(verifier, principal, policy),
+        senders=ProducerAcl(verifier, principal, policy),
     )
     return replace(desk, pool=pool)
 
 
 async def ordered(
-    board: ControlBoard, wanted: Order, tenant_id: str = "default", *, why: str = "odd", minute: int = 0
-) -> Controls:
+    board: ControlStore, wanted: OperatorCommand, tenant_id: str = "default", *, why: str = "odd", minute: int = 0
+) -> TenantControls:
     """Order something, as an operator does."""
-    return await order(board, tenant_id, wanted, by="ann", why=why, at=START + timedelta(minutes=minute))
+    return await execute_command(board, tenant_id, wanted, by="ann", why=why, at=START + timedelta(minutes=minute))
 
 
 async def events(desk: MemoryGateway, kind: str = "") -> list[Event]:

@@ -22,9 +22,9 @@ from agentic_trading.llm import (
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.recorded import RecordedAnswers
-from agentic_trading.llm.providers.scripted import Line, ScriptedProvider
-from agentic_trading.worker.counting import InputCount
-from agentic_trading.worker.runner import CallRunner, Parts
+from agentic_trading.llm.providers.scripted import ScriptedReply, ScriptedProvider
+from agentic_trading.worker.token_count import InputTokenCounter
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from tests.gateway import CAPABILITIES, GOOD, PRICES, START, asking, attempts, gateway, timed_out
 
 ANALYSIS = frozenset({EnvelopeWorkflow.ANALYSIS})
@@ -33,7 +33,7 @@ ANALYSIS = frozenset({EnvelopeWorkflow.ANALYSIS})
 class Counting(ScriptedProvider):
     """A scripted provider with a count of its own."""
 
-    def __init__(self, lines: Iterable[Line], count: int | Exception | None = 77) -> None:
+    def __init__(self, lines: Iterable[ScriptedReply], count: int | Exception | None = 77) -> None:
         super().__init__(lines)
         self.count = count
         self.counted: list[ModelRequest] = []
@@ -48,7 +48,7 @@ class Counting(ScriptedProvider):
 async def run(provider: Counting, envelope: LLMEnvelope, **more: Any) -> LLMResult:
     """Run an envelope where analysis is counted."""
     desk = gateway(provider, limits=more.pop("limits", ()))
-    parts = Parts(
+    parts = RunnerDependencies(
         gate=desk.gate,
         provider=provider,
         recorder=desk.recorder,
@@ -191,7 +191,7 @@ async def test_a_count_is_not_waited_for_longer_than_there_is_patience() -> None
     live = Counting([GOOD])
     await run(live, asking().build())
     provider = Hanging([])
-    count = InputCount(provider)
+    count = InputTokenCounter(provider)
 
     assert await count.of(live.requests[0], 0.0) is None
     assert provider.counted == []

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agentic_trading.worker.finishing import to_the_end
+from agentic_trading.worker.shield import run_shielded
 
 
 async def test_work_is_done_though_its_task_is_cancelled_twice_and_then_it_is_cancelled() -> None:
@@ -16,7 +16,7 @@ async def test_work_is_done_though_its_task_is_cancelled_twice_and_then_it_is_ca
         return "kept"
 
     async def caller() -> None:
-        done.append(await to_the_end(work()))
+        done.append(await run_shielded(work()))
         await asyncio.sleep(0)
         after.append("never")
 
@@ -38,7 +38,7 @@ async def test_what_work_raises_reaches_the_caller() -> None:
         raise KeyError("k")
 
     with pytest.raises(KeyError):
-        await to_the_end(work())
+        await run_shielded(work())
 
 
 async def test_a_time_limit_around_it_still_says_that_time_was_up() -> None:
@@ -46,6 +46,6 @@ async def test_a_time_limit_around_it_still_says_that_time_was_up() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(TimeoutError, match=r"not done within 0\.01 s"):
-        await to_the_end(work(), longest_s=0.01)
+        await run_shielded(work(), longest_s=0.01)
 
     assert asyncio.all_tasks() == {asyncio.current_task()}

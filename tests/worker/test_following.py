@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agentic_trading.governance.control import KEPT_ACTIONS, PLATFORM, Controls, HaltScope
-from agentic_trading.governance.controls.file import FileControlBoard
-from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.controls_document import KEPT_ACTIONS, PLATFORM, TenantControls, HaltScope
+from agentic_trading.governance.control_stores.file import FileControlStore
+from agentic_trading.governance.control_stores.memory import MemoryControlStore
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.orders import HaltOrder, RemoveLimit, Resume, SetLimit
+from agentic_trading.governance.commands import AddHalt, RemoveLimit, RemoveHalt, SetLimit
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.failure import FailureKind
 from tests.gateway import MemoryGateway, asking, gateway
 from tests.governance.asking import ask, tenant
 from tests.worker.tending import events, ordered, upkeep
 
-HALT = HaltOrder(HaltScope.AGENT, "adviser-1")
-OTHER_HALT = HaltOrder(HaltScope.AGENT, "adviser-2")
+HALT = AddHalt(HaltScope.AGENT, "adviser-1")
+OTHER_HALT = AddHalt(HaltScope.AGENT, "adviser-2")
 IN_A_YEAR = 365 * 24 * 60
 
 
@@ -44,7 +44,7 @@ async def ceiling(desk: MemoryGateway) -> int | None:
     return next(one.ceiling.nusd for one in balances if one.scope is ScopeKind.TENANT)
 
 
-class Unsure(MemoryControlBoard):
+class Unsure(MemoryControlStore):
     """A board that raises `error` for the tenants in `unknown`."""
 
     def __init__(self, error: Exception, *unknown: str) -> None:
@@ -52,7 +52,7 @@ class Unsure(MemoryControlBoard):
         self.error = error
         self.unknown = set(unknown)
 
-    async def read(self, tenant: str) -> Controls:
+    async def read(self, tenant: str) -> TenantControls:
         if tenant in self.unknown:
             raise self.error
         return await super().read(tenant)
@@ -63,14 +63,14 @@ UNREADABLE = ControlsUnreadableError("the board", "version: what is that")
 BUG = RuntimeError("a bug in an adapter")
 
 
-GoesBack = Callable[[MemoryControlBoard, Controls], None]
+GoesBack = Callable[[MemoryControlStore, TenantControls], None]
 
 
-def is_lost(board: MemoryControlBoard, _: Controls) -> None:
+def is_lost(board: MemoryControlStore, _: TenantControls) -> None:
     board._documents.clear()
 
 
-def is_an_old_copy(board: MemoryControlBoard, before: Controls) -> None:
+def is_an_old_copy(board: MemoryControlStore, before: TenantControls) -> None:
     board._documents["default"] = before
 
 
@@ -78,7 +78,7 @@ def is_an_old_copy(board: MemoryControlBoard, before: Controls) -> None:
 async def test_orders_that_went_back_are_said_and_what_was_ordered_holds(
     goes_back: GoesBack, found: int
 ) -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     before = await ordered(board, OTHER_HALT)
@@ -94,7 +94,7 @@ async def test_orders_that_went_back_are_said_and_what_was_ordered_holds(
 
 
 async def test_an_old_copy_whose_orders_are_long_forgotten_takes_nothing_back() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     before = await ordered(board, OTHER_HALT)
@@ -112,7 +112,7 @@ async def test_an_old_copy_whose_orders_are_long_forgotten_takes_nothing_back() 
 async def test_what_is_ordered_on_a_board_that_began_anew_is_followed_and_on_record(
     orders_before: int,
 ) -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([], limits=[tenant(10**12)])
     keeping = upkeep(desk, board=board)
     for number in range(orders_before):
@@ -134,7 +134,7 @@ async def test_what_is_ordered_on_a_board_that_began_anew_is_followed_and_on_rec
 
 
 async def test_who_is_no_longer_halted_as_the_board_was_lost_is_said() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     await ordered(board, HALT)
@@ -154,7 +154,7 @@ async def test_who_is_no_longer_halted_as_the_board_was_lost_is_said() -> None:
 async def test_limits_on_a_board_that_began_anew_reach_a_ledger_that_knew_later_versions(
     *, is_same_process: bool
 ) -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([], limits=[tenant(10**12)])
     keeping = upkeep(desk, board=board)
     for number in range(5):
@@ -176,13 +176,13 @@ async def test_limits_on_a_board_that_began_anew_reach_a_ledger_that_knew_later_
 async def test_limits_reach_the_ledger_after_a_restart_though_an_order_by_a_fast_clock_is_long_forgotten() -> (
     None
 ):
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     await ordered(board, up_to(1000), minute=IN_A_YEAR)
     await keeping.look()
     for number in range(KEPT_ACTIONS):
-        await ordered(board, Resume(HALT.scope, HALT.id) if number % 2 else HALT, minute=1)
+        await ordered(board, RemoveHalt(HALT.scope, HALT.id) if number % 2 else HALT, minute=1)
     await keeping.look()
     await ordered(board, up_to(10), minute=2)
 
@@ -192,10 +192,10 @@ async def test_limits_reach_the_ledger_after_a_restart_though_an_order_by_a_fast
 
 
 async def test_an_order_on_a_document_that_has_no_serial_yet_comes_after_what_was_adopted_of_it() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([])
     before = await ordered(board, up_to(1000), minute=IN_A_YEAR)
-    board._documents["default"] = Controls.model_validate(before.model_dump(exclude={"serial"}))
+    board._documents["default"] = TenantControls.model_validate(before.model_dump(exclude={"serial"}))
     await upkeep(desk, board=board).look()
     await ordered(board, up_to(10), minute=1)
 
@@ -234,8 +234,8 @@ async def test_while_the_platforms_orders_are_not_known_nothing_runs_at_all() ->
 
 
 async def test_an_order_that_a_worker_cannot_read_is_no_permission(tmp_path: Path) -> None:
-    board = FileControlBoard(tmp_path)
-    await ordered(board, HaltOrder(HaltScope.TENANT, ANY), PLATFORM)
+    board = FileControlStore(tmp_path)
+    await ordered(board, AddHalt(HaltScope.TENANT, ANY), PLATFORM)
     path = tmp_path / "controls-%2A.json"
     path.write_text(path.read_text().replace('"version"', '"newer": 1, "version"', 1))
     desk = gateway([])
@@ -269,14 +269,14 @@ async def test_what_was_read_holds_while_the_board_is_away_and_an_order_that_can
 
 
 async def test_every_order_of_a_board_that_came_far_meanwhile_is_on_record() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     await ordered(board, HALT)
     await keeping.look()
     board._documents.clear()
     await ordered(board, OTHER_HALT, why="after", minute=1)
-    await ordered(board, Resume(OTHER_HALT.scope, OTHER_HALT.id), why="after", minute=2)
+    await ordered(board, RemoveHalt(OTHER_HALT.scope, OTHER_HALT.id), why="after", minute=2)
 
     await keeping.look()
 

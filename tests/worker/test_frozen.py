@@ -21,10 +21,10 @@ from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.recorded import RecordedAnswers
 from agentic_trading.llm.providers.scripted import ScriptedProvider
 from agentic_trading.llm.result import Usage
-from agentic_trading.worker.checks import Checks
-from agentic_trading.worker.frozen import FrozenAnswers
-from agentic_trading.worker.pauses import Pauses
-from agentic_trading.worker.runner import CallRunner, Parts
+from agentic_trading.worker.semantic_checks import Checks
+from agentic_trading.worker.response_cache import ResponseCache
+from agentic_trading.worker.stoppable_wait import StoppableWait
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from tests.build import envelope as an_envelope
 from tests.build import result as a_result
 from tests.gateway import CAPABILITIES, GOOD, START, asking, attempts, gateway, timed_out
@@ -39,9 +39,9 @@ def restarted(
     """Return a runner that knows a log, and a provider that answers nothing."""
     provider = ScriptedProvider([])
     desk = gateway(provider, clock=clock)
-    answers = FrozenAnswers(desk.clock)
+    answers = ResponseCache(desk.clock)
     answers.fill(frozen)
-    parts = Parts(
+    parts = RunnerDependencies(
         gate=desk.gate,
         provider=provider,
         recorder=desk.recorder,
@@ -282,17 +282,17 @@ async def test_a_frozen_answer_is_read_again_by_todays_rules() -> None:
     assert provider.requests == []
 
 
-def frozen_alone(answers: FrozenAnswers, number: int, deadline: datetime | None = None) -> None:
+def frozen_alone(answers: ResponseCache, number: int, deadline: datetime | None = None) -> None:
     envelope = an_envelope(determinism="recorded", as_of=START, context={"n": number}, deadline=deadline)
     answers.freeze(envelope, [a_result(envelope_id=envelope.envelope_id, reading=READ)])
 
 
-async def known(answers: FrozenAnswers, numbers: Iterable[int]) -> list[int]:
+async def known(answers: ResponseCache, numbers: Iterable[int]) -> list[int]:
     """Return which of these requests have an answer."""
     found = []
     for number in numbers:
         asked = an_envelope(determinism="recorded", as_of=START, context={"n": number})
-        async with answers.turn(asked, Pauses(SimClock(START))) as call:
+        async with answers.turn(asked, StoppableWait(SimClock(START))) as call:
             assert call is not None
             if call.find(1) is not None:
                 found.append(number)
@@ -301,7 +301,7 @@ async def known(answers: FrozenAnswers, numbers: Iterable[int]) -> list[int]:
 
 async def test_when_all_places_are_taken_what_is_over_goes_first_then_what_is_not_asked_for() -> None:
     clock = SimClock(START)
-    answers = FrozenAnswers(clock, most=10)
+    answers = ResponseCache(clock, most=10)
     for number in range(10):
         frozen_alone(answers, number, DEADLINE if number in {3, 4} else None)
     clock.advance_to(DEADLINE)
@@ -316,4 +316,4 @@ async def test_when_all_places_are_taken_what_is_over_goes_first_then_what_is_no
 
 def test_a_store_of_no_answers_is_refused() -> None:
     with pytest.raises(ValueError, match="most is 0"):
-        FrozenAnswers(SimClock(START), most=0)
+        ResponseCache(SimClock(START), most=0)

@@ -11,8 +11,8 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.llm import FailureKind, RetryPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
-from agentic_trading.worker.frozen import FrozenAnswers
-from agentic_trading.worker.pauses import Pauses
+from agentic_trading.worker.response_cache import ResponseCache
+from agentic_trading.worker.stoppable_wait import StoppableWait
 from tests.build import envelope as an_envelope
 from tests.gateway import GOOD, START, asking, attempts, gateway, timed_out
 from tests.worker.freezing import OTHER, fixed, run
@@ -160,7 +160,7 @@ class Lagging(SimClock):
 async def test_the_clock_says_when_the_deadline_has_come_and_not_the_real_time() -> None:
     soon = START + timedelta(milliseconds=1)
     clock = Lagging(7, soon)
-    answers, pauses = FrozenAnswers(clock), Pauses(clock)
+    answers, pauses = ResponseCache(clock), StoppableWait(clock)
     waiting = an_envelope(determinism="recorded", as_of=START, deadline=soon)
 
     async with AsyncExitStack() as stack:

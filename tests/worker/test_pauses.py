@@ -3,7 +3,7 @@
 import asyncio
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.worker.pauses import Pauses
+from agentic_trading.worker.stoppable_wait import StoppableWait
 
 
 class SlowToEnd(SystemClock):
@@ -22,7 +22,7 @@ class SlowToEnd(SystemClock):
 
 async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
     clock = SlowToEnd()
-    pauses = Pauses(clock)
+    pauses = StoppableWait(clock)
 
     async with asyncio.timeout(2), asyncio.TaskGroup() as group:
         waits = group.create_task(pauses.passed(10))
@@ -36,7 +36,7 @@ async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
 
 
 async def test_after_the_stop_nobody_waits_any_more() -> None:
-    pauses = Pauses(SlowToEnd())
+    pauses = StoppableWait(SlowToEnd())
     pauses.stop()
 
     assert not await pauses.passed(10)

@@ -13,13 +13,13 @@ from agentic_trading.bus.signing import Signer, Verifier
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.control import Controls, HaltScope, event_of
-from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.controls_document import TenantControls, HaltScope, event_of
+from agentic_trading.governance.control_stores.memory import MemoryControlStore
 from agentic_trading.governance.errors import ControlsUnavailableError
-from agentic_trading.governance.orders import HaltOrder, order
+from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal
-from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.governance.status_feeds.memory import MemoryStatusFeed
 from agentic_trading.llm import Event, FailureKind, LLMInteraction, NoDecision, StoreError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
@@ -148,8 +148,8 @@ async def test_without_proofs_the_pools_own_principal_is_judged(principal: str) 
 
 
 async def test_what_was_ordered_before_the_start_holds_for_the_first_delivery() -> None:
-    board = MemoryControlBoard()
-    await order(board, "default", HaltOrder(HaltScope.AGENT, "adviser-1"), by="ann", why="odd", at=START)
+    board = MemoryControlStore()
+    await execute_command(board, "default", AddHalt(HaltScope.AGENT, "adviser-1"), by="ann", why="odd", at=START)
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider)
     desk = with_pool(desk, upkeep=upkeep(desk, board=board))
@@ -169,7 +169,7 @@ async def test_what_was_ordered_before_the_start_holds_for_the_first_delivery() 
 
 
 async def test_a_halt_during_a_call_ends_it_within_a_second() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     started = asyncio.Event()
 
     class Silent(ScriptedProvider):
@@ -184,8 +184,8 @@ async def test_a_halt_during_a_call_ends_it_within_a_second() -> None:
     async with running(desk) as client, asyncio.TaskGroup() as group:
         asked = group.create_task(client.ask(asking().build()))
         await started.wait()
-        wanted = HaltOrder(HaltScope.AGENT, "adviser-1")
-        await order(board, "default", wanted, by="ann", why="odd", at=START)
+        wanted = AddHalt(HaltScope.AGENT, "adviser-1")
+        await execute_command(board, "default", wanted, by="ann", why="odd", at=START)
         async with asyncio.timeout(1):
             answer = await asked
 
@@ -196,7 +196,7 @@ async def test_a_halt_during_a_call_ends_it_within_a_second() -> None:
 
 
 async def test_the_last_status_says_that_the_pool_has_ended() -> None:
-    statuses = MemoryStatusBoard()
+    statuses = MemoryStatusFeed()
     desk = gateway([GOOD], limits=[tenant(10**12)])
     desk = with_pool(desk, upkeep=upkeep(desk, statuses=statuses))
 
@@ -220,19 +220,19 @@ class FullForEvents(MemoryInteractionStore):
 
 @pytest.mark.parametrize("when", ["at the start", "later"])
 async def test_an_order_that_cannot_be_put_on_record_stops_the_pool(when: str) -> None:
-    board, store = MemoryControlBoard(), FullForEvents()
+    board, store = MemoryControlStore(), FullForEvents()
     desk = gateway([GOOD], store=store)
     desk = with_pool(desk, upkeep=upkeep(desk, board=board, wall=SystemClock()))
-    wanted = HaltOrder(HaltScope.AGENT, "adviser-1")
+    wanted = AddHalt(HaltScope.AGENT, "adviser-1")
     store.full = True
     if when == "at the start":
-        await order(board, "default", wanted, by="ann", why="odd", at=START)
+        await execute_command(board, "default", wanted, by="ann", why="odd", at=START)
 
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         run = group.create_task(_ends_with_the_log(desk))
         if when == "later":
             await asyncio.sleep(0)
-            await order(board, "default", wanted, by="ann", why="odd", at=START)
+            await execute_command(board, "default", wanted, by="ann", why="odd", at=START)
 
     assert run.result() == "no space left on the device"
 
@@ -244,11 +244,11 @@ async def _ends_with_the_log(desk: MemoryGateway) -> str:
 
 
 async def test_a_bug_in_the_upkeep_is_said_and_stops_nobody() -> None:
-    class Broken(MemoryControlBoard):
+    class Broken(MemoryControlStore):
         looks = 0
         has_gone_on = asyncio.Event()
 
-        async def read(self, tenant: str) -> Controls:
+        async def read(self, tenant: str) -> TenantControls:
             self.looks += 1
             if self.looks > 8:
                 self.has_gone_on.set()
@@ -273,8 +273,8 @@ async def test_a_bug_in_the_upkeep_is_said_and_stops_nobody() -> None:
 
 
 async def test_an_id_that_somebody_has_taken_does_not_end_the_pool() -> None:
-    board = MemoryControlBoard()
-    ordered = await order(board, "default", HaltOrder(HaltScope.AGENT, "a"), by="ann", why="odd", at=START)
+    board = MemoryControlStore()
+    ordered = await execute_command(board, "default", AddHalt(HaltScope.AGENT, "a"), by="ann", why="odd", at=START)
     desk = gateway([GOOD])
     await desk.store.record(event("note", id=event_of("default", ordered.actions[-1]).id))
     desk = with_pool(desk, upkeep=upkeep(desk, board=board))
@@ -287,11 +287,11 @@ async def test_an_id_that_somebody_has_taken_does_not_end_the_pool() -> None:
 
 
 async def test_nothing_runs_before_it_is_known_what_is_halted() -> None:
-    class Away(MemoryControlBoard):
+    class Away(MemoryControlStore):
         is_away = True
         was_read = asyncio.Event()
 
-        async def read(self, tenant: str) -> Controls:
+        async def read(self, tenant: str) -> TenantControls:
             if self.is_away:
                 raise ControlsUnavailableError("the board", "connection refused")
             if tenant == "default":

@@ -8,9 +8,9 @@ from agentic_trading.governance.retry import Failed
 from agentic_trading.llm import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import LLMResult, NextStep
-from agentic_trading.worker import refused
-from agentic_trading.worker.refused import RefusedSchemas
-from agentic_trading.worker.turn import Unanswered
+from agentic_trading.worker import unsupported_schemas
+from agentic_trading.worker.unsupported_schemas import UnsupportedSchemas
+from agentic_trading.worker.next_attempt import FailedAttempt
 from tests.structured.asking import ANSWER, request
 
 
@@ -19,17 +19,17 @@ def made(number: int, **changes: Any) -> ModelRequest:
     return request(expected_output_schema={**ANSWER, "$id": f"answer.v{number}"}, **changes)
 
 
-def ended_as(kind: FailureKind) -> Unanswered:
+def ended_as(kind: FailureKind) -> FailedAttempt:
     """Return an attempt that failed before it was processed."""
 
     def to_result(step: NextStep) -> LLMResult:
         return LLMResult(envelope_id="e", next_step=step)
 
-    return Unanswered(to_result, Failed(kind=kind, sent=False))
+    return FailedAttempt(to_result, Failed(kind=kind, sent=False))
 
 
 def test_only_a_refused_schema_is_remembered() -> None:
-    known = RefusedSchemas()
+    known = UnsupportedSchemas()
 
     known.learn(made(1), ended_as(FailureKind.SCHEMA_REFUSED))
     known.learn(made(2), ended_as(FailureKind.RATE_LIMIT))
@@ -39,8 +39,8 @@ def test_only_a_refused_schema_is_remembered() -> None:
 
 
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused, "MOST_REMEMBERED", 2)
-    known = RefusedSchemas()
+    monkeypatch.setattr(unsupported_schemas, "MOST_REMEMBERED", 2)
+    known = UnsupportedSchemas()
 
     for number in range(3):
         known.learn(made(number), ended_as(FailureKind.SCHEMA_REFUSED))

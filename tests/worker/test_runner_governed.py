@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.control import Controls, Halt, HaltScope
+from agentic_trading.governance.controls_document import TenantControls, Halt, HaltScope
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal
@@ -24,7 +24,7 @@ POLICY = Policy({"desk-a": Principal(tenants=("default",), models=("scripted/*",
 def halt(desk: MemoryGateway, version: int = 1) -> None:
     """Have the agent of every call halted."""
     order = Halt(scope=HaltScope.AGENT, id="adviser-1", by="ann", why="odd", at=START)
-    desk.gate.halts.update("default", Controls(version=version, halts=(order,)))
+    desk.gate.halts.update("default", TenantControls(version=version, halts=(order,)))
 
 
 def kind(interaction: LLMInteraction) -> FailureKind | None:

@@ -6,7 +6,7 @@ from agentic_trading.llm import FailureKind, LLMEnvelope
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.recorded import RecordedAnswers
-from agentic_trading.llm.providers.scripted import Line, ScriptedProvider
+from agentic_trading.llm.providers.scripted import ScriptedReply, ScriptedProvider
 from tests.gateway import GOOD, SCHEMA, asking, attempts, gateway
 
 EXECUTED = '{"action":"buy","size":1.50,"end":"ok"}'
@@ -17,7 +17,7 @@ def refused() -> ProviderError:
     return ProviderError(FailureKind.SCHEMA_REFUSED, "the compiled grammar is too large", sent=False)
 
 
-def takes_no_schema(request: ModelRequest) -> Line:
+def takes_no_schema(request: ModelRequest) -> ScriptedReply:
     """Answer as a model does whose provider refuses every schema."""
     if request.transport == "native_schema":
         return refused()

@@ -8,7 +8,7 @@ from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal
 from agentic_trading.llm.event import Event
 from agentic_trading.worker.errors import UndeliverableError
-from agentic_trading.worker.senders import Senders
+from agentic_trading.worker.producer_acl import ProducerAcl
 from tests.build import NOW
 
 POLICY = Policy({"desk-a": Principal(tenants=("acme",), models=("scripted/*",))})
@@ -23,21 +23,21 @@ def event(kind: str = "order.sent", **more: Any) -> Event:
 )
 def test_what_only_workers_make_is_not_taken_from_the_bus(kind: str) -> None:
     with pytest.raises(UndeliverableError, match="a worker's own"):
-        Senders().check_event("", event(kind))
+        ProducerAcl().check_event("", event(kind))
 
 
-@pytest.mark.parametrize("senders", [Senders(), Senders(policy=Policy())], ids=["no policy", "rates alone"])
-def test_without_principals_everybody_may_record_for_every_tenant(senders: Senders) -> None:
+@pytest.mark.parametrize("senders", [ProducerAcl(), ProducerAcl(policy=Policy())], ids=["no policy", "rates alone"])
+def test_without_principals_everybody_may_record_for_every_tenant(senders: ProducerAcl) -> None:
     senders.check_event("anybody", event(tenant_id="other"))
     senders.check_tenant("anybody", "other")
 
 
 def test_with_a_policy_each_records_for_tenants_of_their_own() -> None:
-    Senders(policy=POLICY).check_event("desk-a", event())
+    ProducerAcl(policy=POLICY).check_event("desk-a", event())
 
     for principal, tenant, why in (
         ("desk-a", "other", "principal 'desk-a' may not use tenant 'other'; allowed: acme"),
         ("desk-b", "acme", "principal 'desk-b' is unknown; allowed are those that the policy names"),
     ):
         with pytest.raises(UndeliverableError, match=why):
-            Senders(policy=POLICY).check_event(principal, event(tenant_id=tenant))
+            ProducerAcl(policy=POLICY).check_event(principal, event(tenant_id=tenant))

@@ -15,11 +15,11 @@ from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limiter import Entry, Lane, Outcome, Permit, RateLimits
+from agentic_trading.governance.limiter import PermitRequest, Deployment, PermitOutcome, Permit, RateLimits
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal
-from agentic_trading.governance.traffic import Traffic
+from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.failure import FailureKind
@@ -35,17 +35,17 @@ from tests.governance.asking import ask, tenant
 from tests.worker.freezing import fixed
 from tests.worker.running import running
 
-LANE = Lane(LLMProvider.SCRIPTED, "scripted-1")
+LANE = Deployment(LLMProvider.SCRIPTED, "scripted-1")
 
 
 async def with_a_paused_model(workers: int) -> MemoryGateway:
     """Return a gateway of which one model must not be asked for an hour."""
     limiter = MemoryLimiter(clock=SystemClock())
-    permit = await limiter.enter(Entry(LANE, "before"))
+    permit = await limiter.enter(PermitRequest(LANE, "before"))
     assert isinstance(permit, Permit)
-    await limiter.leave(permit, Outcome.NEUTRAL, pause_s=3600.0)
+    await limiter.leave(permit, PermitOutcome.NEUTRAL, pause_s=3600.0)
     desk = gateway(lambda _request: GOOD, workers=workers)
-    desk.gate._traffic = Traffic(limiter, SystemClock())
+    desk.gate._traffic = Throttle(limiter, SystemClock())
     return desk
 
 
@@ -333,7 +333,7 @@ class Taken(MemoryLedger):
 async def test_who_loses_the_race_to_send_leaves_the_traffic() -> None:
     limiter = MemoryLimiter(default=RateLimits(concurrent=1), clock=SystemClock())
     desk = gateway(lambda _request: GOOD, ledger=Taken([tenant(10**12)]))
-    desk.gate._traffic = Traffic(limiter, SystemClock())
+    desk.gate._traffic = Throttle(limiter, SystemClock())
 
     with pytest.raises(AttemptTakenError):
         await desk.runner.run(asking().build())

@@ -4,12 +4,12 @@ from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import LLMResult, NextStep, Usage
 from agentic_trading.structured.outcome import Rejected
 from agentic_trading.structured.parser import select
-from agentic_trading.worker.turn import Read, Turn, next_turn
+from agentic_trading.worker.next_attempt import AnsweredAttempt, AttemptPlan, plan_next_attempt
 from tests.build import NOW
 from tests.structured.asking import REASKED, capability, request
 
 
-def cut_short(recorded: NextStep, *, room: int) -> Turn | None:
+def cut_short(recorded: NextStep, *, room: int) -> AttemptPlan | None:
     """Return what follows an answer that reached the cap of a model with `room` for as many tokens more."""
     made = request(output_policy=REASKED)
     model = capability(max_output_tokens=made.max_tokens + room)
@@ -20,7 +20,7 @@ def cut_short(recorded: NextStep, *, room: int) -> Turn | None:
     def to_result(step: NextStep) -> LLMResult:
         return LLMResult(envelope_id=made.envelope.envelope_id, next_step=step)
 
-    return next_turn(Turn(made), Read(to_result, outcome, recorded), model, now=NOW)
+    return plan_next_attempt(AttemptPlan(made), AnsweredAttempt(to_result, outcome, recorded), model, now=NOW)
 
 
 def test_a_cap_that_cannot_rise_ends_the_call() -> None:

@@ -6,28 +6,28 @@ from datetime import timedelta
 from structlog.testing import capture_logs
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.control import PLATFORM, Controls, HaltScope
-from agentic_trading.governance.controls.memory import MemoryControlBoard
+from agentic_trading.governance.controls_document import PLATFORM, TenantControls, HaltScope
+from agentic_trading.governance.control_stores.memory import MemoryControlStore
 from agentic_trading.governance.errors import ControlsUnavailableError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState, Refusal
+from agentic_trading.governance.ledger import ReservationState, Declined
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.orders import HaltOrder, Resume, SetLimit
-from agentic_trading.governance.rebuild import Rebuilding
-from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.governance.commands import AddHalt, RemoveHalt, SetLimit
+from agentic_trading.governance.rebuild import LedgerRebuild
+from agentic_trading.governance.status_feeds.memory import MemoryStatusFeed
 from agentic_trading.governance.windows import Window
 from agentic_trading.llm.failure import FailureKind
-from agentic_trading.worker.upkeep import LOOK_EVERY_S, NOTE_POSITION_EVERY_S
+from agentic_trading.worker.housekeeping import LOOK_EVERY_S, NOTE_POSITION_EVERY_S
 from tests.gateway import GOOD, START, asking, gateway
 from tests.governance.asking import ask, reserved, spend, tenant
 from tests.governance.away import AwayLedger
 from tests.worker.tending import Turning, Wall, events, ordered, upkeep
 
-HALT = HaltOrder(HaltScope.AGENT, "adviser-1")
+HALT = AddHalt(HaltScope.AGENT, "adviser-1")
 
 
 async def test_an_order_reaches_the_ledger_the_gate_and_the_log_once() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([], limits=[tenant(10**12)])
     keeping = upkeep(desk, board=board)
     await keeping.look()
@@ -47,14 +47,14 @@ async def test_an_order_reaches_the_ledger_the_gate_and_the_log_once() -> None:
 
 
 async def test_what_is_resumed_runs_again() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([GOOD])
     keeping = upkeep(desk, board=board)
     await ordered(board, HALT)
     await keeping.look()
     halted = await desk.runner.run(asking().build())
 
-    await ordered(board, Resume(HaltScope.AGENT, "adviser-1"))
+    await ordered(board, RemoveHalt(HaltScope.AGENT, "adviser-1"))
     await keeping.look()
 
     assert halted.result.failure is not None
@@ -63,9 +63,9 @@ async def test_what_is_resumed_runs_again() -> None:
 
 
 async def test_a_halt_of_the_platform_holds_here_and_is_on_record() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([])
-    await ordered(board, HaltOrder(HaltScope.MODEL, "scripted/*"), PLATFORM)
+    await ordered(board, AddHalt(HaltScope.MODEL, "scripted/*"), PLATFORM)
 
     await upkeep(desk, board=board).look()
 
@@ -74,7 +74,7 @@ async def test_a_halt_of_the_platform_holds_here_and_is_on_record() -> None:
 
 
 async def test_a_worker_that_starts_anew_keeps_no_order_twice() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     desk = gateway([])
     await ordered(board, HALT)
 
@@ -84,14 +84,14 @@ async def test_a_worker_that_starts_anew_keeps_no_order_twice() -> None:
     assert len(await events(desk, "operator.action")) == 1
 
 
-class AwayBoard(MemoryControlBoard):
+class AwayBoard(MemoryControlStore):
     """A board that cannot be reached for the tenants in `away`."""
 
     def __init__(self, *away: str) -> None:
         super().__init__()
         self.away = set(away)
 
-    async def read(self, tenant: str) -> Controls:
+    async def read(self, tenant: str) -> TenantControls:
         if tenant in self.away:
             raise ControlsUnavailableError("the board", "connection refused")
         return await super().read(tenant)
@@ -102,7 +102,7 @@ async def test_a_board_that_is_away_is_looked_at_again_and_others_are_seen_meanw
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     await ordered(board, HALT)
-    await ordered(board, HaltOrder(HaltScope.MODEL, "gpt-5"), PLATFORM)
+    await ordered(board, AddHalt(HaltScope.MODEL, "gpt-5"), PLATFORM)
     board.away.add(PLATFORM)
 
     with capture_logs() as said:
@@ -115,7 +115,7 @@ async def test_a_board_that_is_away_is_looked_at_again_and_others_are_seen_meanw
 
 
 async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_follow() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     ledger = AwayLedger([tenant(10**12)])
     desk = gateway([], ledger=ledger)
     keeping = upkeep(desk, board=board)
@@ -157,13 +157,13 @@ async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
         ("a:b", idle, "released", 7, 3, 1),
         ("a:b", sent, "in_doubt", 70, 30, 1),
     ]
-    reading = Rebuilding("a:b", "paper")
+    reading = LedgerRebuild("a:b", "paper")
     for one in told:
         reading.read(one)
     (again,) = reading.bookings()
     assert (again.ask.reservation_id, again.state, again.charged) == (
         sent,
-        CallState.IN_DOUBT,
+        ReservationState.IN_DOUBT,
         Amount(70, 30),
     )
     assert {again.ask.scope_ids[kind] for kind in ScopeKind} >= {"a:b", "agent-1", "analysis", "trace-1"}
@@ -186,7 +186,7 @@ async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
 
 
 async def test_a_ceiling_that_is_near_again_is_told_again() -> None:
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     clock = SimClock(START)
     desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
     keeping = upkeep(desk, board=board)
@@ -220,7 +220,7 @@ async def test_a_worker_that_starts_anew_may_say_the_same_of_a_counter_with_anot
 
 async def test_two_tenants_are_told_apart_and_warned_once_each() -> None:
     clock = SimClock(START)
-    statuses = MemoryStatusBoard()
+    statuses = MemoryStatusFeed()
     desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
     keeping = upkeep(desk, statuses=statuses, tenants=["acme", "zenith"], outlives=True, wall=Wall(START))
     for name in ("acme", "zenith"):
@@ -258,7 +258,7 @@ async def test_the_position_of_a_ledger_that_outlives_us_is_noted_now_and_then_a
 
     noted = await events(desk, "budget.position")
     assert len(noted) == 3
-    reading = Rebuilding("default", "paper")
+    reading = LedgerRebuild("default", "paper")
     for one in noted:
         reading.read(one)
     assert reading.position == await desk.ledger.position("default")
@@ -275,10 +275,10 @@ async def test_the_position_of_a_ledger_of_this_process_is_not_noted() -> None:
 
 
 async def test_the_status_tells_who_runs_waits_and_was_refused_and_that_it_is_the_last() -> None:
-    statuses, board = MemoryStatusBoard(), MemoryControlBoard()
+    statuses, board = MemoryStatusFeed(), MemoryControlStore()
     desk = gateway([GOOD], limits=[tenant(10**12)])
     keeping = upkeep(desk, statuses=statuses, board=board)
-    await ordered(board, HaltOrder(HaltScope.AGENT, "adviser-2"))
+    await ordered(board, AddHalt(HaltScope.AGENT, "adviser-2"))
     await keeping.look()
     await desk.runner.run(asking().build())
     await desk.runner.run(asking().with_agent("adviser-2", "adviser").build())
@@ -295,7 +295,7 @@ async def test_the_status_tells_who_runs_waits_and_was_refused_and_that_it_is_th
 
 
 async def test_it_looks_four_times_a_second_and_tends_what_was_changed_at_once() -> None:
-    statuses, board = MemoryStatusBoard(), MemoryControlBoard()
+    statuses, board = MemoryStatusFeed(), MemoryControlStore()
     wall = Turning(START)
     desk = gateway([], limits=[tenant(100)])
     keeping = upkeep(desk, statuses=statuses, board=board, wall=wall)
@@ -310,4 +310,4 @@ async def test_it_looks_four_times_a_second_and_tends_what_was_changed_at_once()
 
     assert seen.limits_version == 1
     assert set(wall.slept) == {LOOK_EVERY_S}
-    assert isinstance(await desk.ledger.reserve(ask(6, tenant="default")), Refusal)
+    assert isinstance(await desk.ledger.reserve(ask(6, tenant="default")), Declined)

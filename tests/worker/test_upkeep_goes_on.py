@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from agentic_trading.governance.control import HaltScope
-from agentic_trading.governance.controls.memory import MemoryControlBoard
-from agentic_trading.governance.orders import HaltOrder
-from agentic_trading.governance.status import BudgetStatus
-from agentic_trading.governance.statuses.memory import MemoryStatusBoard
+from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.control_stores.memory import MemoryControlStore
+from agentic_trading.governance.commands import AddHalt
+from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.governance.status_feeds.memory import MemoryStatusFeed
 from agentic_trading.llm import Event
 from agentic_trading.llm.errors import RecordConflictError
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
@@ -19,7 +19,7 @@ from tests.governance.asking import ask, reserved, spend, tenant
 from tests.governance.away import AwayLedger
 from tests.worker.tending import Turning, Wall, events, ordered, upkeep
 
-HALT = HaltOrder(HaltScope.AGENT, "adviser-1")
+HALT = AddHalt(HaltScope.AGENT, "adviser-1")
 
 
 async def test_a_call_that_is_asked_for_anew_may_run_out_again() -> None:
@@ -52,12 +52,12 @@ class Crowded(MemoryInteractionStore):
 
 
 async def test_a_record_whose_id_is_taken_is_said_and_keeps_nothing_from_being_done() -> None:
-    wall, statuses = Wall(START), MemoryStatusBoard()
+    wall, statuses = Wall(START), MemoryStatusFeed()
     store = Crowded()
     store.taken = ("budget.expired", "budget.exhausted", "operator.action")
     ledger = AwayLedger([tenant(100)], clock=wall)
     desk = gateway([], ledger=ledger, clock=wall, store=store)
-    board = MemoryControlBoard()
+    board = MemoryControlStore()
     keeping = upkeep(desk, board=board, statuses=statuses, outlives=True, wall=wall)
     await ordered(board, HALT)
     await spend(ledger, ask(100, tenant="default"))
@@ -95,11 +95,11 @@ async def test_what_ran_out_is_told_at_the_end_if_it_could_not_be_told_before() 
 
 
 async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:
-    class Broken(MemoryStatusBoard):
+    class Broken(MemoryStatusFeed):
         async def publish(self, status: BudgetStatus) -> None:
             raise RuntimeError("a bug")
 
-    wall, board = Turning(START), MemoryControlBoard()
+    wall, board = Turning(START), MemoryControlStore()
     desk = gateway([], limits=[tenant(100)])
     keeping = upkeep(desk, statuses=Broken(), board=board, wall=wall)
 
@@ -115,7 +115,7 @@ async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:
 
 
 async def test_orders_are_followed_while_the_rest_takes_its_time() -> None:
-    store, board, wall = Crowded(), MemoryControlBoard(), Turning(START)
+    store, board, wall = Crowded(), MemoryControlStore(), Turning(START)
     ledger = AwayLedger([tenant(1000)], clock=wall)
     desk = gateway([], ledger=ledger, clock=wall, store=store)
     await reserved(ledger, ask(7, tenant="default", at=None))

@@ -9,13 +9,13 @@ from typing import Literal
 
 from agentic_trading.app import wire
 from agentic_trading.governance.scopes import agent_of
-from agentic_trading.governance.spelling import amount_text, usd_text
+from agentic_trading.governance.amount_text import amount_text, usd_text
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
-What = Literal["ordered", "warned", "expired", "refused", "in doubt", "overrun", "corrected"]
+BudgetEventKind = Literal["ordered", "warned", "expired", "refused", "in doubt", "overrun", "corrected"]
 
 GOVERNED = frozenset({
     FailureKind.BUDGET_EXHAUSTED,
@@ -31,13 +31,13 @@ _WARNINGS = {"budget.threshold", "budget.exhausted", "budget.forecast"}
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class BudgetEvent:
     """One thing that happened, or the same again and again: `times`, from `first` to `last`.
 
     `nusd` is what was charged for it, all times together.
     """
 
-    what: What
+    what: BudgetEventKind
     subject: str
     why: str
     first: datetime
@@ -46,7 +46,7 @@ class Happening:
     times: int = 1
 
 
-def happenings(records: Iterable[Record], tenant: str) -> Iterator[Happening]:
+def budget_events(records: Iterable[Record], tenant: str) -> Iterator[BudgetEvent]:
     """Give what happened to a tenant's budgets, in the order of the log."""
     for record in records:
         if isinstance(record, LLMInteraction):
@@ -56,21 +56,21 @@ def happenings(records: Iterable[Record], tenant: str) -> Iterator[Happening]:
             yield from _of_event(record)
 
 
-async def happened(log: Path, tenant: str, *, together: bool) -> list[Happening]:
+async def budget_event(log: Path, tenant: str, *, together: bool) -> list[BudgetEvent]:
     """Return what a log tells of a tenant's budgets; `together`, the same things that happen again and again are one.
 
     Raises `StoreError` for a log that cannot be read.
     """
     async with aclosing(wire.records_of(log)) as records:
         found = [
-            happening async for entry in records.scan() for happening in happenings([entry.record], tenant)
+            happening async for entry in records.scan() for happening in budget_events([entry.record], tenant)
         ]
     return _together(found) if together else found
 
 
-def _together(those: Iterable[Happening]) -> list[Happening]:
+def _together(those: Iterable[BudgetEvent]) -> list[BudgetEvent]:
     """Return the same with what happens again and again as one, where it happened first."""
-    found: dict[tuple[str, ...], Happening] = {}
+    found: dict[tuple[str, ...], BudgetEvent] = {}
     for one in those:
         key = (one.what, one.subject) if one.what == "refused" else (one.what, one.subject, one.why)
         before = found.get(key)
@@ -83,32 +83,32 @@ def _together(those: Iterable[Happening]) -> list[Happening]:
     return list(found.values())
 
 
-def _of_call(record: LLMInteraction) -> Iterator[Happening]:
+def _of_call(record: LLMInteraction) -> Iterator[BudgetEvent]:
     envelope, result = record.envelope, record.result
     subject = f"{agent_of(envelope)} · {envelope.workflow} · {envelope.provider}/{envelope.model}"
     at = record.stored_at
     failure = result.failure
     if failure is not None and failure.category in GOVERNED:
-        yield Happening("refused", f"{subject} · {failure.category}", failure.description, at, at)
+        yield BudgetEvent("refused", f"{subject} · {failure.category}", failure.description, at, at)
     if result.in_doubt:
         why = failure.description if failure is not None else "no answer was kept"
-        yield Happening("in doubt", subject, why, at, at, result.cost_nusd)
+        yield BudgetEvent("in doubt", subject, why, at, at, result.cost_nusd)
     elif result.cost_nusd > result.reserved_nusd and result.served_from == "live":
         why = f"more than the {usd_text(result.reserved_nusd)} that were set aside"
-        yield Happening("overrun", subject, why, at, at, result.cost_nusd)
+        yield BudgetEvent("overrun", subject, why, at, at, result.cost_nusd)
 
 
-def _of_event(event: Event) -> Iterator[Happening]:
+def _of_event(event: Event) -> Iterator[BudgetEvent]:
     body, at = event.body, event.time
     if event.kind == "operator.action":
         why = f"{body['before']} -> {body['after']}, by {body['by']}"
-        yield Happening("ordered", str(body["subject"]), _with_reason(why, str(body["why"])), at, at)
+        yield BudgetEvent("ordered", str(body["subject"]), _with_reason(why, str(body["why"])), at, at)
     elif event.kind in _WARNINGS:
         subject = f"{body['scope']} {body['id']} · {body['window_id'] or 'in all'}"
-        yield Happening("warned", subject, _warning(event), at, at)
+        yield BudgetEvent("warned", subject, _warning(event), at, at)
     elif event.kind == "budget.expired":
         why = f"its lease ran out; {body['state']}"
-        yield Happening("expired", str(body["reservation_id"]), why, at, at, int(body["nusd"]))
+        yield BudgetEvent("expired", str(body["reservation_id"]), why, at, at, int(body["nusd"]))
 
 
 def _warning(event: Event) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.places import LedgerUrl, Tenant, Why
-from agentic_trading.app.cli.sessions import AsJson, Store
+from agentic_trading.app.cli.budget_options import LedgerUrl, Tenant, ReasonOption
+from agentic_trading.app.cli.log_selection import AsJson, Store
 
 app = typer.Typer(help="Budgets: what is left, what is ordered, what happened.", no_args_is_help=True)
 
@@ -41,16 +41,16 @@ def show_budgets(
     """Show limits, what is spent, held and in doubt, who waits, and who was refused."""
     from dataclasses import asdict
 
-    from agentic_trading.app.budget.place import seen
+    from agentic_trading.app.budget.location import read_status
     from agentic_trading.app.cli.budget_tables import budgets
-    from agentic_trading.app.cli.ordered import whereabouts
-    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.command_text import whereabouts
+    from agentic_trading.app.cli.output import print_table, show_json
 
-    view = asyncio.run(seen(whereabouts(store, ledger), tenant))
+    view = asyncio.run(read_status(whereabouts(store, ledger), tenant))
     if as_json:
         show_json(asdict(view))
     else:
-        show(*budgets(view))
+        print_table(*budgets(view))
 
 
 @app.command("watch")
@@ -62,8 +62,8 @@ def watch_budgets(
     ledger: LedgerUrl = None,
 ) -> None:
     """Show the same again and again, as it is now, until Ctrl-C."""
-    from agentic_trading.app.cli.ordered import whereabouts
-    from agentic_trading.app.cli.watching import watch
+    from agentic_trading.app.cli.command_text import whereabouts
+    from agentic_trading.app.cli.live_view import watch
 
     asyncio.run(watch(whereabouts(store, ledger), tenant, seconds=seconds))
 
@@ -78,15 +78,15 @@ def set_limit(
     tokens: Tokens = None,
     calls: Calls = None,
     remove: Remove = False,
-    why: Why = "",
+    why: ReasonOption = "",
     tenant: Tenant = "default",
     store: Store = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Set a limit in place of the one on the same scope, id and window; workers follow within a second."""
-    from agentic_trading.app.budget.ordering import limited
-    from agentic_trading.app.cli.ordered import give_and_tell
+    from agentic_trading.app.budget.commands import limited
+    from agentic_trading.app.cli.command_text import give_and_tell
 
     wanted = limited(scope, id_, per, usd=usd, tokens=tokens, calls=calls, remove=remove)
     give_and_tell(wanted, tenant, why, store, ledger, as_json=as_json)
@@ -99,16 +99,16 @@ def history(
     """Tell from the log what was ordered, warned of, refused, and charged in doubt."""
     from dataclasses import asdict
 
-    from agentic_trading.app.budget.history import happened
+    from agentic_trading.app.budget.history import budget_event
     from agentic_trading.app.cli.budget_tables import history_table
-    from agentic_trading.app.cli.output import show, show_json
-    from agentic_trading.app.cli.sessions import log_of
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.log_selection import log_of
 
-    found = asyncio.run(happened(log_of(store), tenant, together=not every))
+    found = asyncio.run(budget_event(log_of(store), tenant, together=not every))
     if as_json:
         show_json([asdict(one) for one in found])
     else:
-        show(*history_table(found, tenant))
+        print_table(*history_table(found, tenant))
 
 
 @app.command("rebuild")
@@ -126,11 +126,11 @@ def rebuild(
     from dataclasses import asdict
     from zoneinfo import ZoneInfo
 
-    from agentic_trading.app.budget.rebuilding import rebuilt
+    from agentic_trading.app.budget.ledger_rebuild import rebuilt
     from agentic_trading.app.cli.budget_tables import rebuilt_lines
-    from agentic_trading.app.cli.output import show, show_json
-    from agentic_trading.app.cli.sessions import log_of
-    from agentic_trading.app.cli.start import start
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.log_selection import log_of
+    from agentic_trading.app.cli.startup import start
 
     logs = [log_of(store) for store in stores] if stores else [log_of(None)]
     settings = start()
@@ -138,4 +138,4 @@ def rebuild(
     if as_json:
         show_json(asdict(report))
     else:
-        show(*rebuilt_lines(report))
+        print_table(*rebuilt_lines(report))

@@ -6,14 +6,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agentic_trading.app.budget.history import Happening
-from agentic_trading.app.budget.place import BudgetView
-from agentic_trading.app.budget.rebuilding import Rebuilt
-from agentic_trading.app.cli.output import facts, heading, moment, paragraph, rows, table, usd
-from agentic_trading.governance.control import PLATFORM, Controls
+from agentic_trading.app.budget.history import BudgetEvent
+from agentic_trading.app.budget.location import BudgetView
+from agentic_trading.app.budget.ledger_rebuild import LedgerRebuildReport
+from agentic_trading.app.cli.output import facts, heading, format_time, paragraph, rows, table, usd
+from agentic_trading.governance.controls_document import PLATFORM, TenantControls
 from agentic_trading.governance.limit import ANY, UNITS, Limit, Unit
-from agentic_trading.governance.spelling import limit_text
-from agentic_trading.governance.status import BudgetStatus, CounterStatus, ParkedStatus
+from agentic_trading.governance.amount_text import limit_text
+from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, QueuedStatus
 from agentic_trading.governance.windows import Window
 
 _MOST_ROWS = 12
@@ -33,14 +33,14 @@ _BUDGET_COLUMNS = (
 _NUMBERS = ("most", "spent", "held", "in doubt", "left", "an hour")
 
 
-def orders_in_force(place: str, tenant: str, controls: Controls) -> list[RenderableType]:
+def orders_in_force(place: str, tenant: str, controls: TenantControls) -> list[RenderableType]:
     """Return what operators have ordered for a tenant and still holds."""
     title = "for all tenants" if tenant == PLATFORM else f"for tenant {tenant}"
     lines = [("limit", limit_text(limit)) for limit in controls.limits]
     lines += [
         (
             "HALTED",
-            f"{halt.scope} {halt.id} by {halt.by} at {moment(halt.at)}"
+            f"{halt.scope} {halt.id} by {halt.by} at {format_time(halt.at)}"
             + (f": {halt.why}" if halt.why else ""),
         )
         for halt in controls.halts
@@ -64,14 +64,14 @@ def budgets(view: BudgetView) -> list[RenderableType]:
     return parts
 
 
-def history_table(found: Sequence[Happening], tenant: str) -> list[RenderableType]:
+def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableType]:
     """Return what happened, one line each."""
     if not found:
         return [paragraph(f"Nothing was ordered, refused, warned of or left in doubt for tenant {tenant}.")]
     made = table("when", "what", "whom", "times", "charged", "why", right=("times", "charged"))
     cells = (
         (
-            moment(one.first) if one.times == 1 else f"{moment(one.first)} to {moment(one.last)}",
+            format_time(one.first) if one.times == 1 else f"{format_time(one.first)} to {format_time(one.last)}",
             one.what,
             one.subject,
             f"{one.times:,}",
@@ -83,7 +83,7 @@ def history_table(found: Sequence[Happening], tenant: str) -> list[RenderableTyp
     return [heading(f"What happened to the budgets of {tenant}"), rows(made, cells)]
 
 
-def rebuilt_lines(report: Rebuilt) -> list[RenderableType]:
+def rebuilt_lines(report: LedgerRebuildReport) -> list[RenderableType]:
     """Return what a rebuilding has booked."""
     lines = [
         *(("from", log) for log in report.logs),
@@ -101,7 +101,7 @@ def _halts(view: BudgetView) -> Iterator[RenderableType]:
             whose = "every tenant's " if tenant == PLATFORM else ""
             why = f": {halt.why}" if halt.why else ""
             yield Text(
-                f"  HALTED: {whose}{halt.scope} {halt.id}, by {halt.by} at {moment(halt.at)}{why}",
+                f"  HALTED: {whose}{halt.scope} {halt.id}, by {halt.by} at {format_time(halt.at)}{why}",
                 style="bold red",
             )
 
@@ -161,11 +161,11 @@ def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
             _amount(unit, in_doubt),
             _amount(unit, max(0, most - spent - held)),
             "" if pace is None else _amount(unit, pace),
-            moment(counter.exhausted_at) if counter.exhausted_at is not None else "",
+            format_time(counter.exhausted_at) if counter.exhausted_at is not None else "",
         )
 
 
-def _parked(line: Sequence[ParkedStatus]) -> Table:
+def _parked(line: Sequence[QueuedStatus]) -> Table:
     return rows(
         table(
             "reservation",
@@ -197,7 +197,7 @@ def _refused(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
         yield rows(
             table("when", "agent", "workflow", "reason", "why"),
             (
-                (moment(one.at), one.agent, one.workflow, str(one.kind), one.why)
+                (format_time(one.at), one.agent, one.workflow, str(one.kind), one.why)
                 for one in refusals[-_MOST_ROWS:]
             ),
         )
@@ -229,7 +229,7 @@ def _worker(status: BudgetStatus) -> tuple[str, ...]:
     return (
         status.worker if status.is_running else f"{status.worker} (ended)",
         f"{status.time:%Y-%m-%d %H:%M:%S}",
-        moment(status.as_of),
+        format_time(status.as_of),
         f"{calls.admitted:,}",
         f"{calls.refused:,}",
         f"{calls.in_flight:,}",

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from agentic_trading.app.cli.outcomes import outcome_of
-from agentic_trading.app.cli.output import heading, moment, printable, rows, table, usd
-from agentic_trading.app.cli.telling import told
+from agentic_trading.app.cli.chain_outcome import chain_outcome
+from agentic_trading.app.cli.output import heading, format_time, printable, rows, table, usd
+from agentic_trading.app.cli.step_text import step_text
 from agentic_trading.audit.trace import CallNode, TraceNode, TraceTree
-from agentic_trading.audit.why import Why
+from agentic_trading.audit.causal_path import CausalPath
 from agentic_trading.canonical import Fragment
 from agentic_trading.llm.records import Records, TraceSummary
 
@@ -47,7 +47,7 @@ def chain_table(chains: Sequence[Listed], width: int) -> Table:
 async def listed(records: Records, limit: int, *, with_calls: bool, tenant: str | None) -> list[Listed]:
     """Return the newest chains with what came of each: a tenant's, or without one all of them."""
     chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
-    return [(chain, outcome_of(await records.trace(chain.trace_id, tenant=tenant))) for chain in chains]
+    return [(chain, chain_outcome(await records.trace(chain.trace_id, tenant=tenant))) for chain in chains]
 
 
 def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
@@ -64,7 +64,7 @@ def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
     return Group(drawn, *(Text(odd, "red") for odd in (*orphans, *cycles)))
 
 
-def path_of(answer: Why) -> RenderableType:
+def path_of(answer: CausalPath) -> RenderableType:
     """Return the way from the first cause to the record, and what else came of its cause and of itself."""
     shown = (*answer.path, *answer.siblings, *answer.effects)
     is_shared = len({node.tenant for node in shown}) > 1
@@ -83,9 +83,9 @@ def path_of(answer: Why) -> RenderableType:
 def _label(node: TraceNode, *, is_shared: bool) -> RenderableType:
     whose = (f"  tenant {printable(node.tenant)}", "yellow") if is_shared else ""
     name = Text.assemble(
-        (node.kind, "bold cyan"), "  ", (moment(node.as_of), "dim"), "  ", (node.id, "dim"), whose
+        (node.kind, "bold cyan"), "  ", (format_time(node.as_of), "dim"), "  ", (node.id, "dim"), whose
     )
-    return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in told(node)))
+    return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in step_text(node)))
 
 
 def values_of(chain: TraceTree) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def values_of(chain: TraceTree) -> list[dict[str, Any]]:
     return [{"depth": row.depth, **_value(row.node)} for row in chain.rows()]
 
 
-def values_of_path(answer: Why) -> dict[str, Any]:
+def values_of_path(answer: CausalPath) -> dict[str, Any]:
     """Return the path, what stands beside it, and what came of it."""
     return {
         "record_id": answer.record_id,

@@ -10,10 +10,10 @@ from agentic_trading.app.cli.exits import ExitCode, stop
 
 def demo() -> None:
     """Show in a minute why an order was sent, that a run repeats, what a cut answer is, and what a crash costs."""
-    from agentic_trading.app.cli.acts import again, overture, why_this_order
-    from agentic_trading.app.cli.cut_order import a_cut_order
-    from agentic_trading.app.cli.killed_call import a_killed_call
-    from agentic_trading.app.cli.start import start
+    from agentic_trading.app.cli.demo_steps import again, overture, why_this_order
+    from agentic_trading.app.cli.demo_truncated_order import a_cut_order
+    from agentic_trading.app.cli.demo_killed_worker import a_killed_call
+    from agentic_trading.app.cli.startup import start
 
     start()
     with TemporaryDirectory(prefix="agentic-trading-demo-") as folder:

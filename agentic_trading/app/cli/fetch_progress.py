@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agentic_trading.app.cli.output import terminal_is_watching
-from agentic_trading.app.models.fetching import OnStep, Step
+from agentic_trading.app.models.download import OnStep, Step
 from agentic_trading.llm.weights import Weights
 
 

@@ -10,7 +10,7 @@ from agentic_trading import __version__
 from agentic_trading.app.cli import (
     budget,
     demo,
-    halting,
+    halt,
     market_data,
     models,
     parse,
@@ -22,7 +22,7 @@ from agentic_trading.app.cli import (
     trace,
 )
 from agentic_trading.app.cli.exits import ExitCode, run_to_exit
-from agentic_trading.app.cli.plain import PlainGroup
+from agentic_trading.app.cli.usage_errors import PlainGroup
 
 _EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
 
@@ -35,14 +35,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-app.command(short_help="Run a trading session.")(run.run)
+app.command(short_help="Run a trading session.")(run.run_command)
 app.add_typer(trace.app, name="trace")
 app.command(short_help="Sum what calls cost.")(spend.spend)
 app.add_typer(budget.app, name="budget")
-app.command(short_help="Stop what runs, at once.")(halting.halt)
-app.command(short_help="Let what was halted run again.")(halting.resume)
+app.command(short_help="Stop what runs, at once.")(halt.halt)
+app.command(short_help="Let what was halted run again.")(halt.resume)
 app.add_typer(replay.app, name="replay")
-app.command(short_help="Read a model's raw answer, or say why not.")(parse.parse)
+app.command(short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
 app.add_typer(schemas.app, name="schemas")
 app.add_typer(market_data.app, name="data")
 app.add_typer(models.app, name="models")
@@ -58,7 +58,7 @@ def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option'
 
 
 @app.callback()
-def options(
+def global_options(
     *,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.sessions import AsJson
+from agentic_trading.app.cli.log_selection import AsJson
 
 app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
 
@@ -15,24 +15,24 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file,
 @app.command("list")
 def list_samples(*, as_json: AsJson = False) -> None:
     """Name the samples that ship with the package."""
-    from agentic_trading.app.cli.output import show, show_json
-    from agentic_trading.app.cli.samples import sample_table
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.data_tables import sample_table
     from agentic_trading.desk.market.samples import SAMPLES
 
     if as_json:
         show_json(list(SAMPLES.values()))
     else:
-        show(sample_table(SAMPLES.values()))
+        print_table(sample_table(SAMPLES.values()))
 
 
 @app.command()
 def describe(name: Name, *, as_json: AsJson = False) -> None:
     """Read a sample or a file as a run would, and tell its rows, span, gaps, licence and checksum."""
-    from agentic_trading.app.cli.output import show, show_json
-    from agentic_trading.app.cli.samples import as_text, described
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.data_tables import contents_text, described_source
 
-    contents = asyncio.run(described(name))
+    contents = asyncio.run(described_source(name))
     if as_json:
         show_json(contents)
     else:
-        show(as_text(contents))
+        print_table(contents_text(contents))

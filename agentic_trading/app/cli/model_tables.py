@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from agentic_trading.app.cli.output import facts, heading, rows, table
-from agentic_trading.app.cli.start import start
-from agentic_trading.app.models.catalogue import PACKAGED, Catalogue, Entry
-from agentic_trading.app.models.inspection import Finding
+from agentic_trading.app.cli.startup import start
+from agentic_trading.app.models.catalogue import PACKAGED, Catalogue, CatalogueEntry
+from agentic_trading.app.models.table_lint import TableFinding
 from agentic_trading.app.prices.listing import CLASSES, spelled_rate, spelled_times
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, Rates, short_id
@@ -27,7 +27,7 @@ def catalogue_of_today() -> Catalogue:
     return Catalogue.load(settings.models_file, settings.prices_file, now=SystemClock().now())
 
 
-def model_table(entries: Iterable[Entry], catalogue: Catalogue, width: int) -> RenderableType:
+def model_table(entries: Iterable[CatalogueEntry], catalogue: Catalogue, width: int) -> RenderableType:
     """Return a row a model; prices are those of the catalogue's day. In a narrow window `models show` tells the rest."""
     columns = WIDE if width >= ROOM_FOR_SOURCES else NARROW
     drawn = table(*columns, right=("in", "out", "context", "max out"))
@@ -36,7 +36,7 @@ def model_table(entries: Iterable[Entry], catalogue: Catalogue, width: int) -> R
     return Group(rows(drawn, ([of[column] for column in columns] for of in cells)), note)
 
 
-def as_text(entry: Entry, catalogue: Catalogue) -> RenderableType:
+def finding_text(entry: CatalogueEntry, catalogue: Catalogue) -> RenderableType:
     """Tell everything of one model."""
     parts: list[RenderableType] = [heading(entry.name), facts(_facts_of(entry))]
     if entry.price is None:
@@ -45,12 +45,12 @@ def as_text(entry: Entry, catalogue: Catalogue) -> RenderableType:
     return Group(*parts, title, _rates(entry.price), facts(_price_facts(entry, entry.price, catalogue)))
 
 
-def finding_table(found: Iterable[Finding]) -> Table:
+def finding_table(found: Iterable[TableFinding]) -> Table:
     """Return a row a finding."""
     return rows(table("", "model", "what"), ((f.weight, f.model, f.text) for f in found))
 
 
-def _cells(entry: Entry) -> dict[str, str]:
+def _cells(entry: CatalogueEntry) -> dict[str, str]:
     row = entry.capability
     return {
         "provider": str(row.provider),
@@ -68,7 +68,7 @@ def _cells(entry: Entry) -> dict[str, str]:
     }
 
 
-def _facts_of(entry: Entry) -> Iterator[tuple[str, str]]:
+def _facts_of(entry: CatalogueEntry) -> Iterator[tuple[str, str]]:
     row = entry.capability
     yield "answers asked by", f"{', '.join(row.transports)}: the first that the schema allows"
     yield "native schema", f"{_yes(row.native_schema)}, its bounds {_yes(row.holds_bounds)}"
@@ -87,7 +87,7 @@ def _facts_of(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "source", row.source
 
 
-def _price_facts(entry: Entry, price: ModelPrice, catalogue: Catalogue) -> Iterator[tuple[str, str]]:
+def _price_facts(entry: CatalogueEntry, price: ModelPrice, catalogue: Catalogue) -> Iterator[tuple[str, str]]:
     multipliers = {"region": price.inference_geo, "speed": price.speed, "service tier": price.service_tier}
     for name, words in multipliers.items():
         yield (
@@ -118,7 +118,7 @@ def _span(price: ModelPrice | None, field: str) -> str:
     return " … ".join(spelled)
 
 
-def _retirement(entry: Entry) -> str:
+def _retirement(entry: CatalogueEntry) -> str:
     if entry.days_left is None:
         return "-"
     day = entry.capability.retires_on

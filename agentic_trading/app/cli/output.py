@@ -25,7 +25,7 @@ def console() -> Console:
     return Console(markup=False, highlight=False, emoji=False, width=width)
 
 
-def show(*parts: RenderableType, on: Console | None = None) -> None:
+def print_table(*parts: RenderableType, on: Console | None = None) -> None:
     """Print each part on standard output, without the blanks that tables leave at the ends of lines."""
     out = on or console()
     with out.capture() as drawn:
@@ -82,7 +82,7 @@ def usd(nusd: int) -> str:
     return f"{amount:,.2f}" if abs(amount) >= 10 else f"{amount:,.6f}"
 
 
-def moment(value: datetime | None) -> str:
+def format_time(value: datetime | None) -> str:
     """Spell a moment to the minute; all of them are UTC."""
     return "-" if value is None else f"{value:%Y-%m-%d %H:%M}"
 

@@ -49,7 +49,7 @@ SchemaFolder = Annotated[
 ]
 
 
-def parse(
+def parse_command(
     *,
     schema: SchemaFile = None,
     workflow: Workflow = None,
@@ -66,9 +66,9 @@ def parse(
     """
     from agentic_trading.app.cli.parse_lines import Defaults, Schemas, answer_lines
     from agentic_trading.app.cli.parse_one import answer_one, form_at
-    from agentic_trading.app.cli.start import start
+    from agentic_trading.app.cli.startup import start
     from agentic_trading.app.options import OptionError
-    from agentic_trading.app.parsing import Question, policy_of
+    from agentic_trading.app.answer_parsing import ParseQuestion, policy_of
 
     start()
     policy = policy_of(workflow, mode)
@@ -83,7 +83,7 @@ def parse(
     elif schemas is not None:
         raise OptionError("--schemas", "given without --jsonl", "--schema FILE for one answer")
     else:
-        question = Question(policy=policy, form=form, stop_reason=stop_reason)
+        question = ParseQuestion(policy=policy, form=form, stop_reason=stop_reason)
         code = answer_one(_piped(), question, explain=explain)
     if code is not ExitCode.DONE:
         raise typer.Exit(code)

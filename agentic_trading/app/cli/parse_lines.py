@@ -14,10 +14,10 @@ import typer
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.parsing import (
-    Form,
-    Question,
-    Reading,
+from agentic_trading.app.answer_parsing import (
+    AnswerForm,
+    ParseQuestion,
+    ParseReading,
     SchemaFileError,
     form_in,
     form_of,
@@ -26,8 +26,8 @@ from agentic_trading.app.parsing import (
     strictly_loaded,
 )
 from agentic_trading.llm.limits import OutputMode
-from agentic_trading.llm.reading import Violation
-from agentic_trading.llm.spelling import LARGEST_COUNT
+from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.llm.wire_types import LARGEST_COUNT
 
 MAX_LINE_BYTES: Final = 8 << 20
 """Of one record: an answer of 1 MiB of which each byte is escaped, and a schema beside it."""
@@ -40,7 +40,7 @@ _BREAK = re.compile(r"[\r\n][\r\n\t ]*")
 _STEERING = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-class RecordError(ValueError):
+class ParseRecordError(ValueError):
     """A line is no record that can be read: `record_id` names it if it has a name, `path` the member at fault."""
 
     def __init__(self, reason: str, *, path: str = "$", record_id: Any = None) -> None:
@@ -58,25 +58,25 @@ class Schemas:
         if folder is not None and not folder.is_dir():
             raise OptionError("--schemas", folder, "a folder that holds NAME.json for each name")
         self._folder = folder
-        self._found: dict[str, Form] = {}
+        self._found: dict[str, AnswerForm] = {}
 
-    def named(self, name: str) -> Form:
+    def named(self, name: str) -> AnswerForm:
         """Return the schema of that name; raises `RecordError` if there is none."""
         if name not in self._found:
             self._found[name] = self._read(name)
         return self._found[name]
 
-    def _read(self, name: str) -> Form:
+    def _read(self, name: str) -> AnswerForm:
         if self._folder is None:
-            raise RecordError(
+            raise ParseRecordError(
                 f"{name!r:.80} names a schema; allowed without --schemas: an object", path="$.schema"
             )
         if not name or any(mark in name for mark in "/\\\0") or not name.isprintable():
-            raise RecordError(f"{name!r:.80} is no name of a schema; {self._allowed()}", path="$.schema")
+            raise ParseRecordError(f"{name!r:.80} is no name of a schema; {self._allowed()}", path="$.schema")
         try:
             return form_in(self._folder / f"{name}.json")
         except SchemaFileError as e:
-            raise RecordError(
+            raise ParseRecordError(
                 f"{name!r:.80}: {e.file.name:.80} {e.reason}; {self._allowed()}", path="$.schema"
             ) from e
 
@@ -93,7 +93,7 @@ class Defaults:
     workflow: str | None
     mode: OutputMode | None
     stop_reason: str
-    form: Form | None
+    form: AnswerForm | None
     schemas: Schemas
 
 
@@ -111,7 +111,7 @@ def answer_lines(stream: BinaryIO, defaults: Defaults) -> ExitCode:
 
 
 @dataclass(slots=True)
-class Tally:
+class ParseCounts:
     """How many records were accepted, were rejected, and could not be read as records."""
 
     accepted: int = 0
@@ -130,7 +130,7 @@ class Parsed:
 
     stream: BinaryIO
     defaults: Defaults
-    tally: Tally = field(default_factory=Tally)
+    tally: ParseCounts = field(default_factory=ParseCounts)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield one line a record, its line break included, as soon as the record is there; blank lines are none."""
@@ -142,7 +142,7 @@ class Parsed:
         try:
             record = _record(line)
             reading = read_text(record["raw"], _question(record, self.defaults))
-        except RecordError as e:
+        except ParseRecordError as e:
             self.tally.broken += 1
             return _told(e, number)
         if reading.is_accepted:
@@ -166,20 +166,20 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 def _record(line: bytes | None) -> dict[str, Any]:
     """Return a line as a record whose members are what they may be; absent and null are the same."""
     if line is None:
-        raise RecordError(f"has more than {MAX_LINE_BYTES} bytes; allowed are {MAX_LINE_BYTES}")
+        raise ParseRecordError(f"has more than {MAX_LINE_BYTES} bytes; allowed are {MAX_LINE_BYTES}")
     try:
         record = strictly_loaded(line)
     except ValueError as e:
-        raise RecordError(f"is no JSON: {e}") from e
+        raise ParseRecordError(f"is no JSON: {e}") from e
     if not isinstance(record, dict):
-        raise RecordError("is no record; allowed: an object with `raw`")
+        raise ParseRecordError("is no record; allowed: an object with `raw`")
     known = {name: record[name] for name in _MEMBERS if record.get(name) is not None}
     for name, member in _MEMBERS.items():
         if name in known and not member.fits(known[name]):
             reason = f"{name} is {known[name]!r:.80}; allowed: {member.allowed}"
-            raise RecordError(reason, path=f"$.{name}", record_id=_id_of(known))
+            raise ParseRecordError(reason, path=f"$.{name}", record_id=_id_of(known))
     if "raw" not in known:
-        raise RecordError(
+        raise ParseRecordError(
             f"raw is missing; allowed: {_MEMBERS['raw'].allowed}", path="$.raw", record_id=_id_of(known)
         )
     return known
@@ -214,15 +214,15 @@ def _id_of(record: Mapping[str, Any]) -> Any:
     return record.get("id") if "id" in record and _MEMBERS["id"].fits(record["id"]) else None
 
 
-def _question(record: Mapping[str, Any], defaults: Defaults) -> Question:
+def _question(record: Mapping[str, Any], defaults: Defaults) -> ParseQuestion:
     try:
         policy = policy_of(defaults.workflow, record.get("mode", defaults.mode))
         form = _form(record.get("schema"), defaults)
     except OptionError as e:
-        raise RecordError(str(e), path="$.mode", record_id=_id_of(record)) from e
-    except RecordError as e:
-        raise RecordError(e.reason, path=e.path, record_id=_id_of(record)) from e
-    return Question(
+        raise ParseRecordError(str(e), path="$.mode", record_id=_id_of(record)) from e
+    except ParseRecordError as e:
+        raise ParseRecordError(e.reason, path=e.path, record_id=_id_of(record)) from e
+    return ParseQuestion(
         policy=policy,
         form=form,
         stop_reason=record.get("stop_reason", defaults.stop_reason),
@@ -231,7 +231,7 @@ def _question(record: Mapping[str, Any], defaults: Defaults) -> Question:
     )
 
 
-def _form(schema: Any, defaults: Defaults) -> Form | None:
+def _form(schema: Any, defaults: Defaults) -> AnswerForm | None:
     match schema:
         case None:
             return defaults.form
@@ -241,12 +241,12 @@ def _form(schema: Any, defaults: Defaults) -> Form | None:
             return form_of(schema)
 
 
-def escaped(text: str) -> str:
+def escape_json_line(text: str) -> str:
     """Return JSON with its marks that steer a terminal, or break a line for some reader, as escapes: the same value."""
     return _STEERING.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
-def _spelled(record_id: Any, reading: Reading) -> bytes:
+def _spelled(record_id: Any, reading: ParseReading) -> bytes:
     members = {"id": _json(record_id), "ok": _json(reading.is_accepted)}
     if reading.is_accepted:
         members["value"] = reading.text
@@ -258,7 +258,7 @@ def _spelled(record_id: Any, reading: Reading) -> bytes:
     return _line(members)
 
 
-def _told(e: RecordError, number: int) -> bytes:
+def _told(e: ParseRecordError, number: int) -> bytes:
     wrong = Violation(path=e.path, keyword=USAGE, message=f"line {number}: {e.reason}")
     told = {"id": e.record_id, "ok": False, "stage": USAGE, "line": number, "errors": [_facts(wrong)]}
     return _line({name: _json(value) for name, value in told.items()})
@@ -274,4 +274,4 @@ def _json(value: Any) -> str:
 
 def _line(members: Mapping[str, str]) -> bytes:
     line = ",".join(f'"{name}":{spelled}' for name, spelled in members.items())
-    return f"{{{escaped(_BREAK.sub('', line))}}}\n".encode(errors="backslashreplace")
+    return f"{{{escape_json_line(_BREAK.sub('', line))}}}\n".encode(errors="backslashreplace")

@@ -8,16 +8,16 @@ import typer
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.output import printable
-from agentic_trading.app.cli.parse_lines import escaped
+from agentic_trading.app.cli.parse_lines import escape_json_line
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.parsing import Form, Question, Reading, SchemaFileError, form_in, read_bytes
-from agentic_trading.llm.reading import Violation
-from agentic_trading.structured.reading import MAX_BYTES
+from agentic_trading.app.answer_parsing import AnswerForm, ParseQuestion, ParseReading, SchemaFileError, form_in, read_bytes
+from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.structured.strict_json import MAX_BYTES
 
 _SHOWN_CHARS: Final = 200
 
 
-def form_at(file: Path) -> Form:
+def form_at(file: Path) -> AnswerForm:
     """Return the schema of `--schema`; raises `OptionError` for a file without one."""
     try:
         return form_in(file)
@@ -25,24 +25,24 @@ def form_at(file: Path) -> Form:
         raise OptionError("--schema", f"{e.file}, which {e.reason}", "a file with one JSON object") from e
 
 
-def answer_one(stream: BinaryIO, question: Question, *, explain: bool) -> ExitCode:
+def answer_one(stream: BinaryIO, question: ParseQuestion, *, explain: bool) -> ExitCode:
     """Read one answer, of which no more is taken than can be one; `FOUND_WRONG` says that it was not accepted."""
     raw = stream.read(MAX_BYTES + 1)
     reading = read_bytes(raw, question)
     if reading.is_accepted:
-        typer.echo(escaped(reading.text).encode())
+        typer.echo(escape_json_line(reading.text).encode())
         if reading.trace.decode == "guess":
             typer.echo("this is a guess of what a broken text may have meant; do not act on it", err=True)
     else:
         typer.echo(verdict(reading), err=True)
     if explain:
-        from agentic_trading.app.cli import parse_explained
+        from agentic_trading.app.cli import parse_explain
 
-        parse_explained.explain(raw, question, reading)
+        parse_explain.explain(raw, question, reading)
     return ExitCode.DONE if reading.is_accepted else ExitCode.FOUND_WRONG
 
 
-def verdict(reading: Reading) -> str:
+def verdict(reading: ParseReading) -> str:
     """Say at which stage an answer was rejected, and a line for each rule that it breaks."""
     return "\n".join([f"rejected: {reading.trace.verdict}", *map(_told, reading.trace.errors)])
 

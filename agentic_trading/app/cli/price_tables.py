@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from agentic_trading.app.cli.output import facts, heading, rows, table
-from agentic_trading.app.cli.start import start
+from agentic_trading.app.cli.startup import start
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.prices.comparison import WHOLE, Comparison, Line
+from agentic_trading.app.prices.comparison import WHOLE, PriceComparison, PriceDifference
 from agentic_trading.app.prices.listing import CLASSES, MULTIPLIERS, PLAIN, spelled_rate, spelled_times
-from agentic_trading.app.prices.recomputing import FINDINGS, CostCheck, books_at_hand, recomputed
+from agentic_trading.app.prices.cost_audit import FINDINGS, CostCheck, books_at_hand, recomputed
 from agentic_trading.app.wire import records_of
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates, short_id
@@ -53,7 +53,7 @@ def price_table(prices: Iterable[ModelPrice], book: PriceBook, at: datetime, wid
     return Group(rows(drawn, ([of.get(name, "") for name in columns] for of in cells)), _note(book, at))
 
 
-def as_text(price: ModelPrice, book: PriceBook, at: datetime) -> RenderableType:
+def price_rows_text(price: ModelPrice, book: PriceBook, at: datetime) -> RenderableType:
     """Tell everything of one price."""
     columns = ("requests", *CLASSES)
     drawn = table(*(_SHORT.get(name, name) for name in columns), right=_right(columns))
@@ -68,7 +68,7 @@ def as_value(prices: Iterable[ModelPrice], book: PriceBook, at: datetime) -> dic
     return {"book": book.id, "on": at.astimezone(UTC).date(), "nusd_per_token": told}
 
 
-def comparison_table(found: Comparison) -> RenderableType:
+def comparison_table(found: PriceComparison) -> RenderableType:
     """Return a row for what is not equal, one for all that is equal of a model, and a line of what is only there."""
     told = (line for line in found.lines if line.about != WHOLE or line.verdict != "missing here")
     drawn = rows(table("model", "", "what", "here", "there", right=("here", "there")), _compared(told))
@@ -118,8 +118,8 @@ def cost_value(found: CostCheck) -> dict[str, Any]:
     return {"counts": counts, "records": [each for each in found.records if each.finding != "agrees"]}
 
 
-def _compared(lines: Iterable[Line]) -> Iterator[Sequence[str]]:
-    by_model: dict[str, list[Line]] = {}
+def _compared(lines: Iterable[PriceDifference]) -> Iterator[Sequence[str]]:
+    by_model: dict[str, list[PriceDifference]] = {}
     for line in lines:
         by_model.setdefault(line.model, []).append(line)
     for model, told in by_model.items():

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.sessions import AsJson, log_of
+from agentic_trading.app.cli.log_selection import AsJson, log_of
 
 app = typer.Typer(help="The price book: show it, check it, prepare a new one.", no_args_is_help=True)
 
@@ -34,27 +34,27 @@ Force = Annotated[bool, typer.Option("--force", help="Write over a file that is 
 
 
 @app.command()
-def show(
+def show_prices(
     model: ModelName = "", *, provider: OfProvider = "", on: OnDay = "", as_json: AsJson = False
 ) -> None:
     """Tell what a million tokens of each class cost, since when, and where that is from."""
     from agentic_trading.app.cli.output import console, show_json
-    from agentic_trading.app.cli.output import show as show_parts
-    from agentic_trading.app.cli.price_tables import as_text, as_value, book_in_use, moment_of, price_table
-    from agentic_trading.app.prices.chosen import chosen
+    from agentic_trading.app.cli.output import print_table as show_parts
+    from agentic_trading.app.cli.price_tables import price_rows_text, as_value, book_in_use, moment_of, price_table
+    from agentic_trading.app.prices.selection import select_prices
 
     book, at = book_in_use(), moment_of(on)
-    prices = chosen(book, model, provider, at=at)
+    prices = select_prices(book, model, provider, at=at)
     if as_json:
         show_json(as_value(prices, book, at))
     elif model:
-        show_parts(*(as_text(price, book, at) for price in prices))
+        show_parts(*(price_rows_text(price, book, at) for price in prices))
     else:
         show_parts(price_table(prices, book, at, console().width))
 
 
 @app.command()
-def check(*, store: LogToCheck = None, book: EarlierBooks = None, as_json: AsJson = False) -> None:
+def check_prices(*, store: LogToCheck = None, book: EarlierBooks = None, as_json: AsJson = False) -> None:
     """Hold the book against genai-prices; with --store, compute again what calls on record cost."""
     if store is not None:
         _check_log(store, book or [], as_json=as_json)
@@ -71,7 +71,7 @@ def refresh(out: Out, *, force: Force = False) -> None:
     """Write a candidate: the book with what genai-prices says differently, for you to read and then to use."""
     _refuse_without_genai()
     from agentic_trading.app.cli.price_tables import book_in_use, moment_of
-    from agentic_trading.app.prices.candidate import candidate, refuse_target
+    from agentic_trading.app.prices.draft import candidate, refuse_target
     from agentic_trading.app.prices.genai import GenaiPrices
 
     book, source = book_in_use(), GenaiPrices()
@@ -90,7 +90,7 @@ def refresh(out: Out, *, force: Force = False) -> None:
 
 def _check_book(*, as_json: bool) -> None:
     _refuse_without_genai()
-    from agentic_trading.app.cli.output import show as show_parts
+    from agentic_trading.app.cli.output import print_table as show_parts
     from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.price_tables import book_in_use, comparison_table, moment_of
     from agentic_trading.app.prices.comparison import compared
@@ -109,7 +109,7 @@ def _check_book(*, as_json: bool) -> None:
 
 
 def _check_log(store: Path, books: list[Path], *, as_json: bool) -> None:
-    from agentic_trading.app.cli.output import show as show_parts
+    from agentic_trading.app.cli.output import print_table as show_parts
     from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.price_tables import cost_table, cost_value, costs_on_record
 

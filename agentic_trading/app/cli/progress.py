@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from agentic_trading.app.report import Progress
+from agentic_trading.app.report import RunProgress
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[RunProgress], None]
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def bar_on_standard_error() -> Iterator[OnProgress]:
     with ProgressBar(*columns, console=Console(stderr=True), transient=True) as drawn:
         task = drawn.add_task("", total=None, as_of="starting", calls=0, fills=0)
 
-        def on_progress(now: Progress) -> None:
+        def on_progress(now: RunProgress) -> None:
             drawn.update(
                 task,
                 completed=now.bars_done,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.sessions import AsJson
+from agentic_trading.app.cli.log_selection import AsJson
 
 app = typer.Typer(help="Sessions again, from their record, without a network.", no_args_is_help=True)
 
@@ -35,16 +35,16 @@ def run_again(
 
     Nothing is written, and the network is blocked. Exit 1 names the first difference.
     """
-    from agentic_trading.app.cli.comparison import comparison
-    from agentic_trading.app.cli.output import show, show_json
-    from agentic_trading.app.cli.start import start
-    from agentic_trading.app.replaying import replay
+    from agentic_trading.app.cli.replay_text import comparison
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.startup import start
+    from agentic_trading.app.replay import replay
 
     settings = start()
     report = asyncio.run(replay(session, run=run, workers=workers, models_file=settings.models_file))
     if as_json:
         show_json(report)
     else:
-        show(comparison(report))
+        print_table(comparison(report))
     if not report.identical:
         raise typer.Exit(ExitCode.FOUND_WRONG)

@@ -119,7 +119,7 @@ Resume = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
 
-def run(
+def run_command(
     *,
     data: MarketData,
     mode: Mode = "backtest",
@@ -147,8 +147,8 @@ def run(
 
     A model is asked only after you said yes to what that will come to. Ctrl-C stops after what is under way.
     """
-    from agentic_trading.app.cli.running import run_and_tell
-    from agentic_trading.app.cli.start import start
+    from agentic_trading.app.cli.run_output import run_and_tell
+    from agentic_trading.app.cli.startup import start
     from agentic_trading.app.options import DEFAULT_BUDGET_USD, WARM_UP_BARS, RunOptions
 
     settings = start()

@@ -13,7 +13,7 @@ Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the sc
 
 
 @app.command()
-def write(folder: Folder = Path("schemas")) -> None:
+def write_schema_files(folder: Folder = Path("schemas")) -> None:
     """Write every schema from the models."""
     from agentic_trading.app.schemas import write_schemas
 
@@ -22,7 +22,7 @@ def write(folder: Folder = Path("schemas")) -> None:
 
 
 @app.command()
-def check(folder: Folder = Path("schemas")) -> None:
+def check_schema_files(folder: Folder = Path("schemas")) -> None:
     """Compare the files with the models; exit 1 names every file that differs."""
     from agentic_trading.app.schemas import check_schemas, published
 

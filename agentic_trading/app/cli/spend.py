@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.sessions import AsJson, OfTenant, Store, log_of
+from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, log_of
 
 By = Annotated[
     str,
@@ -20,9 +20,9 @@ def spend(
     *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
     """Sum attempts, tokens and cost by the given keys; days are UTC."""
-    from agentic_trading.app.cli.output import console, show, show_json
-    from agentic_trading.app.cli.reading import ask_log
-    from agentic_trading.app.cli.sums import as_table, as_values, spend_keys
+    from agentic_trading.app.cli.output import console, print_table, show_json
+    from agentic_trading.app.cli.log_query import ask_log
+    from agentic_trading.app.cli.spend_tables import as_table, as_values, spend_keys
     from agentic_trading.audit.spend import spend_report
 
     keys = spend_keys(by)
@@ -30,4 +30,4 @@ def spend(
     if as_json:
         show_json(as_values(report))
     else:
-        show(as_table(report, console().width))
+        print_table(as_table(report, console().width))

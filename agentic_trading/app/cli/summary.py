@@ -16,14 +16,14 @@ from agentic_trading.app.cli.output import (
     counts,
     facts,
     heading,
-    moment,
+    format_time,
     rows,
     table,
     unbroken,
     usd,
 )
 from agentic_trading.app.report import DataReport, RunReport
-from agentic_trading.app.words import counted
+from agentic_trading.app.plural import pluralize
 
 RULES: Final = "rules"
 LOCAL: Final = "local"
@@ -93,7 +93,7 @@ def _market(report: RunReport) -> Iterator[tuple[str, str]]:
     for fed in report.data:
         yield (
             fed.symbol,
-            f"{counted(fed.bars, 'bar')}, {moment(fed.first)} to {moment(fed.last)} UTC, from {fed.name}",
+            f"{pluralize(fed.bars, 'bar')}, {format_time(fed.first)} to {format_time(fed.last)} UTC, from {fed.name}",
         )
         yield from _notes(fed)
 
@@ -156,7 +156,7 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "attempts", f"{report.attempts:,}: {counts(report.attempts_by_outcome)}"
     if report.sent:
         share = report.accepted / report.sent * 100
-        yield "accepted", f"{report.accepted:,} of {counted(report.sent, 'attempt')} sent ({share:.0f} %)"
+        yield "accepted", f"{report.accepted:,} of {pluralize(report.sent, 'attempt')} sent ({share:.0f} %)"
     if report.max_calls is not None:
         refused = report.sent > report.max_calls
         unheard = "; one that was refused or found nobody does not count" if refused else ""
@@ -172,7 +172,7 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     if report.in_doubt:
         yield (
             "in doubt",
-            f"{counted(report.in_doubt, 'call')} that may have been billed unseen, charged in full",
+            f"{pluralize(report.in_doubt, 'call')} that may have been billed unseen, charged in full",
         )
 
 
@@ -186,7 +186,7 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
         yield "cancelled", f"{sum(report.cancelled.values()):,}: {counts(report.cancelled)}"
     for order in report.working:
         left = f"{order.side} {order.left} {order.symbol} {order.order_type}"
-        yield "still working", f"{left}, until {moment(order.expires_at)}"
+        yield "still working", f"{left}, until {format_time(order.expires_at)}"
     for held in report.open_positions:
         yield (
             "open at the end",

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.sessions import AsJson, OfTenant, Store, list_command, log_of
+from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, list_command, log_of
 
 app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
 
@@ -33,8 +33,8 @@ def list_traces(
     from dataclasses import asdict
 
     from agentic_trading.app.cli.chains import chain_table, listed
-    from agentic_trading.app.cli.output import console, show, show_json
-    from agentic_trading.app.cli.reading import ask_log
+    from agentic_trading.app.cli.output import console, print_table, show_json
+    from agentic_trading.app.cli.log_query import ask_log
 
     chains = ask_log(
         log_of(store), lambda records: listed(records, limit, with_calls=not every, tenant=tenant)
@@ -42,7 +42,7 @@ def list_traces(
     if as_json:
         show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
     else:
-        show(chain_table(chains, console().width))
+        print_table(chain_table(chains, console().width))
 
 
 @app.command("show")
@@ -51,8 +51,8 @@ def show_trace(
 ) -> None:
     """Draw a chain as a tree: every event and call below its cause."""
     from agentic_trading.app.cli.chains import tree_of, values_of
-    from agentic_trading.app.cli.output import show, show_json
-    from agentic_trading.app.cli.reading import ask_log
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.log_query import ask_log
     from agentic_trading.audit.trace import TraceTree
 
     log = log_of(store)
@@ -65,7 +65,7 @@ def show_trace(
     if as_json:
         show_json(values_of(chain))
     else:
-        show(tree_of(trace_id, chain))
+        print_table(tree_of(trace_id, chain))
 
 
 @app.command("why")
@@ -74,10 +74,10 @@ def why_record(
 ) -> None:
     """Tell why there was a fill: the path of causes that leads to it, from the bar on."""
     from agentic_trading.app.cli.chains import path_of, values_of_path
-    from agentic_trading.app.cli.output import show, show_json
-    from agentic_trading.app.cli.reading import ask_log
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.log_query import ask_log
     from agentic_trading.audit.errors import UnknownRecordError
-    from agentic_trading.audit.why import why
+    from agentic_trading.audit.causal_path import why
 
     log = log_of(store)
     try:
@@ -87,4 +87,4 @@ def why_record(
     if as_json:
         show_json(values_of_path(answer))
     else:
-        show(path_of(answer))
+        print_table(path_of(answer))

@@ -9,14 +9,14 @@ from pathlib import Path
 from agentic_trading.app import wire
 from agentic_trading.app.crash.stub import InvoicingStub
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.ledger import CallState
-from agentic_trading.governance.rebuild import Rebuilding
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.rebuild import LedgerRebuild
 
 KILLED_AT_REQUEST = 7
 
 
 @dataclass(frozen=True, slots=True)
-class CrashProof:
+class CrashReport:
     """What both sides know after the kill, in nano-dollars by call.
 
     `settled` is what the log charged for answered calls, `in_doubt` what it charges for those that were sent and of
@@ -39,7 +39,7 @@ class CrashProof:
         )
 
 
-async def killed_in_mid_call(folder: Path) -> CrashProof:
+async def killed_in_mid_call(folder: Path) -> CrashReport:
     """Run the program of `calls` against a stub, kill it as it waits for answers, and read its log."""
     tables = await asyncio.to_thread(wire.load_tables)
     is_time = asyncio.Event()
@@ -59,16 +59,16 @@ async def killed_in_mid_call(folder: Path) -> CrashProof:
             await is_time.wait()
         child.kill()
         await child.wait()
-    return CrashProof(dict(stub.invoice), *await _booked(folder / "interactions.jsonl"))
+    return CrashReport(dict(stub.invoice), *await _booked(folder / "interactions.jsonl"))
 
 
 async def _booked(log: Path) -> tuple[dict[str, int], dict[str, int]]:
     """Return what a log says was charged, and what is in doubt, by idempotency key."""
-    reading = Rebuilding(wire.DEFAULT_TENANT, "paper")
+    reading = LedgerRebuild(wire.DEFAULT_TENANT, "paper")
     async with aclosing(wire.records_of(log)) as records:
         async for entry in records.scan():
             reading.read(entry.record)
     bookings = reading.bookings()
-    settled = {one.ask.key: one.charged.nusd for one in bookings if one.state is CallState.SETTLED}
-    in_doubt = {one.ask.key: one.charged.nusd for one in bookings if one.state is CallState.IN_DOUBT}
+    settled = {one.ask.key: one.charged.nusd for one in bookings if one.state is ReservationState.SETTLED}
+    in_doubt = {one.ask.key: one.charged.nusd for one in bookings if one.state is ReservationState.IN_DOUBT}
     return settled, in_doubt

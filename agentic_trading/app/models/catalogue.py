@@ -13,7 +13,7 @@ from agentic_trading.llm.capability import PACKAGED_MODELS, Capabilities, Capabi
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.provider import Transport
-from agentic_trading.llm.table import Table, read_table
+from agentic_trading.llm.dated_table import DatedTable, read_table
 from agentic_trading.structured.prompts import transport_for
 
 PACKAGED = "packaged"
@@ -22,7 +22,7 @@ Key = tuple[LLMProvider, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One model: its row, its price of the day, and the files that both came from (`packaged`, or a path).
 
     `transport` is how the form of a JSON answer is asked for. `days_left` counts the days until the last one on which
@@ -67,8 +67,8 @@ class Catalogue:
 
     capabilities: Capabilities
     prices: PriceBook
-    model_tables: tuple[Table[Capability], ...]
-    price_tables: tuple[Table[ModelPrice], ...]
+    model_tables: tuple[DatedTable[Capability], ...]
+    price_tables: tuple[DatedTable[ModelPrice], ...]
     now: datetime
 
     @classmethod
@@ -87,11 +87,11 @@ class Catalogue:
         """The day (UTC) of the catalogue."""
         return self.now.astimezone(UTC).date()
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CatalogueEntry]:
         origins, price_origins = _origins(self.model_tables), _origins(self.price_tables)
         for row in self.capabilities:
             key = (row.provider, row.model)
-            yield Entry(
+            yield CatalogueEntry(
                 capability=row,
                 origin=origins[key],
                 price=self.price_of(row),
@@ -100,7 +100,7 @@ class Catalogue:
                 days_left=None if row.retires_on is None else (row.retires_on - self.today).days,
             )
 
-    def entries(self, provider: str = "") -> list[Entry]:
+    def entries(self, provider: str = "") -> list[CatalogueEntry]:
         """Return the entries of `provider`, or of all; raises `OptionError` for one that has none."""
         found = [entry for entry in self if provider in {"", entry.capability.provider}]
         if not found:
@@ -108,7 +108,7 @@ class Catalogue:
             raise OptionError("--provider", f"{provider!r}, which has no model", allowed)
         return found
 
-    def of(self, name: str) -> Entry:
+    def of(self, name: str) -> CatalogueEntry:
         """Return the entry of `model` or `provider/model`.
 
         Raises `UnknownModelError` for a name that is in no row, or that several providers have.
@@ -140,7 +140,7 @@ def _paths(packaged: Path, own: Path | None) -> tuple[Path, ...]:
     return (packaged,) if own is None else (packaged, own)
 
 
-def _origins(tables: tuple[Table[Any], ...]) -> Mapping[Key, str]:
+def _origins(tables: tuple[DatedTable[Any], ...]) -> Mapping[Key, str]:
     """Return which file each model's row was taken from: the last one that names it."""
     packaged = {PACKAGED_MODELS, PACKAGED_PRICES}
     return {

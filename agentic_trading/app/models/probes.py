@@ -7,7 +7,7 @@ from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.capability import Capability
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
-from agentic_trading.structured.cut import cut_sign
+from agentic_trading.structured.truncation import truncation_sign
 from agentic_trading.structured.engine import read_answer
 from agentic_trading.structured.outcome import Accepted
 from agentic_trading.structured.prompts import request_over
@@ -24,7 +24,7 @@ _COLOUR = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ProbeResult:
     """What an answer shows: whether the thing is offered (None where it cannot be told), and what was seen."""
 
     offered: bool | None
@@ -43,7 +43,7 @@ class Probe:
     offered: bool
     told: str
     request: ModelRequest
-    read: Callable[[ModelResponse], Shown]
+    read: Callable[[ModelResponse], ProbeResult]
     on_refusal: str
 
 
@@ -63,14 +63,14 @@ def probes(capability: Capability, *, tenant: str) -> list[Probe]:
 def _plain(capability: Capability, tenant: str) -> Probe:
     served = (capability.model, *capability.served_as)
 
-    def read(response: ModelResponse) -> Shown:
+    def read(response: ModelResponse) -> ProbeResult:
         usage = response.usage
         seen = (
             f"served by {response.model or 'nobody'}, {usage.total_input_tokens} tokens in, "
             f"{usage.output_tokens} out, stopped by {response.stop_reason or 'nothing'}"
         )
         counted = usage.total_input_tokens > 0 and usage.output_tokens > 0
-        return Shown(response.model in served and counted and bool(response.stop_reason), seen)
+        return ProbeResult(response.model in served and counted and bool(response.stop_reason), seen)
 
     return Probe(
         name="answer and usage",
@@ -90,11 +90,11 @@ def _native_schema(capability: Capability, tenant: str) -> Probe:
         asked, system=words
     )  # without our own demand for JSON, which would tell the form in words
 
-    def read(response: ModelResponse) -> Shown:
-        if sign := cut_sign(response, request.max_tokens):
-            return Shown(None, f"the answer was cut: {sign}")
+    def read(response: ModelResponse) -> ProbeResult:
+        if sign := truncation_sign(response, request.max_tokens):
+            return ProbeResult(None, f"the answer was cut: {sign}")
         enforced = isinstance(read_answer(response, request, parser="models check"), Accepted)
-        return Shown(
+        return ProbeResult(
             enforced, "the schema won over the words" if enforced else "the words won over the schema"
         )
 
@@ -115,7 +115,7 @@ def _effort(capability: Capability, tenant: str) -> Probe:
         offered=True,
         told=f"takes {', '.join(capability.effort)}",
         request=replace(_request(capability, tenant), effort=dearest),
-        read=lambda _: Shown(True, f"{dearest} was taken"),  # noqa: FBT003 - a field, by its place
+        read=lambda _: ProbeResult(True, f"{dearest} was taken"),  # noqa: FBT003 - a field, by its place
         on_refusal=f"{dearest} was refused",
     )
 
@@ -126,7 +126,7 @@ def _temperature(capability: Capability, tenant: str) -> Probe:
         offered=capability.sampling,
         told="takes one" if capability.sampling else "takes none",
         request=replace(_request(capability, tenant), temperature=0.0),
-        read=lambda _: Shown(True, "0.0 was taken"),  # noqa: FBT003 - a field, by its place
+        read=lambda _: ProbeResult(True, "0.0 was taken"),  # noqa: FBT003 - a field, by its place
         on_refusal="0.0 was refused",
     )
 

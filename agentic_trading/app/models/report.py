@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, TypeAdapter
 
-from agentic_trading.app.models.live import Proof
+from agentic_trading.app.models.live_check import LiveCheckProof
 from agentic_trading.governance.prices import short_id
 from agentic_trading.llm.limits import NANO
 
@@ -26,7 +26,7 @@ class LiveReport(BaseModel, frozen=True):
     address: str
     price_book: str
     max_nusd: int
-    proofs: tuple[Proof, ...]
+    proofs: tuple[LiveCheckProof, ...]
 
     @property
     def cost_nusd(self) -> int:
@@ -66,7 +66,7 @@ def cannot_write(page: Path) -> str:
     return ""
 
 
-def write(report: LiveReport, page: Path) -> tuple[Path, Path]:
+def write_report(report: LiveReport, page: Path) -> tuple[Path, Path]:
     """Write the page, and the JSON beside it; returns both paths. Raises `OSError`."""
     document = page.with_suffix(".json")
     page.write_text(as_markdown(report), encoding="utf-8")
@@ -84,7 +84,7 @@ def _head(report: LiveReport) -> Iterator[str]:
     yield f"of at most {_usd(report.max_nusd)}; whether the provider billed the same, its console says."
 
 
-def _of_model(proof: Proof) -> Iterator[str]:
+def _of_model(proof: LiveCheckProof) -> Iterator[str]:
     yield from ("", f"## {proof.model}", "")
     yield from _table(["about", "the table tells", "seen", "verdict", "USD"])
     for line in proof.lines:

@@ -10,15 +10,15 @@ from agentic_trading.app.prices.listing import PLAIN, Listing, listing_of
 from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.envelope import LLMProvider
 
-Verdict = Literal["equal", "differs", "missing there", "missing here"]
+PriceVerdict = Literal["equal", "differs", "missing there", "missing here"]
 
-VERDICTS: tuple[Verdict, ...] = ("equal", "differs", "missing there", "missing here")
+VERDICTS: tuple[PriceVerdict, ...] = ("equal", "differs", "missing there", "missing here")
 
 WHOLE = "the model"
 """What a line is about that tells of a model which only one side has."""
 
 
-class Source(Protocol):
+class PriceSource(Protocol):
     """Another list of prices."""
 
     @property
@@ -36,45 +36,45 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PriceDifference:
     """One class or multiplier of a model, as both sides spell it: USD per million tokens, or times; empty if missing."""
 
     model: str
     about: str
     ours: str
     theirs: str
-    verdict: Verdict
+    verdict: PriceVerdict
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PriceComparison:
     """All of a book against all that `source` knows of the same models and providers."""
 
     book: str
     source: str
-    lines: tuple[Line, ...]
+    lines: tuple[PriceDifference, ...]
 
     @property
     def differs(self) -> bool:
         """Whether anything that both sides know is told differently."""
         return any(line.verdict == "differs" for line in self.lines)
 
-    def counts(self) -> dict[Verdict, int]:
+    def counts(self) -> dict[PriceVerdict, int]:
         """Return how many lines have each verdict."""
         return {verdict: sum(line.verdict == verdict for line in self.lines) for verdict in VERDICTS}
 
 
-def compared(book: PriceBook, source: Source, *, at: datetime) -> Comparison:
+def compared(book: PriceBook, source: PriceSource, *, at: datetime) -> PriceComparison:
     """Hold the prices of the day of `at` against those of `source`; providers that it does not list are left out."""
     prices = [price for price in in_force(book, at=at) if source.models(price.provider)]
     lines = [line for price in prices for line in _of_model(price, source, at)]
     lines += [
-        Line(f"{provider}/{model}", WHOLE, "", "listed", "missing here")
+        PriceDifference(f"{provider}/{model}", WHOLE, "", "listed", "missing here")
         for provider in dict.fromkeys(price.provider for price in prices)
         for model in source.models(provider)
         if not any(_is_named(price, provider, model) for price in prices)
     ]
-    return Comparison(book.id, source.source, tuple(lines))
+    return PriceComparison(book.id, source.source, tuple(lines))
 
 
 def in_force(book: PriceBook, *, at: datetime) -> Iterator[ModelPrice]:
@@ -89,20 +89,20 @@ def _is_named(price: ModelPrice, provider: LLMProvider, model: str) -> bool:
     return dated is not None and price.provider == provider
 
 
-def _of_model(price: ModelPrice, source: Source, at: datetime) -> Iterator[Line]:
+def _of_model(price: ModelPrice, source: PriceSource, at: datetime) -> Iterator[PriceDifference]:
     name = f"{price.provider}/{price.model}"
     listing = source.listing(price.provider, price.model, at=at)
     if listing is None:
-        yield Line(name, WHOLE, "priced", "", "missing there")
+        yield PriceDifference(name, WHOLE, "priced", "", "missing there")
         return
     ours, theirs = dict(listing_of(price).spelled()), dict(listing.spelled())
     for about in ours | theirs:
         own, other = ours.get(about, ""), theirs.get(about, "")
         if {own, other} != {PLAIN, ""}:
-            yield Line(name, about, own, other, _verdict(own, other))
+            yield PriceDifference(name, about, own, other, _verdict(own, other))
 
 
-def _verdict(ours: str, theirs: str) -> Verdict:
+def _verdict(ours: str, theirs: str) -> PriceVerdict:
     if not ours:
         return "missing here"
     if not theirs:

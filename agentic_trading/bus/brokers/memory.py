@@ -8,12 +8,12 @@ from typing import Any
 from agentic_trading.bus.broker import (
     MAX_HEAD_BYTES,
     MAX_MESSAGE_BYTES,
-    Backlog,
+    ConsumerLag,
     BrokerStatistics,
     Subscription,
 )
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
-from agentic_trading.bus.lanes import KeyLanes
+from agentic_trading.bus.keyed_queues import KeyedQueues
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Topic
 
@@ -131,7 +131,7 @@ class _Cursor:
 
     def __init__(self, log: _Log, group: str) -> None:
         self.log = log
-        self.lanes = KeyLanes()
+        self.lanes = KeyedQueues()
         self.readers: list[_MemorySubscription] = []
         self._group = group
         self._in_flight = 0
@@ -159,8 +159,8 @@ class _Cursor:
         self.lanes.put_back(delivery.message.key, delivery.position)
         self._tell_readers()
 
-    def backlog(self) -> Backlog:
-        return Backlog(self._group, self.log.name, self.lanes.waiting, self._in_flight)
+    def backlog(self) -> ConsumerLag:
+        return ConsumerLag(self._group, self.log.name, self.lanes.waiting, self._in_flight)
 
     def _tell_readers(self) -> None:
         for reader in self.readers:

@@ -10,11 +10,11 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.answer import read_result
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, Provenance, assess
-from agentic_trading.desk.analysis.book import Book
+from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
 from agentic_trading.desk.analysis.candidates import plan_prices
-from agentic_trading.desk.analysis.context import Limits, not_available
+from agentic_trading.desk.analysis.context import TradeLimits, not_available
 from agentic_trading.desk.analysis.question import STEP, last_close, put_question
-from agentic_trading.desk.analysis.track import TrackRecord
+from agentic_trading.desk.analysis.track_record import TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.snapshot import MarketSnapshot
 from agentic_trading.desk.market.triggers import Skip, SkipReason, Trigger, TriggerRules, decide
@@ -33,7 +33,7 @@ class AnalystSettings:
 
     triggers: TriggerRules = field(default_factory=TriggerRules)
     answer_within: timedelta = timedelta(minutes=5)
-    limits: Limits = field(default_factory=Limits)
+    limits: TradeLimits = field(default_factory=TradeLimits)
     demands: Demands = field(default_factory=Demands)
 
 
@@ -95,7 +95,7 @@ class CmtAnalyst:
         snapshot: MarketSnapshot,
         *,
         position: Position | None = None,
-        book: Book | None = None,
+        book: PortfolioContext | None = None,
         cause: str = "",
     ) -> Assessment | NoDecision | Skip:
         """Ask about the market if there is reason to; return what was decided, or why nobody was asked.
@@ -157,7 +157,7 @@ class CmtAnalyst:
         trigger: Trigger,
         track: TrackRecord,
         position: Position | None,
-        book: Book | None,
+        book: PortfolioContext | None,
     ) -> LLMEnvelope:
         envelope_id = self._id(snapshot, "envelope")
         builder = EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)

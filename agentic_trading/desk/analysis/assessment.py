@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from agentic_trading.desk.analysis.geometry import PlanPrices
+from agentic_trading.desk.analysis.plan_prices import PlanPrices
 from agentic_trading.desk.analysis.judgement import POINTING, Judgement, Layer
 from agentic_trading.desk.analysis.plan import TradePlan, trade_plan
 from agentic_trading.desk.instrument import Side

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any, Final, Literal, get_args
 
 from agentic_trading.desk.analysis.context import Context, evidence_by_layer
-from agentic_trading.desk.analysis.geometry import PlanPrices
+from agentic_trading.desk.analysis.plan_prices import PlanPrices
 from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer, StopName, TargetName
 from agentic_trading.llm.envelope import LLMEnvelope
 
@@ -24,7 +24,7 @@ class Candidates:
     targets: Mapping[str, Decimal]
 
 
-def candidates(context: Context, risk: Mapping[str, Any], *, rising: bool) -> Candidates:
+def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool) -> Candidates:
     """Price every name for a trade that buys if `rising`, else sells; `risk` is the content of layer 6.
 
     Stops are those of the evidence. ATR targets lie that many ATR beyond the last close, `level_1` to `level_4`
@@ -54,7 +54,7 @@ def candidates(context: Context, risk: Mapping[str, Any], *, rising: bool) -> Ca
 def candidates_of(envelope: LLMEnvelope, *, rising: bool) -> Candidates:
     """Return the candidates of a question; raises pydantic's `ValidationError` for a context that is not the analyst's."""
     risk = evidence_by_layer(envelope).get(Layer.RISK)
-    return candidates(Context.model_validate(envelope.context), risk.content if risk else {}, rising=rising)
+    return trade_candidates(Context.model_validate(envelope.context), risk.content if risk else {}, rising=rising)
 
 
 def plan_prices(envelope: LLMEnvelope, judgement: Judgement) -> PlanPrices | None:

@@ -7,10 +7,10 @@ from pydantic import ValidationError
 
 from agentic_trading.desk.analysis.candidates import candidates_of, plan_prices
 from agentic_trading.desk.analysis.context import Context, available_layers, evidence_names
-from agentic_trading.desk.analysis.geometry import plan_violations
-from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer, Proposal
+from agentic_trading.desk.analysis.plan_prices import plan_violations
+from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer, TradeProposal
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.reading import Violation
+from agentic_trading.llm.attempt_trace import Violation
 
 
 def check_cmt_assessment(envelope: LLMEnvelope, text: str) -> list[Violation]:
@@ -92,7 +92,7 @@ def _plan_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterator[Vi
     yield from nameless if prices is None else plan_violations(context, prices, rising=rising)
 
 
-def _nameless(envelope: LLMEnvelope, proposal: Proposal, *, rising: bool) -> Iterator[Violation]:
+def _nameless(envelope: LLMEnvelope, proposal: TradeProposal, *, rising: bool) -> Iterator[Violation]:
     """Give each name of a proposal that has no price in the evidence."""
     named = candidates_of(envelope, rising=rising)
     chosen = {

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.layers.unsourced import UNSOURCED
+from agentic_trading.desk.market.layers.missing_features import UNSOURCED
 from agentic_trading.llm.envelope import LLMEnvelope
 
 NOT_AVAILABLE: Final = "not_available"
@@ -21,7 +21,7 @@ LAYER_SOURCES: Final[Mapping[str, Layer]] = MappingProxyType({f"layers/{layer}":
 """The source that an evidence item of each layer bears."""
 
 
-class Limits(BaseModel, frozen=True):
+class TradeLimits(BaseModel, frozen=True):
     """How far a proposed trade may reach.
 
     No price further from the last close than `max_distance_atr` times the ATR, no stop or target further
@@ -53,7 +53,7 @@ class Context(BaseModel, frozen=True):
     atr: Decimal = Field(gt=0)
     prompted_by: Prompting
     position: Position | None = None
-    limits: Limits
+    limits: TradeLimits
 
 
 @dataclass(frozen=True, slots=True)

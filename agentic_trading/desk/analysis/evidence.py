@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from agentic_trading.desk.analysis.book import NO_BOOK, Book
+from agentic_trading.desk.analysis.portfolio_context import NO_BOOK, PortfolioContext
 from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.shapes import patterns_told
-from agentic_trading.desk.analysis.track import TrackRecord
+from agentic_trading.desk.analysis.pattern_text import patterns_told
+from agentic_trading.desk.analysis.track_record import TrackRecord
 from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.layers.unsourced import UNSOURCED
+from agentic_trading.desk.market.layers.missing_features import UNSOURCED
 from agentic_trading.desk.market.rounding import PRICE_DIGITS, significant
 from agentic_trading.desk.market.snapshot import MarketSnapshot
 
@@ -71,7 +71,7 @@ Content = dict[str, Any]
 
 
 def layer_evidence(
-    snapshot: MarketSnapshot, record: TrackRecord, book: Book | None = None
+    snapshot: MarketSnapshot, record: TrackRecord, book: PortfolioContext | None = None
 ) -> dict[Layer, Content]:
     """Return the evidence of each layer, in the order of `Layer`, in few digits.
 
@@ -220,7 +220,7 @@ def _divergences(indicators: Mapping[str, Any], timeframes: Sequence[Timeframe])
     return [f"{timeframe} {found}" for timeframe in timeframes for found in frames[timeframe]["divergences"]]
 
 
-def _risk(risk: Mapping[str, Any], snapshot: MarketSnapshot, book: Book | None) -> Content:
+def _risk(risk: Mapping[str, Any], snapshot: MarketSnapshot, book: PortfolioContext | None) -> Content:
     """Tell the candidates either way, how much each stop allows to hold, and the account."""
     sides: Content = {
         side: {

@@ -112,7 +112,7 @@ class LayerJudgement(BaseModel, frozen=True, extra="forbid"):
         return (self.evidence, *self.more_evidence)
 
 
-class Proposal(BaseModel, frozen=True, extra="forbid"):
+class TradeProposal(BaseModel, frozen=True, extra="forbid"):
     """A trade in the overall direction, named from the candidates of the evidence or told in prices.
 
     Its side, size and reward for risk are not the model's to say. All of it is closed at `target` with a gain, or
@@ -136,7 +136,7 @@ class Judgement(BaseModel, frozen=True, extra="forbid"):
     rationale: str = Field(min_length=1, max_length=RATIONALE_CHARS)
     direction: Direction
     confidence: Confidence
-    trade_plan: Proposal | None
+    trade_plan: TradeProposal | None
 
     def by_layer(self) -> Iterator[tuple[Layer, LayerJudgement]]:
         """Give every judged layer, in the order of `Layer`."""

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel
 
-from agentic_trading.desk.analysis.geometry import PlanPrices
+from agentic_trading.desk.analysis.plan_prices import PlanPrices
 from agentic_trading.desk.analysis.judgement import Direction
 from agentic_trading.desk.instrument import Side
 

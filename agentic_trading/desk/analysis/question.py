@@ -2,12 +2,12 @@
 
 from decimal import Decimal
 
-from agentic_trading.desk.analysis.book import Book
-from agentic_trading.desk.analysis.context import LAYER_SOURCES, Context, Limits, Prompting, is_available
+from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
+from agentic_trading.desk.analysis.context import LAYER_SOURCES, Context, TradeLimits, Prompting, is_available
 from agentic_trading.desk.analysis.evidence import layer_evidence, timeframes_told
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
-from agentic_trading.desk.analysis.schema import asked_schema
-from agentic_trading.desk.analysis.track import TrackRecord
+from agentic_trading.desk.analysis.schema import asked_assessment_schema
+from agentic_trading.desk.analysis.track_record import TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.rounding import price
 from agentic_trading.desk.market.snapshot import BASE, MarketSnapshot
@@ -24,9 +24,9 @@ def put_question(
     trigger: Trigger,
     *,
     position: Position | None,
-    limits: Limits,
+    limits: TradeLimits,
     record: TrackRecord | None = None,
-    book: Book | None = None,
+    book: PortfolioContext | None = None,
 ) -> EnvelopeBuilder:
     """Give an envelope everything that the answer depends on; equal markets and records give equal requests.
 
@@ -44,7 +44,7 @@ def put_question(
     builder.with_context(context.model_dump(mode="json", exclude_none=True), as_of=snapshot.available_at)
     evidence = layer_evidence(snapshot, record or TrackRecord(snapshot.decision), book)
     builder.with_output_schema(
-        asked_schema(frozenset(layer for layer, content in evidence.items() if is_available(content)))
+        asked_assessment_schema(frozenset(layer for layer, content in evidence.items() if is_available(content)))
     )
     for source, layer in LAYER_SOURCES.items():
         builder.add_evidence(source, evidence[layer], available_at=snapshot.available_at)
@@ -56,7 +56,7 @@ def market_context(
     trigger: Trigger,
     *,
     position: Position | None,
-    limits: Limits,
+    limits: TradeLimits,
 ) -> Context:
     """Return what holds for the whole question, the last close digit for digit as it traded."""
     return Context(

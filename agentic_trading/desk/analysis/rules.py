@@ -14,11 +14,11 @@ from agentic_trading.desk.analysis.judgement import (
     Judgement,
     Layer,
     LayerJudgement,
-    Proposal,
+    TradeProposal,
 )
 from agentic_trading.desk.analysis.rule_plan import FAR, STOP, level_pays, propose
 from agentic_trading.desk.analysis.schema import ASKED_CHARS
-from agentic_trading.desk.analysis.sheet import Sheet
+from agentic_trading.desk.analysis.features import QuestionFeatures
 from agentic_trading.llm.envelope import LLMEnvelope
 
 LEAN_TO_ACT: Final = 2
@@ -34,12 +34,12 @@ LOSING: Final = 0.8
 SIGNS: Final = {"up": 1, "down": -1}
 QUADRANTS: Final = {"leading": 1, "lagging": -1}
 REGIME_SCORES: Final = {"normal": 1, "extreme": -1}
-UNUSED: Final = Proposal(entry="market", stop=STOP, target=FAR)
+UNUSED: Final = TradeProposal(entry="market", stop=STOP, target=FAR)
 """What stands in a neutral answer, where nobody looks at it."""
 CONFIDENCES: Final[tuple[Confidence, ...]] = ("low", "medium", "high")
 
 
-class Said(NamedTuple):
+class RuleAnswer(NamedTuple):
     """A layer's score, and what of the evidence it rests on."""
 
     score: int
@@ -54,7 +54,7 @@ def cmt_assessment_rule(envelope: LLMEnvelope) -> str:
     stop within the limits; otherwise it is neutral. Raises pydantic's `ValidationError` for an envelope that is not
     the analyst's.
     """
-    sheet = Sheet.of(envelope)
+    sheet = QuestionFeatures.of(envelope)
     trend, momentum = _trend(sheet).score, _momentum(sheet).score
     lean = trend + momentum
     sign = _sign(lean) if abs(lean) >= LEAN_TO_ACT else 0
@@ -73,7 +73,7 @@ def cmt_assessment_rule(envelope: LLMEnvelope) -> str:
     ).model_dump_json(exclude_defaults=True)
 
 
-def _judged(sheet: Sheet, layer: Layer, said: Said) -> LayerJudgement:
+def _judged(sheet: QuestionFeatures, layer: Layer, said: RuleAnswer) -> LayerJudgement:
     return LayerJudgement(
         finding=said.text[:ASKED_CHARS], evidence=sheet.evidence[layer].name, score=said.score
     )
@@ -83,18 +83,18 @@ def _sign(number: float) -> int:
     return (number > 0) - (number < 0)
 
 
-def _trend(sheet: Sheet, _sign_of_all: int = 0) -> Said:
+def _trend(sheet: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
     """One step for the decision timeframe, one for the next longer or, where that has no trend yet, the structure."""
     here, above = [*sheet.row(Layer.TREND, "direction"), None, None][:2]
     structure = sheet.here(Layer.TREND, "structure")
     lean = SIGNS.get(here, 0) + SIGNS.get(structure if above is None else above, 0)
     frame = sheet.context.decision_timeframe
-    return Said(
+    return RuleAnswer(
         lean, f"{frame} points {_told(here)}, the next longer {_told(above)}; structure {_told(structure)}"
     )
 
 
-def _momentum(sheet: Sheet, _sign_of_all: int = 0) -> Said:
+def _momentum(sheet: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
     """One step each for RSI, MACD histogram and, in a trend, the sides of ADX; 2 at most either way."""
     measures = ("rsi_14", "macd_histogram", "adx_14", "plus_di_14", "minus_di_14")
     rsi, histogram, adx, plus, minus = (sheet.here(Layer.INDICATORS, measure) for measure in measures)
@@ -104,10 +104,10 @@ def _momentum(sheet: Sheet, _sign_of_all: int = 0) -> Said:
     if adx is not None and adx >= ADX_TRENDING:
         steps += _sign(plus - minus)
     text = f"RSI {_told(rsi)}, MACD histogram {_told(histogram)}, ADX {_told(adx)}"
-    return Said(max(-2, min(2, steps)), f"{text}, +DI {_told(plus)}, -DI {_told(minus)}")
+    return RuleAnswer(max(-2, min(2, steps)), f"{text}, +DI {_told(plus)}, -DI {_told(minus)}")
 
 
-def _levels(sheet: Sheet, sign: int) -> Said:
+def _levels(sheet: QuestionFeatures, sign: int) -> RuleAnswer:
     """One point for a level close behind the price, one for room ahead of it."""
     told = sheet.told(Layer.LEVELS)
     above, below = (_nearest(told[side]) for side in ("above", "below"))
@@ -115,54 +115,54 @@ def _levels(sheet: Sheet, sign: int) -> Said:
     sheltered = behind is not None and abs(behind.distance_atr) <= SHELTER_ATR
     has_room = ahead is None or abs(ahead.distance_atr) >= ROOM_ATR
     text = f"above {_level_told(above)}; below {_level_told(below)}"
-    return Said(sheltered + has_room if sign else 0, text)
+    return RuleAnswer(sheltered + has_room if sign else 0, text)
 
 
-def _patterns(sheet: Sheet, _sign_of_all: int) -> Said:
+def _patterns(sheet: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
     """One step for the latest break of the decision timeframe, one for the next longer one's."""
     frames = {name: found for name, found in sheet.told(Layer.PATTERNS).items() if "break" in found}
     breaks = [found["break"] for found in frames.values()]
     lean = sum(SIGNS[broken.split()[1]] for broken in breaks)
-    return Said(lean, "; ".join(f"{name} {found['break']}" for name, found in frames.items()) or "no break")
+    return RuleAnswer(lean, "; ".join(f"{name} {found['break']}" for name, found in frames.items()) or "no break")
 
 
-def _sentiment(sheet: Sheet, _sign_of_all: int) -> Said:
+def _sentiment(sheet: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
     """One step where takers lean to one side."""
     share, streak = (sheet.here(Layer.SENTIMENT, measure) for measure in ("taker_buy_20_pct", "streak"))
     lean = 0 if share is None else (share > TAKERS_BALANCED[1]) - (share < TAKERS_BALANCED[0])
-    return Said(lean, f"buyers took {_told(share)} % of 20 bars; streak {_told(streak)}")
+    return RuleAnswer(lean, f"buyers took {_told(share)} % of 20 bars; streak {_told(streak)}")
 
 
-def _risk(sheet: Sheet, sign: int) -> Said:
+def _risk(sheet: QuestionFeatures, sign: int) -> RuleAnswer:
     """One point if a level pays for the stop."""
     told = sheet.told(Layer.RISK)
     long, short = (told.get(side, {}).get("stops", {}).get(STOP) for side in ("long", "short"))
     pays = sign != 0 and level_pays(sheet, rising=sign > 0)
-    return Said(int(pays), f"stop {STOP}: {_told(long)} for a long, {_told(short)} for a short")
+    return RuleAnswer(int(pays), f"stop {STOP}: {_told(long)} for a long, {_told(short)} for a short")
 
 
-def _volatility(sheet: Sheet, sign: int) -> Said:
+def _volatility(sheet: QuestionFeatures, sign: int) -> RuleAnswer:
     """One point for normal volatility, one off for extreme."""
     regime, atr_pct = (sheet.here(Layer.VOLATILITY, measure) for measure in ("regime", "atr_pct"))
     text = f"volatility is {_told(regime)}; ATR is {_told(atr_pct)} % of the price"
-    return Said(REGIME_SCORES.get(regime, 0) if sign else 0, text)
+    return RuleAnswer(REGIME_SCORES.get(regime, 0) if sign else 0, text)
 
 
-def _intermarket(sheet: Sheet, _sign_of_all: int) -> Said:
+def _intermarket(sheet: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
     """One step for a market that leads the second one, one against for a market that lags."""
     told = sheet.told(Layer.INTERMARKET)
-    return Said(QUADRANTS.get(told["quadrant"], 0), f"{told['quadrant']} beside {told['beside']}")
+    return RuleAnswer(QUADRANTS.get(told["quadrant"], 0), f"{told['quadrant']} beside {told['beside']}")
 
 
-def _system(sheet: Sheet, sign: int) -> Said:
+def _system(sheet: QuestionFeatures, sign: int) -> RuleAnswer:
     """One point for a record that pays, one off for one that does not."""
     told = sheet.told(Layer.SYSTEM)
     factor = told.get("profit_factor")
     score = 0 if factor is None or not sign else (factor >= PROFITABLE) - (factor <= LOSING)
-    return Said(score, f"profit factor {_told(factor)}, hit rate {_told(told['hit_rate_pct'])} %")
+    return RuleAnswer(score, f"profit factor {_told(factor)}, hit rate {_told(told['hit_rate_pct'])} %")
 
 
-SAYING: Final[Mapping[Layer, Callable[[Sheet, int], Said]]] = MappingProxyType({
+SAYING: Final[Mapping[Layer, Callable[[QuestionFeatures, int], RuleAnswer]]] = MappingProxyType({
     Layer.TREND: _trend,
     Layer.LEVELS: _levels,
     Layer.PATTERNS: _patterns,

@@ -89,7 +89,7 @@ def _priced(names: Any) -> Schema:
 
 
 @cache
-def asked_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
+def asked_assessment_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
     """Return what an answer about `layers` must fit: all of them, short texts, and names in place of prices.
 
     Whatever fits it fits the published schema too, and it bears the same `$id`. Every choice in it is an enum, so

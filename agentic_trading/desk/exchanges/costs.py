@@ -13,7 +13,7 @@ FEE_STEP = Decimal("1e-8")
 Bps = Annotated[Decimal, Field(ge=0, lt=1_000)]
 
 
-class Costs(BaseModel, frozen=True):
+class TradingCosts(BaseModel, frozen=True):
     """Spread and fees in basis points of the price, always against the trader.
 
     Bars carry no quotes, so the spread is an assumption, and the defaults are: half a basis point to either

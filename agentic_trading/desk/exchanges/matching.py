@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from agentic_trading.desk.exchange import CancelReason, Fill, FillCause, Report
-from agentic_trading.desk.exchanges.costs import Costs
-from agentic_trading.desk.exchanges.holdings import Holdings
-from agentic_trading.desk.exchanges.reach import (
-    Reach,
+from agentic_trading.desk.exchange import CancelReason, Fill, FillCause, ExecutionReport
+from agentic_trading.desk.exchanges.costs import TradingCosts
+from agentic_trading.desk.exchanges.account import PaperAccount
+from agentic_trading.desk.exchanges.fill_model import (
+    FillPrice,
     reach_at_market,
     reach_at_rest,
     reach_of_stop,
     reach_on_arrival,
 )
-from agentic_trading.desk.exchanges.working import Working
+from agentic_trading.desk.exchanges.order_state import OrderState
 from agentic_trading.desk.instrument import EXACT, Instrument, Side, limit_from
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.ids import derived_id
@@ -25,7 +25,7 @@ class Market:
     """What does not change from bar to bar: the grid, the costs, and the share of a bar that all orders may take."""
 
     instrument: Instrument
-    costs: Costs
+    costs: TradingCosts
     max_participation: Decimal
 
 
@@ -48,8 +48,8 @@ class Matching:
         self,
         bar: Bar,
         market: Market,
-        holdings: Holdings,
-        working: Sequence[Working],
+        holdings: PaperAccount,
+        working: Sequence[OrderState],
         last_close: Decimal | None,
     ) -> None:
         self._bar = bar
@@ -59,9 +59,9 @@ class Matching:
         self._last_close = last_close
         self._pool = self._share_of_bar(market.max_participation)
         self._shares: dict[str, Decimal] = {}
-        self._reports: list[Report] = []
+        self._reports: list[ExecutionReport] = []
 
-    def run(self) -> list[Report]:
+    def run(self) -> list[ExecutionReport]:
         """Change the working orders and the holdings, and tell what happened."""
         active = [w for w in self._working if w.order.active_from <= self._bar.open_time]
         for w in active:
@@ -80,7 +80,7 @@ class Matching:
             self._close(w)
         return self._reports
 
-    def _wake(self, w: Working) -> None:
+    def _wake(self, w: OrderState) -> None:
         if w.order.void_from is not None and w.order.void_from <= self._bar.open_time:
             self._end(w, CancelReason.INTENT_EXPIRED)
         if w.left > 0 and w.order.expires_at <= self._bar.open_time:
@@ -94,7 +94,7 @@ class Matching:
             if w.order.order_type == "post_only" and not w.crossing and self._would_take(w):
                 self._end(w, CancelReason.WOULD_TAKE)
 
-    def _take(self, w: Working) -> None:
+    def _take(self, w: OrderState) -> None:
         if w.at_market:
             reach = reach_at_market(w.order.side, self._bar, self._market.costs, self._market.instrument)
             self._fill(w, reach, "deadline" if w.crossing else "order")
@@ -104,13 +104,13 @@ class Matching:
             )
             self._fill(w, reached, "order")
 
-    def _rest(self, w: Working) -> None:
+    def _rest(self, w: OrderState) -> None:
         if w.at_market or w.limit is None or w.order.expires_at < self._bar.close_time:
             return
         if self._fill(w, reach_at_rest(w.order.side, w.limit, self._bar), "order"):
             self._stop(w, at_open=False)
 
-    def _stop(self, w: Working, *, at_open: bool) -> None:
+    def _stop(self, w: OrderState, *, at_open: bool) -> None:
         if w.guarded == 0 or w.order.stop_loss is None:
             return
         side = w.order.side.opposite
@@ -123,21 +123,21 @@ class Matching:
             w.stopped = True
             self._exit(w, reach, "stop_loss")
 
-    def _leave_at_target(self, w: Working) -> None:
+    def _leave_at_target(self, w: OrderState) -> None:
         if w.guarded == 0 or w.order.take_profit is None:
             return
         reach = reach_at_rest(w.order.side.opposite, w.order.take_profit, self._bar)
         if reach is not None:
             self._exit(w, reach, "take_profit")
 
-    def _close(self, w: Working) -> None:
+    def _close(self, w: OrderState) -> None:
         if w.order.reduce_only and self._reducible(w) == 0:
             self._end(w, CancelReason.NOTHING_TO_REDUCE)
         if w.order.time_in_force == "ioc" and (w.at_market or w.limit is not None):
             self._end(w, CancelReason.IMMEDIATE_OR_CANCEL)
         w.resting = w.limit is not None
 
-    def _fill(self, w: Working, reach: Reach | None, cause: FillCause) -> bool:
+    def _fill(self, w: OrderState, reach: FillPrice | None, cause: FillCause) -> bool:
         """Trade as much of the order as volume, position and money allow; tell whether anything was."""
         if reach is None or w.left == 0:
             return False
@@ -159,7 +159,7 @@ class Matching:
             self._end(w, against)
         return quantity > 0
 
-    def _exit(self, w: Working, reach: Reach, cause: FillCause) -> None:
+    def _exit(self, w: OrderState, reach: FillPrice, cause: FillCause) -> None:
         """Close what is guarded as far as volume allows, and give up what the intent has not filled yet."""
         quantity = min(w.guarded, self._pool)
         if quantity > 0:
@@ -169,7 +169,7 @@ class Matching:
             if other.order.intent_id == w.order.intent_id:
                 self._end(other, CancelReason.EXITED)
 
-    def _trade(self, w: Working, side: Side, quantity: Decimal, reach: Reach, cause: FillCause) -> None:
+    def _trade(self, w: OrderState, side: Side, quantity: Decimal, reach: FillPrice, cause: FillCause) -> None:
         w.fills += 1
         fill = Fill(
             fill_id=derived_id("fill", w.order.order_id, w.fills),
@@ -193,35 +193,35 @@ class Matching:
         for other in self._working:
             other.guarded = min(other.guarded, self._holdings.on_side(other.order.symbol, other.order.side))
 
-    def _wanted(self, w: Working) -> Decimal:
+    def _wanted(self, w: OrderState) -> Decimal:
         """Return how much of the order this bar has room for."""
         room = min(w.left, self._share(w), self._pool)
         return min(room, self._reducible(w)) if w.order.reduce_only else room
 
-    def _share(self, w: Working) -> Decimal:
+    def _share(self, w: OrderState) -> Decimal:
         """Return what the order may still take of this bar."""
         if w.order.order_id not in self._shares:
             self._shares[w.order.order_id] = self._share_of_bar(w.order.max_participation)
         return self._shares[w.order.order_id]
 
-    def _guard(self, w: Working, quantity: Decimal) -> None:
+    def _guard(self, w: OrderState, quantity: Decimal) -> None:
         if w.is_guarding:
             held = self._holdings.on_side(w.order.symbol, w.order.side)
             w.guarded = min(EXACT.add(w.guarded, quantity), held)
 
-    def _end(self, w: Working, reason: CancelReason) -> None:
+    def _end(self, w: OrderState, reason: CancelReason) -> None:
         if w.left > 0:
             self._reports.append(w.end(reason, self._bar.close_time))
 
-    def _reducible(self, w: Working) -> Decimal:
+    def _reducible(self, w: OrderState) -> Decimal:
         return self._holdings.on_side(w.order.symbol, w.order.side.opposite)
 
-    def _limit(self, w: Working) -> Decimal | None:
+    def _limit(self, w: OrderState) -> Decimal | None:
         if w.order.peg_bps is None or self._last_close is None:
             return w.order.limit_price
         return limit_from(self._last_close, w.order.peg_bps, w.order.side, self._market.instrument.tick_size)
 
-    def _would_take(self, w: Working) -> bool:
+    def _would_take(self, w: OrderState) -> bool:
         """Tell whether a post-only order would find a trade at once: it stands beyond the last close."""
         if w.limit is None or self._last_close is None:
             return False

@@ -10,16 +10,16 @@ from agentic_trading.desk.exchange import (
     OpenOrder,
     Order,
     OrderRefusedError,
-    Report,
+    ExecutionReport,
 )
-from agentic_trading.desk.exchanges.costs import Costs
-from agentic_trading.desk.exchanges.holdings import Holdings
+from agentic_trading.desk.exchanges.costs import TradingCosts
+from agentic_trading.desk.exchanges.account import PaperAccount
 from agentic_trading.desk.exchanges.matching import Market, Matching
-from agentic_trading.desk.exchanges.working import Working
+from agentic_trading.desk.exchanges.order_state import OrderState
 from agentic_trading.desk.instrument import Instrument, Price, round_down
 from agentic_trading.desk.market.bar import Bar
 
-DEFAULT_COSTS = Costs()
+DEFAULT_COSTS = TradingCosts()
 
 
 class PaperExchange:
@@ -36,7 +36,7 @@ class PaperExchange:
         instruments: Mapping[str, Instrument],
         *,
         cash: Decimal,
-        costs: Costs = DEFAULT_COSTS,
+        costs: TradingCosts = DEFAULT_COSTS,
         max_participation: Decimal = Decimal("0.25"),
         allow_short: bool = True,
     ) -> None:
@@ -46,9 +46,9 @@ class PaperExchange:
         currencies = sorted({instrument.quote_currency for instrument in instruments.values()})
         if len(currencies) != 1:
             raise OrderRefusedError("quote currencies", currencies, "one that all instruments share")
-        self._holdings = Holdings(cash, currencies[0], costs, allow_short=allow_short)
+        self._holdings = PaperAccount(cash, currencies[0], costs, allow_short=allow_short)
         self._taken: dict[str, Order] = {}
-        self._working: dict[str, Working] = {}
+        self._working: dict[str, OrderState] = {}
         self._last: dict[str, Bar] = {}
 
     async def submit(self, order: Order) -> None:
@@ -60,7 +60,7 @@ class PaperExchange:
             raise OrderRefusedError("order_id", order.order_id, "an id that no other order has")
         self._check_grid(order, self._market(order.symbol).instrument)
         self._taken[order.order_id] = order
-        self._working[order.order_id] = Working(order, left=order.quantity)
+        self._working[order.order_id] = OrderState(order, left=order.quantity)
 
     async def cancel(self, order_id: str) -> Cancellation | None:
         """Take back what is left of an order; the time is that of the last bar, or when the order became active."""
@@ -73,7 +73,7 @@ class PaperExchange:
         self._forget_ended()
         return cancellation
 
-    async def on_bar(self, bar: Bar) -> list[Report]:
+    async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
         """Let a closed bar fill orders; see `Exchange.on_bar`."""
         market = self._market(bar.symbol)
         last = self._last.get(bar.symbol)

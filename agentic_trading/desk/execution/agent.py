@@ -9,13 +9,13 @@ from typing import Any
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.execution.candidates import Candidates, FillFacts, fill_candidates
+from agentic_trading.desk.execution.candidates import FillCandidates, FillFacts, fill_candidates
 from agentic_trading.desk.execution.check import check_fill_strategy, terms_of
-from agentic_trading.desk.execution.choice import asked_schema, read_choice
-from agentic_trading.desk.execution.facts import execution_evidence
+from agentic_trading.desk.execution.choice import asked_fill_schema, read_choice
+from agentic_trading.desk.execution.evidence import execution_evidence
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.prompts import FILL_STRATEGY_PROMPT
-from agentic_trading.desk.execution.record import TradeRecord
+from agentic_trading.desk.execution.trade_journal import TradeJournal
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.instrument import Instrument
 from agentic_trading.desk.market.bar import Bar
@@ -53,7 +53,7 @@ class ExecutionSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class TimedFillStrategy:
     """A fill strategy, and the market's time at which it was there: that of the intent, or of a later answer."""
 
     strategy: FillStrategy
@@ -70,11 +70,11 @@ class ExecutionAgent:
         self._clock = clock
         self._limits = limits
         self._settings = settings
-        self._record = TradeRecord(client, clock, tenant_id=settings.tenant_id)
+        self._record = TradeJournal(client, clock, tenant_id=settings.tenant_id)
 
     async def decide(
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
-    ) -> Chosen | NoDecision:
+    ) -> TimedFillStrategy | NoDecision:
         """Return the model's strategy inside the limits, or why there is none: never a default.
 
         `bars` are the last closed ones, oldest first, and `spread_bps` the whole spread. The intent is put on
@@ -94,7 +94,7 @@ class ExecutionAgent:
             await self._record.no_decision(intent, outcome, request_hash=asked, cause=cause)
             return outcome
         await self._record.strategy(intent, outcome, request_hash=asked, cause=cause)
-        return Chosen(outcome, max(intent.as_of, answer.result.finished_at or intent.as_of))
+        return TimedFillStrategy(outcome, max(intent.as_of, answer.result.finished_at or intent.as_of))
 
     def envelope(
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
@@ -113,7 +113,7 @@ class ExecutionAgent:
             .with_context(
                 _context(order, limits, candidates, bars[-1], spread_bps), as_of=bars[-1].close_time
             )
-            .with_output_schema(asked_schema(tuple(candidates), len(evidence)))
+            .with_output_schema(asked_fill_schema(tuple(candidates), len(evidence)))
             .with_provider(self._settings.provider, self._settings.model)
             .with_agent(self._settings.agent_id, "execution")
             .with_tenant(self._settings.tenant_id)
@@ -173,7 +173,7 @@ def _order(intent: OrderIntent) -> Mapping[str, Any]:
 
 
 def _context(
-    order: Mapping[str, Any], limits: FillLimits, candidates: Candidates, last: Bar, spread_bps: Decimal
+    order: Mapping[str, Any], limits: FillLimits, candidates: FillCandidates, last: Bar, spread_bps: Decimal
 ) -> Mapping[str, Any]:
     return {
         "limits": limits.model_dump(mode="json"),
@@ -183,7 +183,7 @@ def _context(
     }
 
 
-def _told(candidates: Candidates) -> Mapping[str, Any]:
+def _told(candidates: FillCandidates) -> Mapping[str, Any]:
     """Tell the first candidate in full as `terms`, and of each what differs: half the tokens of telling all."""
     full = {name: terms.model_dump(mode="json") for name, terms in candidates.items()}
     terms = next(iter(full.values()))

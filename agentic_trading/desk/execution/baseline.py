@@ -16,7 +16,7 @@ WHOLE_SHARE = Decimal(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BaselineResult:
     """The fills of a run, the account after it, and what it is worth at the last close."""
 
     fills: tuple[Fill, ...]
@@ -24,7 +24,7 @@ class Outcome:
     equity: Decimal
 
 
-async def market_now(intents: Iterable[OrderIntent], bars: Sequence[Bar], exchange: Exchange) -> Outcome:
+async def market_now(intents: Iterable[OrderIntent], bars: Sequence[Bar], exchange: Exchange) -> BaselineResult:
     """Run the same intents through a fresh `exchange` as market orders on the first bar after each decision.
 
     Sizes, stops and targets stay as they are, and so do costs and the share of volume: the difference to the
@@ -35,7 +35,7 @@ async def market_now(intents: Iterable[OrderIntent], bars: Sequence[Bar], exchan
     return await _run((_at_market(intent) for intent in waiting), bars, exchange)
 
 
-async def buy_and_hold(bars: Sequence[Bar], exchange: Exchange, instrument: Instrument) -> Outcome:
+async def buy_and_hold(bars: Sequence[Bar], exchange: Exchange, instrument: Instrument) -> BaselineResult:
     """Spend all cash of a fresh `exchange` from the first open on, and hold; empty bars raise `ValueError`."""
     account = await exchange.account()
     first, last = _ends(bars)
@@ -74,7 +74,7 @@ def _at_market(intent: OrderIntent) -> Order:
     )
 
 
-async def _run(orders: Iterable[Order], bars: Sequence[Bar], exchange: Exchange) -> Outcome:
+async def _run(orders: Iterable[Order], bars: Sequence[Bar], exchange: Exchange) -> BaselineResult:
     """Submit each order right before the first bar that may fill it; `orders` come in order of that time."""
     _ends(bars)
     waiting = deque(orders)
@@ -87,7 +87,7 @@ async def _run(orders: Iterable[Order], bars: Sequence[Bar], exchange: Exchange)
         fills.extend(report for report in reports if isinstance(report, Fill))
         marks[bar.symbol] = bar.close
     account = await exchange.account()
-    return Outcome(tuple(fills), account, account.equity(marks))
+    return BaselineResult(tuple(fills), account, account.equity(marks))
 
 
 def _ends(bars: Sequence[Bar]) -> tuple[Bar, Bar]:

@@ -24,7 +24,7 @@ NEAR = 10
 FAR = 4
 """Which part of a mean bar's range an order waits away from the price: a tenth, or a quarter."""
 
-Candidates = Mapping[FillName, FillTerms]
+FillCandidates = Mapping[FillName, FillTerms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class FillFacts:
         return min(EXACT.divide(self.mean_range_bps, part), self.limits.price_band_bps)
 
 
-def fill_candidates(facts: FillFacts) -> Candidates:
+def fill_candidates(facts: FillFacts) -> FillCandidates:
     """Return the ways to fill that break no rule of `terms_violations`; equal facts give equal ones, in order.
 
     An order type that the limits do not allow is replaced by the nearest one; what makes no sense then, or finds no

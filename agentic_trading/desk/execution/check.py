@@ -13,7 +13,7 @@ from agentic_trading.desk.execution.schedule import slice_quantities
 from agentic_trading.desk.execution.strategy import FillTerms, read_strategy
 from agentic_trading.desk.instrument import Quantity
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.reading import Violation
+from agentic_trading.llm.attempt_trace import Violation
 
 
 def check_fill_strategy(envelope: LLMEnvelope, text: str) -> list[Violation]:

@@ -83,7 +83,7 @@ def _named(names: Collection[str]) -> Schema:
 
 
 @cache
-def asked_schema(names: tuple[FillName, ...], evidence: int) -> Mapping[str, Any]:
+def asked_fill_schema(names: tuple[FillName, ...], evidence: int) -> Mapping[str, Any]:
     """Return what an answer must fit that may choose one of `names`, and cite E1 up to E`evidence`.
 
     Whatever fits it fits the published schema too, and it bears the same `$id`. Every choice in it is an enum, so

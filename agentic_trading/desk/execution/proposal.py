@@ -18,7 +18,7 @@ from agentic_trading.ids import derived_id
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class EntryProposal:
     """An entry without a size. `entry` is a limit price, or None to enter at the market.
 
     `risk_pct` is the part of the equity, in percent, that may be lost between entry and stop.
@@ -38,7 +38,7 @@ class Proposal:
 
 
 def propose_entry(
-    proposal: Proposal, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
+    proposal: EntryProposal, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
 ) -> Approved | Rejection:
     """Size a proposal and check it.
 

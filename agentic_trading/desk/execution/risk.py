@@ -124,7 +124,7 @@ def check_intent(
     return next(_broken_by_intent(rounded, limits, instrument, facts), None) or Approved(intent=rounded)
 
 
-def check_order(
+def check_order_risk(
     order: Order, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
 ) -> Rejection | None:
     """Hold an order against the limits right before it goes to the exchange; None lets it pass."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
-from agentic_trading.desk.market.rows import BarRows
+from agentic_trading.desk.market.bar_rows import BarRows
 
 
 @dataclass(frozen=True, slots=True)

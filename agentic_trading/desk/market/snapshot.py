@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.beside import CLOSES_KEPT, Close, SecondMarket
+from agentic_trading.desk.market.correlation import CLOSES_KEPT, Close, ReferenceMarket
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
 from agentic_trading.desk.market.frame import Frame, FrameGauge
 from agentic_trading.desk.market.indicators.volume import VolumeProfile
@@ -45,7 +45,7 @@ class MarketSnapshot:
     frames: Mapping[Timeframe, Frame]
     levels: LevelBook
     closes: tuple[Close, ...] = ()
-    beside: SecondMarket | None = None
+    beside: ReferenceMarket | None = None
 
     def layer_inputs(self) -> dict[str, dict[str, Any]]:
         """Return what the layers of an analysis are told, as plain JSON values.
@@ -110,12 +110,12 @@ class MarketView:
         self._profile.update(float(bar.high), float(bar.low), float(bar.volume))
         return tuple(closed)
 
-    def second_market(self, as_of: datetime) -> SecondMarket:
+    def second_market(self, as_of: datetime) -> ReferenceMarket:
         """Return this market as the one beside another, as of a moment: nothing that closes after it."""
-        return SecondMarket(self._symbol, tuple(self._closes)).until(as_of)
+        return ReferenceMarket(self._symbol, tuple(self._closes)).until(as_of)
 
     def snapshot(
-        self, as_of: datetime | None = None, *, beside: SecondMarket | None = None
+        self, as_of: datetime | None = None, *, beside: ReferenceMarket | None = None
     ) -> MarketSnapshot:
         """Return the market as of a moment, by default the close of the newest bar, with another one `beside` it.
 

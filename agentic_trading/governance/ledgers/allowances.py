@@ -9,8 +9,8 @@ from agentic_trading.governance.allowance import (
     KEY,
     Allowance,
     AllowanceRules,
-    Era,
-    Payer,
+    LedgerEpochId,
+    AllowanceScope,
     limited_windows,
     may_use,
     payer_of,
@@ -21,21 +21,21 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import NOTHING, Amount
-from agentic_trading.governance.ledger import Ask, CallState, Held, Ledger, Refusal, Reservation, Settlement
-from agentic_trading.governance.ledgers.call import excess
-from agentic_trading.governance.ledgers.owed import LONG_OVER_S, charge_anew
+from agentic_trading.governance.ledger import ReservationRequest, ReservationState, Blocked, Ledger, Declined, Reservation, Settlement
+from agentic_trading.governance.ledgers.reservation_entry import overrun_of
+from agentic_trading.governance.ledgers.pending_writes import LONG_OVER_S, charge_anew
 from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Windows
 from agentic_trading.ids import NewId
 
-_OVER = (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
+_OVER = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    ask: Ask
+    ask: ReservationRequest
     allowance: Allowance
-    state: CallState = CallState.RESERVED
+    state: ReservationState = ReservationState.RESERVED
     settlement: Settlement | None = None
 
 
@@ -48,24 +48,24 @@ class AllowanceCalls:
     def __contains__(self, reservation_id: str) -> bool:
         return reservation_id in self._calls
 
-    def reserve(self, ask: Ask, allowance: Allowance, now_s: float) -> bool:
+    def reserve(self, ask: ReservationRequest, allowance: Allowance, now_s: float) -> bool:
         """Set the amount aside from `allowance`; returns False if too little is left of it, or it has ended."""
         fits = allowance.take(ask.amount, now_s)
         if fits:
             self._calls[ask.reservation_id] = _Call(ask, allowance)
         return fits
 
-    def state_of(self, reservation_id: str) -> CallState:
+    def state_of(self, reservation_id: str) -> ReservationState:
         """Return how far a call has come."""
         return self._calls[reservation_id].state
 
     def dispatch(self, reservation_id: str) -> None:
         """Note that the request is about to be sent."""
-        self._in(reservation_id, "dispatch", (CallState.RESERVED,)).state = CallState.DISPATCHED
+        self._in(reservation_id, "dispatch", (ReservationState.RESERVED,)).state = ReservationState.DISPATCHED
 
     def release(self, reservation_id: str) -> None:
         """Give back what was never dispatched; it can be reserved anew, wherever."""
-        call = self._in(reservation_id, "release", (CallState.RESERVED,))
+        call = self._in(reservation_id, "release", (ReservationState.RESERVED,))
         call.allowance.give_back(call.ask.amount, NOTHING)
         del self._calls[reservation_id]
 
@@ -79,8 +79,8 @@ class AllowanceCalls:
         if doubtful is not None:
             call.allowance.correct(reserved)
         call.allowance.give_back(reserved if doubtful is None else NOTHING, actual)
-        call.state = CallState.SETTLED
-        over = excess(actual, reserved)
+        call.state = ReservationState.SETTLED
+        over = overrun_of(actual, reserved)
         call.settlement = Settlement(reservation_id, actual, reserved, over, late=doubtful is not None)
         return call.settlement
 
@@ -90,20 +90,20 @@ class AllowanceCalls:
         if call.settlement is None:
             amount = call.ask.amount
             call.allowance.give_back(amount, amount)
-            call.state = CallState.IN_DOUBT
+            call.state = ReservationState.IN_DOUBT
             call.settlement = Settlement(reservation_id, amount, amount, NOTHING, in_doubt=True)
         return call.settlement
 
     def under_way(self, allowance: Allowance) -> bool:
         """Whether a call is still to be settled from `allowance`."""
         return any(
-            call.allowance is allowance and call.state in {CallState.RESERVED, CallState.DISPATCHED}
+            call.allowance is allowance and call.state in {ReservationState.RESERVED, ReservationState.DISPATCHED}
             for call in self._calls.values()
         )
 
-    def give_up(self, allowance: Allowance, state: CallState) -> None:
+    def give_up(self, allowance: Allowance, state: ReservationState) -> None:
         """End the calls that are still in this state, as a ledger does with those whose lease is over."""
-        end = self.release if state is CallState.RESERVED else self.in_doubt
+        end = self.release if state is ReservationState.RESERVED else self.in_doubt
         for id_, call in list(self._calls.items()):
             if call.allowance is allowance and call.state is state:
                 end(id_)
@@ -112,7 +112,7 @@ class AllowanceCalls:
         """Forget the calls that were paid from `allowance`: it is booked."""
         self._calls = {id_: call for id_, call in self._calls.items() if call.allowance is not allowance}
 
-    def _in(self, reservation_id: str, step: str, allowed: Sequence[CallState]) -> _Call:
+    def _in(self, reservation_id: str, step: str, allowed: Sequence[ReservationState]) -> _Call:
         call = self._calls[reservation_id]
         if call.state not in allowed:
             raise ReservationStateError(reservation_id, step, call.state, allowed)
@@ -147,14 +147,14 @@ class Allowances:
         self._limits = tuple(limits)
         self._adopted: dict[str, tuple[Limit, ...]] = {}
         self._rules = rules
-        self._sums: dict[Payer, Allowance] = {}
+        self._sums: dict[AllowanceScope, Allowance] = {}
         self._short_until_s: dict[tuple[str, ScopeKind, str], float] = {}
 
     def adopt(self, tenant: str, limits: Sequence[Limit]) -> None:
         """Know of a tenant's limits."""
         self._adopted[tenant] = tuple(limits)
 
-    def pay(self, ask: Ask) -> bool:
+    def pay(self, ask: ReservationRequest) -> bool:
         """Reserve from a sum; returns False where there is none that keeps every limit."""
         allowance = self._sums.get(payer_of(ask))
         return (
@@ -164,7 +164,7 @@ class Allowances:
             and self.calls.reserve(ask, allowance, self._clock.monotonic())
         )
 
-    async def set_aside(self, ask: Ask) -> None:
+    async def set_aside(self, ask: ReservationRequest) -> None:
         """See that the payer of `ask` has a sum, if there is one to be had; the ledger is asked once in a while."""
         payer, rules = payer_of(ask), self._rules
         if rules is None or payer in self._sums or payer[1] not in rules.workflows or self._is_short(ask):
@@ -175,7 +175,7 @@ class Allowances:
         key, now_s = f"{KEY}{self._new_id()}", self._clock.monotonic()
         scopes = {**ask.scope_ids, ScopeKind.CALL: key, ScopeKind.TRACE: key}
         allowance = Allowance(
-            Ask(key, 1, scopes, amount, ask.at),
+            ReservationRequest(key, 1, scopes, amount, ask.at),
             self._limited(ask),
             now_s + rules.lasts_s / 2,
             now_s + rules.lasts_s,
@@ -186,13 +186,13 @@ class Allowances:
         finally:
             allowance.is_asking = False
 
-    def make_way(self, ask: Ask, answer: Held | Refusal) -> None:
+    def make_way(self, ask: ReservationRequest, answer: Blocked | Declined) -> None:
         """Set nothing aside where there is little left; what is held somebody else may have instead."""
         if self._rules is None or answer.scope in {ScopeKind.CALL, ScopeKind.TRACE}:
             return
         counter = ask.tenant, answer.scope, answer.id
         self._short_until_s[counter] = self._clock.monotonic() + self._rules.lasts_s / 2
-        if isinstance(answer, Held):
+        if isinstance(answer, Blocked):
             for allowance in self._sums.values():
                 if counter in _counters(allowance.ask):
                     allowance.close()
@@ -228,14 +228,14 @@ class Allowances:
         else:
             allowance.is_asked = False
 
-    async def _tend(self, payer: Payer, allowance: Allowance, era: Era) -> None:
+    async def _tend(self, payer: AllowanceScope, allowance: Allowance, era: LedgerEpochId) -> None:
         now_s = self._clock.monotonic()
         if allowance.is_booked and allowance.era != era:
             allowance.close()
         if allowance.ends_s <= now_s:
-            self.calls.give_up(allowance, CallState.RESERVED)
+            self.calls.give_up(allowance, ReservationState.RESERVED)
         if allowance.ends_s + LONG_OVER_S <= now_s:
-            self.calls.give_up(allowance, CallState.DISPATCHED)
+            self.calls.give_up(allowance, ReservationState.DISPATCHED)
         is_over = allowance.renew_s <= now_s or allowance.is_closed
         if not is_over or self.calls.under_way(allowance):
             return
@@ -254,11 +254,11 @@ class Allowances:
             await self._ledger.settle(ask.reservation_id, final)
         except (UnknownReservationError, ReservationStateError):
             await self._book_unknown(ask, final)
-        late = excess(allowance.used, final)
+        late = overrun_of(allowance.used, final)
         if late != NOTHING:
             await charge_anew(self._ledger, replace(ask, key=f"{ask.key}-late"), late)
 
-    async def _book_unknown(self, ask: Ask, used: Amount) -> None:
+    async def _book_unknown(self, ask: ReservationRequest, used: Amount) -> None:
         """Charge a sum that is not booked any more: the log that it was rebuilt from may count its calls once more."""
         if used != NOTHING:
             await charge_anew(self._ledger, ask, used)
@@ -266,11 +266,11 @@ class Allowances:
         with suppress(UnknownReservationError, ReservationStateError):  # it never was, or was given back
             await self._ledger.release(ask.reservation_id)
 
-    async def _era(self, tenant: str) -> Era:
+    async def _era(self, tenant: str) -> LedgerEpochId:
         position = await self._ledger.position(tenant)
         return position.generation, position.mark
 
-    def _is_short(self, ask: Ask) -> bool:
+    def _is_short(self, ask: ReservationRequest) -> bool:
         now_s = self._clock.monotonic()
         return any(now_s < self._short_until_s.get(counter, now_s) for counter in _counters(ask))
 
@@ -280,7 +280,7 @@ class Allowances:
     def _limits_of(self, tenant: str) -> Sequence[Limit]:
         return self._adopted.get(tenant, self._limits)
 
-    def _limited(self, ask: Ask) -> tuple[str, ...]:
+    def _limited(self, ask: ReservationRequest) -> tuple[str, ...]:
         return limited_windows(self._limits_of(ask.tenant), self._windows, ask.at or self._clock.now())
 
 
@@ -288,5 +288,5 @@ def _rest(most: int, *taken: int) -> int:
     return most - sum(taken)
 
 
-def _counters(ask: Ask) -> list[tuple[str, ScopeKind, str]]:
+def _counters(ask: ReservationRequest) -> list[tuple[str, ScopeKind, str]]:
     return [(ask.tenant, kind, id_) for kind, id_ in ask.scope_ids.items()]

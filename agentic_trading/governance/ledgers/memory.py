@@ -5,40 +5,40 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.errors import AskError, ReservationStateError, UnknownReservationError
+from agentic_trading.governance.errors import ReservationRequestError, ReservationStateError, UnknownReservationError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    Ask,
+    ReservationRequest,
     Balance,
-    Booking,
-    CallState,
-    Expired,
-    Held,
+    LedgerEntry,
+    ReservationState,
+    ExpiredReservation,
+    Blocked,
     LedgerStatistics,
-    Position,
-    Refusal,
+    LedgerCheckpoint,
+    Declined,
     Reservation,
     Settlement,
-    Waiting,
+    QueuedReservation,
     reservation_id,
 )
-from agentic_trading.governance.ledgers.accounts import Accounts, Horizon
-from agentic_trading.governance.ledgers.book import Book
-from agentic_trading.governance.ledgers.call import DISPATCHED, SETTLED, Call, balance
-from agentic_trading.governance.ledgers.line import Waiter
-from agentic_trading.governance.ledgers.progress import Progress
-from agentic_trading.governance.ledgers.rules import Counted, Rules
-from agentic_trading.governance.ledgers.tally import Tally
+from agentic_trading.governance.ledgers.counters import TenantCounters, RetentionHorizon
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.ledgers.reservation_entry import DISPATCHED, SETTLED, ReservationEntry, counter_balance
+from agentic_trading.governance.ledgers.wait_queue import QueuedRequest
+from agentic_trading.governance.ledgers.checkpoint import LedgerEpoch
+from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
+from agentic_trading.governance.ledgers.process_statistics import StatisticsCounter
 from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 
 _FORGET_AFTER_IN_VAIN = 1000
 """Asks in vain make counters too, and do not move time on: after so many of them idle ones go."""
 
-_MAY_DISPATCH = (CallState.RESERVED,)
-_MAY_RELEASE = (CallState.RESERVED, CallState.RELEASED)
-_MAY_CHARGE = (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED)
+_MAY_DISPATCH = (ReservationState.RESERVED,)
+_MAY_RELEASE = (ReservationState.RESERVED, ReservationState.RELEASED)
+_MAY_CHARGE = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
 
 
 class MemoryLedger:
@@ -58,22 +58,22 @@ class MemoryLedger:
         *,
         zone: tzinfo = UTC,
         keep: timedelta = timedelta(days=1),
-        counted: Counted = ((ScopeKind.AGENT, Window.DAY),),
+        counted: CountedWindows = ((ScopeKind.AGENT, Window.DAY),),
         clock: Clock | None = None,
         reserved_lease_s: float = 60.0,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._rules = Rules(limits, counted)
+        self._rules = LimitSet(limits, counted)
         self._counted = counted
-        self._horizon = Horizon(zone, keep)
+        self._horizon = RetentionHorizon(zone, keep)
         self._reserved_lease_s = reserved_lease_s
         self._began = self._clock.now().isoformat()
-        self._books: dict[str, Book] = {}
-        self._tally = Tally()
+        self._books: dict[str, TenantLedger] = {}
+        self._tally = StatisticsCounter()
         self._next_look = datetime.min.replace(tzinfo=UTC)
         self._vain_at_next_look = _FORGET_AFTER_IN_VAIN
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait."""
         id_ = ask.reservation_id
         book = self._books.get(_owner(id_)) or self._book(ask.tenant)
@@ -86,12 +86,12 @@ class MemoryLedger:
         answer, _ = book.decide(id_, ask, at, now, accounts)
         if not isinstance(answer, Reservation):
             book.accounts.let_go.append(accounts)
-            if isinstance(answer, Held):
+            if isinstance(answer, Blocked):
                 self._tally.hold()
         self._forget(book)
         return answer
 
-    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
         """Wait until `ask` can be answered for good: in order of arrival within a priority."""
         id_ = ask.reservation_id
         book = self._book(ask.tenant)
@@ -102,12 +102,12 @@ class MemoryLedger:
         at = ask.at or now
         accounts = book.accounts_of(ask, at)
         answer, short_of = book.decide(id_, ask, at, now, accounts)
-        if not isinstance(answer, Held):
+        if not isinstance(answer, Blocked):
             book.accounts.let_go.append(accounts)
             self._forget(book)
             return answer
-        future: asyncio.Future[Reservation | Refusal] = asyncio.get_running_loop().create_future()
-        waiter = Waiter(ask, accounts, answer, short_of, now, future)
+        future: asyncio.Future[Reservation | Declined] = asyncio.get_running_loop().create_future()
+        waiter = QueuedRequest(ask, accounts, answer, short_of, now, future)
         book.line.enter(waiter)
         try:
             return await future
@@ -126,7 +126,7 @@ class MemoryLedger:
         call.since, call.lease_s = self._clock.now(), lease_s
         book.progress.sequence += 1
 
-    async def state_of(self, reservation_id: str) -> CallState | None:
+    async def state_of(self, reservation_id: str) -> ReservationState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
         book = self._books.get(_owner(reservation_id))
         call = None if book is None else book.calls.get(reservation_id)
@@ -145,7 +145,7 @@ class MemoryLedger:
     async def release(self, reservation_id: str) -> None:
         """Give back all of a reservation that was never dispatched; twice is harmless."""
         book, call = self._call(reservation_id, "release", _MAY_RELEASE)
-        if call.state is CallState.RESERVED:
+        if call.state is ReservationState.RESERVED:
             book.give_back(reservation_id, call)
             if book.line.waiters:
                 book.serve(self._clock.now())
@@ -160,10 +160,10 @@ class MemoryLedger:
             book.serve(self._clock.now())
         return settlement
 
-    async def sweep(self) -> Sequence[Expired]:
+    async def sweep(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, then serve those who wait."""
         now = self._clock.now()
-        expired: list[Expired] = []
+        expired: list[ExpiredReservation] = []
         for book in self._books.values():
             expired += book.expire(now)
             if book.line.waiters:
@@ -174,14 +174,14 @@ class MemoryLedger:
         """Count against these limits from the next ask on; an older version, or the same, changes nothing."""
         book = self._book(tenant)
         if version > book.version:
-            book.adopt(Rules(limits, self._counted), version)
+            book.adopt(LimitSet(limits, self._counted), version)
             book.serve(self._clock.now())
 
     async def shut(self, tenant: str) -> None:
         """Let nothing more begin until `restore`; what is in flight may end."""
         self._book(tenant).shut()
 
-    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
 
         Of several bookings of one call the last holds. Raises `AskError` for one that is another tenant's, has no
@@ -194,11 +194,11 @@ class MemoryLedger:
         book.serve(self._clock.now())
         return book.progress.position
 
-    async def position(self, tenant: str) -> Position:
+    async def position(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
         return self._book(tenant).progress.position
 
-    async def expect(self, tenant: str, position: Position) -> None:
+    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; behind that, or beside it, nothing is reserved."""
         self._book(tenant).expect(position)
 
@@ -212,10 +212,10 @@ class MemoryLedger:
         for piece in book.accounts.pieces(limited=limited):
             if found:
                 await asyncio.sleep(0)
-            found += map(balance, piece)
+            found += map(counter_balance, piece)
         return found
 
-    async def line(self, tenant: str) -> list[Waiting]:
+    async def line(self, tenant: str) -> list[QueuedReservation]:
         """Return who of a tenant waits for headroom, in the order in which they will be served."""
         return self._book(tenant).line.seen()
 
@@ -230,17 +230,17 @@ class MemoryLedger:
     async def aclose(self) -> None:
         """Nothing was opened."""
 
-    def _book(self, tenant: str) -> Book:
+    def _book(self, tenant: str) -> TenantLedger:
         owner = _owner(reservation_id(tenant, "", 1))
         book = self._books.get(owner)
         if book is None:
-            accounts = Accounts(tenant, self._rules, self._horizon)
-            progress = Progress(tenant, self._began)
-            book = Book(accounts, progress, self._horizon, self._tally, self._reserved_lease_s)
+            accounts = TenantCounters(tenant, self._rules, self._horizon)
+            progress = LedgerEpoch(tenant, self._began)
+            book = TenantLedger(accounts, progress, self._horizon, self._tally, self._reserved_lease_s)
             self._books[owner] = book
         return book
 
-    def _call(self, reservation_id: str, step: str, allowed: Sequence[CallState]) -> tuple[Book, Call]:
+    def _call(self, reservation_id: str, step: str, allowed: Sequence[ReservationState]) -> tuple[TenantLedger, ReservationEntry]:
         book = self._books.get(_owner(reservation_id))
         if book is None:
             raise UnknownReservationError(reservation_id)
@@ -252,7 +252,7 @@ class MemoryLedger:
             raise ReservationStateError(reservation_id, step, call.state, allowed)
         return book, call
 
-    def _forget(self, book: Book) -> None:
+    def _forget(self, book: TenantLedger) -> None:
         """Drop finished calls and idle counters; looks at all that is in use, and is therefore seldom done."""
         if len(book.accounts.let_go) >= book.tidy_after:
             book.tidy()
@@ -271,13 +271,13 @@ def _owner(reservation_id: str) -> str:
     return reservation_id.partition(":")[0]
 
 
-def _moment_of(tenant: str, booking: Booking) -> datetime:
+def _moment_of(tenant: str, booking: LedgerEntry) -> datetime:
     """Return when a call of the past was; raises `AskError` for what cannot be one."""
     ask = booking.ask
     if ask.tenant != tenant:
-        raise AskError(ask.key, f"belongs to tenant {ask.tenant!r}; allowed is {tenant!r}")
-    if booking.state not in {CallState.SETTLED, CallState.IN_DOUBT}:
-        raise AskError(ask.key, f"is to be booked again as {booking.state}; allowed are settled and in_doubt")
+        raise ReservationRequestError(ask.key, f"belongs to tenant {ask.tenant!r}; allowed is {tenant!r}")
+    if booking.state not in {ReservationState.SETTLED, ReservationState.IN_DOUBT}:
+        raise ReservationRequestError(ask.key, f"is to be booked again as {booking.state}; allowed are settled and in_doubt")
     if ask.at is None:
-        raise AskError(ask.key, "is to be booked again and has no moment; allowed are asks with `at`")
+        raise ReservationRequestError(ask.key, "is to be booked again and has no moment; allowed are asks with `at`")
     return ask.at

@@ -8,43 +8,43 @@ from weakref import WeakValueDictionary
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.errors import (
-    AskError,
+    ReservationRequestError,
     LedgerUnavailableError,
     ReservationStateError,
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import NOTHING, Amount
-from agentic_trading.governance.keys import LedgerKeys
+from agentic_trading.governance.redis_keys import LedgerKeys
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    Ask,
+    ReservationRequest,
     Balance,
-    Booking,
-    CallState,
-    Expired,
-    Held,
+    LedgerEntry,
+    ReservationState,
+    ExpiredReservation,
+    Blocked,
     LedgerStatistics,
-    Position,
-    Refusal,
+    LedgerCheckpoint,
+    Declined,
     Reservation,
     Settlement,
-    Waiting,
+    QueuedReservation,
     tenant_of,
 )
-from agentic_trading.governance.ledgers import redis_replies as replies
+from agentic_trading.governance.ledgers import redis_codec as replies
 from agentic_trading.governance.ledgers.redis_balances import every_balance, limited_balances
-from agentic_trading.governance.ledgers.redis_counters import Planner
-from agentic_trading.governance.ledgers.redis_line import LOOK_S, Line, Outcome, Waiter
-from agentic_trading.governance.ledgers.redis_replies import Reply
-from agentic_trading.governance.ledgers.redis_tenant import Tenant
-from agentic_trading.governance.ledgers.rules import Counted
+from agentic_trading.governance.ledgers.redis_counters import ReservationPlanner
+from agentic_trading.governance.ledgers.redis_wait_queue import LOOK_S, RedisWaitQueue, ReserveAttempt, RedisWaiter
+from agentic_trading.governance.ledgers.redis_codec import ScriptReply
+from agentic_trading.governance.ledgers.redis_tenant import RedisTenantState
+from agentic_trading.governance.ledgers.limit_set import CountedWindows
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.ledgers.tally import Tally
+from agentic_trading.governance.ledgers.process_statistics import StatisticsCounter
 from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.ids import NewId, random_id
 
-ALWAYS: Final[Counted] = (
+ALWAYS: Final[CountedWindows] = (
     *((kind, window) for kind in (ScopeKind.AGENT, ScopeKind.WORKFLOW, ScopeKind.TENANT)
       for window in (Window.NONE, Window.DAY, Window.MONTH)),
     (ScopeKind.TRACE, Window.NONE),
@@ -89,7 +89,7 @@ class RedisLedger:
         call_keep: timedelta = timedelta(days=8),
         reserved_lease_s: float = 60.0,
         look_s: float = LOOK_S,
-        counted: Counted = ALWAYS,
+        counted: CountedWindows = ALWAYS,
         recorded_within_s: float = 0.0,
         is_checked_elsewhere: bool = False,
         clock: Clock | None = None,
@@ -111,10 +111,10 @@ class RedisLedger:
         self._clock: Clock = clock or SystemClock()
         self._server_ahead_s = 0.0
         self._process = new_id()
-        self._tenants: dict[str, Tenant] = {}
-        self._strangers: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
-        self._line = Line(lambda: self._server.calls(namespace, self._clock), look_s)
-        self._tally = Tally()
+        self._tenants: dict[str, RedisTenantState] = {}
+        self._strangers: WeakValueDictionary[str, RedisTenantState] = WeakValueDictionary()
+        self._line = RedisWaitQueue(lambda: self._server.calls(namespace, self._clock), look_s)
+        self._tally = StatisticsCounter()
         self._in_flight: set[str] = set()
 
     async def open(self) -> None:
@@ -123,14 +123,14 @@ class RedisLedger:
             await self._server.check()
             self._is_safe = True
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait."""
         outcome = await self.look(ask, None)
-        if isinstance(outcome.answer, Held):
+        if isinstance(outcome.answer, Blocked):
             self._tally.counts["held"] += 1
         return outcome.answer
 
-    async def reserve_in_turn(self, ask: Ask) -> Reservation | Refusal:
+    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
         """Wait until `ask` can be answered for good: in order of arrival within a priority."""
         return await self._line.wait(self._tenant(ask.tenant).keys.line, _Turn(self, ask))
 
@@ -138,32 +138,32 @@ class RedisLedger:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
         tenant = self._tenant(tenant_of(reservation_id))
         reply = await self._run(tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,))
-        _check(tenant, reply, reservation_id, "dispatch", (CallState.RESERVED,))
+        _check(tenant, reply, reservation_id, "dispatch", (ReservationState.RESERVED,))
 
-    async def state_of(self, reservation_id: str) -> CallState | None:
+    async def state_of(self, reservation_id: str) -> ReservationState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
         tenant = self._tenant(tenant_of(reservation_id))
         reply = await self._run(tenant, "look", calls=(reservation_id,))
         state = reply.rest[0]
         if not state and reply.closed:
             raise tenant.gone_back(reply)
-        return CallState(state.decode()) if state else None
+        return ReservationState(state.decode()) if state else None
 
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
-        return await self._end(reservation_id, "settle", CallState.SETTLED, actual)
+        return await self._end(reservation_id, "settle", ReservationState.SETTLED, actual)
 
     async def release(self, reservation_id: str) -> None:
         """Give back all of a reservation that was never dispatched; twice is harmless."""
-        await self._end(reservation_id, "release", CallState.RELEASED, NOTHING)
+        await self._end(reservation_id, "release", ReservationState.RELEASED, NOTHING)
 
     async def in_doubt(self, reservation_id: str) -> Settlement:
         """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
-        return await self._end(reservation_id, "doubt", CallState.IN_DOUBT, NOTHING)
+        return await self._end(reservation_id, "doubt", ReservationState.IN_DOUBT, NOTHING)
 
-    async def sweep(self) -> Sequence[Expired]:
+    async def sweep(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, and drop counters whose time is over."""
-        ended: list[Expired] = []
+        ended: list[ExpiredReservation] = []
         for tenant in list(self._tenants.values()):
             while due := await self._ids(tenant, "due", _BATCH):
                 reply = await self._run(tenant, "expire", self._call_keep_ms, *due, calls=due)
@@ -183,7 +183,7 @@ class RedisLedger:
         """Have every process refused until `restore`; what ends from now on is remembered, and what just has."""
         await self._run(self._tenant(tenant), "shut", self._recorded_within_ms)
 
-    async def restore(self, tenant: str, bookings: Iterable[Booking]) -> Position:
+    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Begin the next generation with what the log knows; until all is booked, every process is refused."""
         of = self._tenant(tenant)
         begun = None
@@ -200,11 +200,11 @@ class RedisLedger:
         self._in_flight = {id_ for id_ in self._in_flight if tenant_of(id_) != tenant or id_ in stay}
         return opened.position
 
-    async def position(self, tenant: str) -> Position:
+    async def position(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come, closed or not."""
         return (await self._run(self._tenant(tenant), "look")).position
 
-    async def expect(self, tenant: str, position: Position) -> None:
+    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
         of = self._tenants[tenant] = self._tenant(tenant)
         of.expect(position)
@@ -218,7 +218,7 @@ class RedisLedger:
             return await limited_balances(self._server, of, rules, replies.read_newest(newest))
         return await every_balance(self._server, of, rules)
 
-    async def line(self, tenant: str) -> Sequence[Waiting]:
+    async def line(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return who of a tenant waits, in any process, in the order in which they will be served."""
         return list(replies.waiting((await self._run(self._tenant(tenant), "waiting")).rest[0]))
 
@@ -235,7 +235,7 @@ class RedisLedger:
         """Give up a place in the line."""
         await self._run(self._tenant(tenant), "leave", place)
 
-    async def _run(self, tenant: Tenant, script: str, *args: Any, calls: Sequence[str] = ()) -> Reply:
+    async def _run(self, tenant: RedisTenantState, script: str, *args: Any, calls: Sequence[str] = ()) -> ScriptReply:
         if not self._is_safe:
             await self.open()
         facts = (*tenant.known_facts, self._process, *args)
@@ -249,7 +249,7 @@ class RedisLedger:
             raise tenant.gone_back(reply)
         return reply
 
-    async def look(self, ask: Ask, waiter: Waiter | None) -> Outcome:
+    async def look(self, ask: ReservationRequest, waiter: RedisWaiter | None) -> ReserveAttempt:
         """Reserve, or take or keep a place in the line; limits and windows are those that the server has."""
         tenant = self._tenant(ask.tenant)
         payload = ask.payload_hash
@@ -269,7 +269,7 @@ class RedisLedger:
                 return self._outcome(ask, reply, waiter)
         raise LedgerUnavailableError("its limits or its clock change faster than they can be asked for")
 
-    def _outcome(self, ask: Ask, reply: Reply, waiter: Waiter | None) -> Outcome:
+    def _outcome(self, ask: ReservationRequest, reply: ScriptReply, waiter: RedisWaiter | None) -> ReserveAttempt:
         if reply.word == b"RESERVED":
             self._tally.counts["reserved"] += 1
             self._in_flight.add(ask.reservation_id)
@@ -277,9 +277,9 @@ class RedisLedger:
             self._tally.counts["refused"] += 1
         elif reply.word == b"HELD" and waiter is not None:
             self._line.placed(waiter, reply.rest[3].decode())
-        return Outcome(replies.answer(ask, reply), is_new=reply.word == b"RESERVED")
+        return ReserveAttempt(replies.answer(ask, reply), is_new=reply.word == b"RESERVED")
 
-    async def _count_own(self, tenant: Tenant, ask: Ask) -> None:
+    async def _count_own(self, tenant: RedisTenantState, ask: ReservationRequest) -> None:
         """Have counted what the ask's own limits are about, from now on and for everyone."""
         missing = tenant.planner.missing(ask) if ask.limits else ()
         for kind, window in missing:
@@ -287,7 +287,7 @@ class RedisLedger:
         if missing:
             tenant.follow(replies.read_limits((await self._run(tenant, "look")).rest[1:]))
 
-    async def _end(self, reservation_id: str, step: str, state: CallState, actual: Amount) -> Settlement:
+    async def _end(self, reservation_id: str, step: str, state: ReservationState, actual: Amount) -> Settlement:
         tenant = self._tenant(tenant_of(reservation_id))
         facts = (reservation_id, state, self._call_keep_ms, *actual.units)
         reply = await self._run(tenant, "end", *facts, calls=(reservation_id,))
@@ -295,38 +295,38 @@ class RedisLedger:
         self._in_flight.discard(reservation_id)
         settlement, is_new = replies.settlement(reservation_id, reply.rest)
         if is_new:
-            self._tally.end(settlement, is_released=state is CallState.RELEASED)
+            self._tally.end(settlement, is_released=state is ReservationState.RELEASED)
         return settlement
 
-    async def _ids(self, tenant: Tenant, script: str, *args: int) -> list[str]:
+    async def _ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
         return [id_.decode() for id_ in (await self._run(tenant, script, *args)).rest[0]]
 
-    def _tenant(self, name: str) -> Tenant:
+    def _tenant(self, name: str) -> RedisTenantState:
         """Return what is known of a tenant; of one whose ledger has taken no step, only for as long as somebody asks."""
         found = self._tenants.get(name) or self._strangers.get(name)
         if found is None:
             keys = LedgerKeys.of(self._namespace, name)
-            planner = Planner(self._zone, self._keep, self._call_keep)
-            found = self._strangers[name] = Tenant(name, keys, planner, self._limits, self._counted)
+            planner = ReservationPlanner(self._zone, self._keep, self._call_keep)
+            found = self._strangers[name] = RedisTenantState(name, keys, planner, self._limits, self._counted)
         return found
 
 
 def _facts(
-    tenant: Tenant, ask: Ask, payload: str, ticket: str, present_s: float, leases_ms: tuple[int, int]
+    tenant: RedisTenantState, ask: ReservationRequest, payload: str, ticket: str, present_s: float, leases_ms: tuple[int, int]
 ) -> Iterator[Any]:
     """Say what `reserve.lua` wants to know, in its order."""
-    plan = tenant.planner.plan(ask, replies.moment(1000 * present_s))
+    plan = tenant.planner.plan(ask, replies.read_time(1000 * present_s))
     yield from (ask.reservation_id, payload, tenant.revision, replies.rank(ask.priority), ticket)
     yield from ask.amount.units
     yield _TIMES.pack(*plan.times, *leases_ms)
     yield from (plan.rules, plan.own, plan.names)
 
 
-def _booked(tenant: Tenant, booking: Booking, keep_ms: int) -> Iterator[Any]:
+def _booked(tenant: RedisTenantState, booking: LedgerEntry, keep_ms: int) -> Iterator[Any]:
     """Say what `book.lua` wants to know, in its order."""
     ask = booking.ask
     if ask.at is None:
-        raise AskError(ask.key, "has no moment; allowed to be booked again are asks that have one")
+        raise ReservationRequestError(ask.key, "has no moment; allowed to be booked again are asks that have one")
     plan = tenant.planner.plan(ask, ask.at)
     yield from (ask.reservation_id, ask.payload_hash, booking.state, keep_ms)
     yield from (*ask.amount.units, *booking.charged.units, plan.rules, plan.names)
@@ -335,11 +335,11 @@ def _booked(tenant: Tenant, booking: Booking, keep_ms: int) -> Iterator[Any]:
 class _Turn:
     """An ask that waits."""
 
-    def __init__(self, ledger: RedisLedger, ask: Ask) -> None:
+    def __init__(self, ledger: RedisLedger, ask: ReservationRequest) -> None:
         self._ledger = ledger
         self._ask = ask
 
-    async def look(self, waiter: Waiter) -> Outcome:
+    async def look(self, waiter: RedisWaiter) -> ReserveAttempt:
         """Ask again, and keep the place."""
         return await self._ledger.look(self._ask, waiter)
 
@@ -352,19 +352,19 @@ class _Turn:
         await self._ledger.leave(self._ask.tenant, place)
 
 
-_ALLOWED: Final[Mapping[CallState, tuple[CallState, ...]]] = {
-    CallState.SETTLED: (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED),
-    CallState.RELEASED: (CallState.RESERVED, CallState.RELEASED),
-    CallState.IN_DOUBT: (CallState.DISPATCHED, CallState.IN_DOUBT, CallState.SETTLED),
+_ALLOWED: Final[Mapping[ReservationState, tuple[ReservationState, ...]]] = {
+    ReservationState.SETTLED: (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED),
+    ReservationState.RELEASED: (ReservationState.RESERVED, ReservationState.RELEASED),
+    ReservationState.IN_DOUBT: (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED),
 }
 
 
 def _check(
-    tenant: Tenant, reply: Reply, reservation_id: str, step: str, allowed: Sequence[CallState]
+    tenant: RedisTenantState, reply: ScriptReply, reservation_id: str, step: str, allowed: Sequence[ReservationState]
 ) -> None:
     """Raise what a step's answer says is wrong."""
     if reply.word == b"STATE":
-        raise ReservationStateError(reservation_id, step, CallState(reply.rest[0].decode()), allowed)
+        raise ReservationStateError(reservation_id, step, ReservationState(reply.rest[0].decode()), allowed)
     if reply.word == b"UNKNOWN":
         raise tenant.gone_back(reply) if reply.closed else UnknownReservationError(reservation_id)
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from heapq import merge
 
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.ledgers.redis_counters import SHORT_LIVED, Counter
-from agentic_trading.governance.ledgers.redis_replies import balance
-from agentic_trading.governance.ledgers.redis_tenant import Tenant
-from agentic_trading.governance.ledgers.rules import Rules
+from agentic_trading.governance.ledgers.redis_counters import SHORT_LIVED, CounterKey
+from agentic_trading.governance.ledgers.redis_codec import read_balance
+from agentic_trading.governance.ledgers.redis_tenant import RedisTenantState
+from agentic_trading.governance.ledgers.limit_set import LimitSet
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limit import ANY, ScopeKind
 from agentic_trading.governance.windows import Window
@@ -16,14 +16,14 @@ from agentic_trading.governance.windows import Window
 _AT_ONCE = 250
 
 
-async def every_balance(server: ScriptServer, tenant: Tenant, rules: Rules) -> list[Balance]:
+async def every_balance(server: ScriptServer, tenant: RedisTenantState, rules: LimitSet) -> list[Balance]:
     """Return all counters in the order of their names."""
     pages = [sorted(page) async for page in server.pages(tenant.keys.counters)]
     found: list[Balance] = []
     last = b""
     for number, (name, packed) in enumerate(merge(*pages), start=1):
         if name != last:
-            found.append(balance(tenant.name, name, packed, rules))
+            found.append(read_balance(tenant.name, name, packed, rules))
         last = name
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -31,7 +31,7 @@ async def every_balance(server: ScriptServer, tenant: Tenant, rules: Rules) -> l
 
 
 async def limited_balances(
-    server: ScriptServer, tenant: Tenant, rules: Rules, newest: Mapping[Window, str]
+    server: ScriptServer, tenant: RedisTenantState, rules: LimitSet, newest: Mapping[Window, str]
 ) -> list[Balance]:
     """Return the counters of agents, workflows and the tenant that have a ceiling, in the newest windows; found by name."""
     names: set[str] = set()
@@ -39,14 +39,14 @@ async def limited_balances(
         if kind not in SHORT_LIVED:
             names |= await _names(server, tenant, kind, rules, newest)
     return [
-        balance(tenant.name, name, packed, rules)
+        read_balance(tenant.name, name, packed, rules)
         async for page in server.values(tenant.keys.counters, sorted(names))
         for name, packed in page
     ]
 
 
 async def _names(
-    server: ScriptServer, tenant: Tenant, kind: ScopeKind, rules: Rules, newest: Mapping[Window, str]
+    server: ScriptServer, tenant: RedisTenantState, kind: ScopeKind, rules: LimitSet, newest: Mapping[Window, str]
 ) -> set[str]:
     names: set[str] = set()
     for id_, window in rules.limited(kind):
@@ -54,7 +54,7 @@ async def _names(
         if window_id is None:
             continue
         if id_ != ANY:
-            names.add(Counter(kind, window, window_id, id_).name)
+            names.add(CounterKey(kind, window, window_id, id_).name)
         else:
             prefix = f"{kind}/{window}/"
             members = await server.members(tenant.keys.index, prefix)

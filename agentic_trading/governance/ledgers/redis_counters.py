@@ -5,10 +5,10 @@ from datetime import datetime, timedelta, tzinfo
 from struct import Struct
 from typing import NamedTuple, Self
 
-from agentic_trading.governance.ledger import Ask
-from agentic_trading.governance.ledgers.rules import Ceilings, Rules
+from agentic_trading.governance.ledger import ReservationRequest
+from agentic_trading.governance.ledgers.limit_set import Ceilings, LimitSet
 from agentic_trading.governance.limit import LARGEST, Ceiling, Limit, ScopeKind
-from agentic_trading.governance.windows import Span, Window, Windows
+from agentic_trading.governance.windows import TimeWindow, Window, Windows
 
 SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
 
@@ -18,11 +18,11 @@ _RULE = Struct("<5d")
 _OWN = Struct("<4d")
 _MINUTE_MS = 60_000
 
-Spans = Mapping[Window, Span]
+PlannedWindows = Mapping[Window, TimeWindow]
 Pieces = tuple[tuple[str, ...], bytes]
 
 
-class Counter(NamedTuple):
+class CounterKey(NamedTuple):
     """One scope in one window."""
 
     kind: ScopeKind
@@ -43,7 +43,7 @@ class Counter(NamedTuple):
         return f"{self.kind}/{self.window}/{self.window_id}/{id_}"
 
 
-class Plan(NamedTuple):
+class ReservationPlan(NamedTuple):
     """Where to count an ask: what `reserve.lua` wants to know of counters.
 
     `names` are a line each, `times` are since, until and at in ms.
@@ -55,23 +55,23 @@ class Plan(NamedTuple):
     times: tuple[float, float, float]
 
 
-class Planner:
+class ReservationPlanner:
     """Says where the asks of one tenant are counted; what several asks share is found once a minute."""
 
     def __init__(self, zone: tzinfo, keep: timedelta, call_keep: timedelta) -> None:
         self._windows = Windows(zone)
         self._keep_ms = _ms(keep)
         self._call_keep_ms = _ms(call_keep)
-        self._spans: Spans = {}
+        self._spans: PlannedWindows = {}
         self._found: dict[tuple[ScopeKind, str], Pieces] = {}
-        self.rules = Rules()
+        self.rules = LimitSet()
 
-    def follow(self, rules: Rules) -> None:
+    def follow(self, rules: LimitSet) -> None:
         """Count by these rules from now on."""
         self.rules = rules
         self._found.clear()
 
-    def missing(self, ask: Ask) -> list[tuple[ScopeKind, Window]]:
+    def missing(self, ask: ReservationRequest) -> list[tuple[ScopeKind, Window]]:
         """Return what the ask's own limits need and nobody counts.
 
         A call's are left out: all attempts of a call carry the same limits, so they are counted by these.
@@ -83,7 +83,7 @@ class Planner:
             and limit.window not in self.rules.of(limit.scope, ask.scope_ids[limit.scope])
         ]
 
-    def plan(self, ask: Ask, present: datetime) -> Plan:
+    def plan(self, ask: ReservationRequest, present: datetime) -> ReservationPlan:
         """Return where to count `ask`: in the windows of its moment, or of the present."""
         spans = self._windows.at(ask.at or present)
         if spans is not self._spans or len(self._found) > _REMEMBERED:
@@ -98,9 +98,9 @@ class Planner:
             names_of, rules_of = self._pieces(kind, id_, own.get(kind, ()))
             names += names_of
             rules.append(rules_of)
-        return Plan("\n".join(names), b"".join(rules), self._own(ask, names), self._times(ask))
+        return ReservationPlan("\n".join(names), b"".join(rules), self._own(ask, names), self._times(ask))
 
-    def _times(self, ask: Ask) -> tuple[float, float, float]:
+    def _times(self, ask: ReservationRequest) -> tuple[float, float, float]:
         if ask.at is not None:
             return 0, 0, ask.at.timestamp() * 1000
         over_by = self._spans[Window.MINUTE].over_by
@@ -117,7 +117,7 @@ class Planner:
         return found
 
     def _new_pieces(self, kind: ScopeKind, id_: str, ceilings: Ceilings) -> Pieces:
-        names = tuple(Counter(kind, window, self._spans[window].id, id_).name for window in ceilings)
+        names = tuple(CounterKey(kind, window, self._spans[window].id, id_).name for window in ceilings)
         rules = (
             _RULE.pack(*self._ends(kind, window), *_most(ceiling)) for window, ceiling in ceilings.items()
         )
@@ -130,10 +130,10 @@ class Planner:
         over_by = self._spans[window].over_by
         return (0, 0) if over_by is None else (over_by.timestamp() * 1000, self._keep_ms)
 
-    def _own(self, ask: Ask, names: list[str]) -> bytes:
+    def _own(self, ask: ReservationRequest, names: list[str]) -> bytes:
         found = []
         for limit in ask.limits:
-            counter = Counter(
+            counter = CounterKey(
                 limit.scope, limit.window, self._spans[limit.window].id, ask.scope_ids[limit.scope]
             )
             found.append(_OWN.pack(names.index(counter.name) + 1, *_most(limit.ceiling)))

@@ -10,27 +10,27 @@ from urllib.parse import quote
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from agentic_trading.governance.breaker import PROBE_LOOK_MS, SLOTS
+from agentic_trading.governance.circuit_breaker import PROBE_LOOK_MS, SLOTS
 from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.limiter import (
     LONGEST_PAUSE_S,
     LOOK_AGAIN_S,
     MOST_TOKENS,
-    BreakerRules,
-    BreakerState,
-    Entry,
-    Lane,
-    LaneStatus,
-    Outcome,
+    CircuitBreakerConfig,
+    CircuitState,
+    PermitRequest,
+    Deployment,
+    DeploymentStatus,
+    PermitOutcome,
     Permit,
     RateLimits,
     RetryBudget,
-    Shut,
-    Wait,
+    NotPermitted,
+    Throttled,
 )
-from agentic_trading.governance.limiters.lane import RETRY_SLOTS, SLOT_LOOK_MORE_MS, SLOT_LOOK_MS
-from agentic_trading.governance.limiters.line import LOOKED_AT, PLACE_S
-from agentic_trading.governance.rate import slot_length_ms
+from agentic_trading.governance.limiters.deployment import RETRY_SLOTS, SLOT_LOOK_MORE_MS, SLOT_LOOK_MS
+from agentic_trading.governance.limiters.wait_queue import LOOKED_AT, PLACE_S
+from agentic_trading.governance.rate_arithmetic import slot_length_ms
 from agentic_trading.governance.redis import pool_of, within_time
 
 CONNECTIONS = 32
@@ -54,10 +54,10 @@ class RedisLimiter:
     def __init__(
         self,
         url: str,
-        limits: Mapping[Lane, RateLimits] | None = None,
+        limits: Mapping[Deployment, RateLimits] | None = None,
         *,
         default: RateLimits = RateLimits(),  # noqa: B008 - a frozen value
-        breaker: BreakerRules = BreakerRules(),  # noqa: B008 - a frozen value
+        breaker: CircuitBreakerConfig = CircuitBreakerConfig(),  # noqa: B008 - a frozen value
         retries: RetryBudget = RetryBudget(),  # noqa: B008 - a frozen value
         place_s: float = PLACE_S,
         namespace: str = "agentic",
@@ -66,12 +66,12 @@ class RedisLimiter:
         self._default = default
         self._shared = _shared_rules(breaker, retries, place_s)
         self._namespace = namespace
-        self._rules: dict[Lane, str] = {}
+        self._rules: dict[Deployment, str] = {}
         self._scripts = {name: _Script(name) for name in ("enter", "leave", "give_up", "status")}
         pool = pool_of(url, connections=CONNECTIONS, connect_s=CONNECTS_WITHIN_S)
         self._client = Redis.from_pool(pool)
 
-    async def enter(self, entry: Entry) -> Permit | Wait | Shut:
+    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
         """Let an attempt in, or say for how long not."""
         answer = await self._run(
             "enter", entry.lane, entry.id, entry.tokens, entry.priority, _ms(entry.lease_s), int(entry.is_retry)
@@ -79,24 +79,24 @@ class RedisLimiter:
         return _read(answer, entry)
 
     async def leave(
-        self, permit: Permit, outcome: Outcome, *, tokens: int | None = None, pause_s: float | None = None
+        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
     ) -> None:
         """End a permit; harmless twice, and after its lease."""
         used = -1 if tokens is None else min(max(tokens, 0), MOST_TOKENS)
         pause_ms = _ms(min(pause_s, LONGEST_PAUSE_S)) if pause_s is not None and pause_s > 0 else 0
         await self._run("leave", permit.lane, permit.id, str(outcome), used, pause_ms)
 
-    async def give_up(self, entry: Entry) -> None:
+    async def give_up(self, entry: PermitRequest) -> None:
         """Forget an attempt that does not want to enter any more and was not sent."""
         await self._run("give_up", entry.lane, entry.id)
 
-    async def status(self, lane: Lane) -> LaneStatus:
+    async def status(self, lane: Deployment) -> DeploymentStatus:
         """Return how a lane stands."""
         told = json.loads(await self._run("status", lane, ""))
-        return LaneStatus(
+        return DeploymentStatus(
             lane=lane,
             limits=self._limits.get(lane, self._default),
-            breaker=BreakerState(told["breaker"]),
+            breaker=CircuitState(told["breaker"]),
             answered=told["answered"],
             failed=told["failed"],
             in_flight=told["in_flight"],
@@ -111,7 +111,7 @@ class RedisLimiter:
         """Close the connections; permits in flight end by their leases."""
         await self._client.aclose()
 
-    async def _run(self, name: str, lane: Lane, id_: str, *arguments: str | int) -> Any:
+    async def _run(self, name: str, lane: Deployment, id_: str, *arguments: str | int) -> Any:
         script = self._scripts[name]
         keys = _keys(self._namespace, lane)
         values = (*keys, self._rules_of(lane), id_, *arguments)
@@ -124,7 +124,7 @@ class RedisLimiter:
         except (RedisError, OSError) as e:
             raise LimiterUnavailableError(f"{type(e).__name__}: {e}") from e
 
-    def _rules_of(self, lane: Lane) -> str:
+    def _rules_of(self, lane: Deployment) -> str:
         rules = self._rules.get(lane)
         if rules is None:
             limits = self._limits.get(lane, self._default)
@@ -148,26 +148,26 @@ class _Script:
         self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-def _read(answer: list[Any], entry: Entry) -> Permit | Wait | Shut:
+def _read(answer: list[Any], entry: PermitRequest) -> Permit | Throttled | NotPermitted:
     kind: Literal[b"permit", b"wait", b"shut"] = answer[0]
     match kind:
         case b"permit":
             return Permit(entry.lane, entry.id, answer[1])
         case b"wait":
-            return Wait(entry.lane, answer[1].decode(), answer[2] / 1000)
+            return Throttled(entry.lane, answer[1].decode(), answer[2] / 1000)
         case b"shut":
-            return Shut(entry.lane, answer[1].decode(), answer[2] / 1000)
+            return NotPermitted(entry.lane, answer[1].decode(), answer[2] / 1000)
         case _:
             assert_never(kind)
 
 
-def _keys(namespace: str, lane: Lane) -> list[str]:
+def _keys(namespace: str, lane: Deployment) -> list[str]:
     """Name a lane's keys, all under one hash tag; a model's name may hold what means something in a key."""
     tag = f"{quote(namespace)}:{{{lane.provider}/{quote(lane.model, safe='')}}}"
     return [f"{tag}:{name}" for name in _KEYS]
 
 
-def _shared_rules(breaker: BreakerRules, retries: RetryBudget, place_s: float) -> dict[str, int | float]:
+def _shared_rules(breaker: CircuitBreakerConfig, retries: RetryBudget, place_s: float) -> dict[str, int | float]:
     """Spell the rules as the scripts read them: whole milliseconds."""
     return {
         "ended_slot_ms": slot_length_ms(breaker.window_s, SLOTS),

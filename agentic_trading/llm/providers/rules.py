@@ -7,7 +7,7 @@ from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.stand_in import cut_to, stand_in_tokens, stand_in_usage
+from agentic_trading.llm.providers.token_estimate import cut_to, stand_in_tokens, stand_in_usage
 
 MODEL = "rules-1"
 
@@ -30,7 +30,7 @@ class RulesProvider:
         """Return the rule's text; raises `ProviderError` (`invalid_request`) where no rule fits."""
         text = self._rule(request.envelope)(request.envelope)
         if request.envelope.output_policy.require_sentinel:
-            text = with_sentinel(text)
+            text = append_sentinel(text)
         cut = stand_in_tokens(text) > request.max_tokens
         if cut:
             text = cut_to(text, request.max_tokens)
@@ -58,7 +58,7 @@ class RulesProvider:
             raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from None
 
 
-def with_sentinel(text: str) -> str:
+def append_sentinel(text: str) -> str:
     """Return the text of an object with the sentinel as its last member; any other text as it is."""
     body, brace, after = text.rpartition("}")
     if not brace or after.strip():

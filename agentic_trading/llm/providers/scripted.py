@@ -6,11 +6,11 @@ from typing import assert_never
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.stand_in import stand_in_tokens, stand_in_usage
+from agentic_trading.llm.providers.token_estimate import stand_in_tokens, stand_in_usage
 
 MODEL = "scripted-1"
 
-Line = str | ModelResponse | ProviderError
+ScriptedReply = str | ModelResponse | ProviderError
 """A text to answer with, a whole response, or an error to raise."""
 
 
@@ -21,10 +21,10 @@ class ScriptedProvider:
     token. `requests` holds what was asked, in order.
     """
 
-    def __init__(self, script: Iterable[Line] | Callable[[ModelRequest], Line]) -> None:
+    def __init__(self, script: Iterable[ScriptedReply] | Callable[[ModelRequest], ScriptedReply]) -> None:
         self.requests: list[ModelRequest] = []
-        self._next: Callable[[ModelRequest], Line] = script if callable(script) else self._in_order
-        self._lines: list[Line] = [] if callable(script) else list(script)
+        self._next: Callable[[ModelRequest], ScriptedReply] = script if callable(script) else self._in_order
+        self._lines: list[ScriptedReply] = [] if callable(script) else list(script)
         self._given = 0
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -53,7 +53,7 @@ class ScriptedProvider:
     async def aclose(self) -> None:
         """Do nothing: there is nothing to give back."""
 
-    def _in_order(self, _request: ModelRequest) -> Line:
+    def _in_order(self, _request: ModelRequest) -> ScriptedReply:
         if self._given == len(self._lines):
             message = f"the script has {self._given} lines, and all are used; add one for this request"
             raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)

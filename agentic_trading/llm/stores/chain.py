@@ -14,7 +14,7 @@ _TAIL = re.compile(rb',"seq":([1-9][0-9]{0,18}),"prev":"([0-9a-f]{64})","hash":"
 _LONGEST_TAIL = len(b',"seq":,"prev":"","hash":""}') + 19 + 64 + 64
 
 
-class BrokenLineError(TradingError, ValueError):
+class BrokenRecordError(TradingError, ValueError):
     """A line is not what was written, or not where it was written; `reason` says what is wrong with it."""
 
     def __init__(self, reason: str) -> None:
@@ -23,7 +23,7 @@ class BrokenLineError(TradingError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ChainHead:
     """Where a chain ends: the number and the hash of its last line."""
 
     seq: int = 0
@@ -31,7 +31,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChainedRecord:
     """One line, taken apart: the record's own bytes, and its place in the chain."""
 
     record: bytes
@@ -40,12 +40,12 @@ class Line:
     hash: str
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ChainHead:
         """The chain's end, as long as this is the last line."""
-        return Head(self.seq, self.hash)
+        return ChainHead(self.seq, self.hash)
 
 
-def write_line(record: bytes, head: Head) -> tuple[bytes, Head]:
+def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
     """Return the line that carries `record`, with its newline, and the head that it makes.
 
     `record` is a JSON object. It goes in as it is, but for newlines: in JSON they can only be white space between
@@ -53,10 +53,10 @@ def write_line(record: bytes, head: Head) -> tuple[bytes, Head]:
     """
     body = b'%b,"seq":%d,"prev":"%b"' % (record[:-1].replace(b"\n", b" "), head.seq + 1, head.hash.encode())
     digest = sha256_hex(_TAG, body)
-    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), Head(head.seq + 1, digest)
+    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), ChainHead(head.seq + 1, digest)
 
 
-def read_line(raw: bytes) -> Line:
+def read_line(raw: bytes) -> ChainedRecord:
     """Take a line apart, with or without its newline.
 
     Raises `BrokenLineError` if it does not end in `seq`, `prev` and `hash`, or if the hash is not that of its bytes.
@@ -64,19 +64,19 @@ def read_line(raw: bytes) -> Line:
     end = len(raw) - raw.endswith(b"\n")
     tail = _TAIL.search(raw, max(0, end - _LONGEST_TAIL), end)
     if tail is None or tail.end() != end:
-        raise BrokenLineError("it does not end in seq, prev and hash")
+        raise BrokenRecordError("it does not end in seq, prev and hash")
     seq, prev, digest = (group.decode() for group in tail.groups())
     if sha256_hex(_TAG, raw[: tail.end(2) + 1]) != digest:
-        raise BrokenLineError("its hash is not that of its bytes")
-    return Line(raw[: tail.start()] + b"}", int(seq), prev, digest)
+        raise BrokenRecordError("its hash is not that of its bytes")
+    return ChainedRecord(raw[: tail.start()] + b"}", int(seq), prev, digest)
 
 
-def check_link(line: Line, head: Head) -> Head:
+def check_link(line: ChainedRecord, head: ChainHead) -> ChainHead:
     """Return the head after `line`; raises `BrokenLineError` if it does not continue the chain that ends in `head`."""
     if line.seq != head.seq + 1:
-        raise BrokenLineError(f"it is number {line.seq} and stands where number {head.seq + 1} belongs")
+        raise BrokenRecordError(f"it is number {line.seq} and stands where number {head.seq + 1} belongs")
     if line.prev != head.hash:
-        raise BrokenLineError("it does not continue the line before it")
+        raise BrokenRecordError("it does not continue the line before it")
     return line.head
 
 

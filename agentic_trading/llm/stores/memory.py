@@ -10,10 +10,10 @@ from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.records import Spend, SpendKey, TraceSummary
-from agentic_trading.llm.store import Entry, Record, Verification
-from agentic_trading.llm.stores.chain import BrokenLineError, Head, check_link, read_line, write_line
-from agentic_trading.llm.stores.facts import Facts, checked_keys, facts_of, summary_of
-from agentic_trading.llm.stores.record import identity_of, interactions, record_of, wire_of
+from agentic_trading.llm.store import LogEntry, Record, Verification
+from agentic_trading.llm.stores.chain import BrokenRecordError, ChainHead, check_link, read_line, write_line
+from agentic_trading.llm.stores.index_row import IndexRow, checked_keys, index_row_of, summary_of
+from agentic_trading.llm.stores.record_codec import identity_of, interactions, record_of, wire_of
 
 _PATH = Path("(memory)")
 
@@ -26,7 +26,7 @@ class MemoryInteractionStore:
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
-        self._head = Head()
+        self._head = ChainHead()
         self._known: dict[str, bytes] = {}
         self._followers: set[asyncio.Event] = set()
         self._records = MemoryRecords(self._lines)
@@ -58,13 +58,13 @@ class MemoryInteractionStore:
         """Return the newest attempts, newest first."""
         return self._records.newest(limit)
 
-    async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+    async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
         for raw in self._lines[max(0, after) :]:
             line = read_line(raw)
-            yield Entry(line.seq, record_of(line.record), line.hash)
+            yield LogEntry(line.seq, record_of(line.record), line.hash)
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and wait for more until the store is closed."""
         news = asyncio.Event()
         self._followers.add(news)
@@ -74,7 +74,7 @@ class MemoryInteractionStore:
                 while after < len(self._lines):
                     line = read_line(self._lines[after])
                     after += 1
-                    yield Entry(line.seq, record_of(line.record), line.hash)
+                    yield LogEntry(line.seq, record_of(line.record), line.hash)
                 if self._is_closed:
                     return
                 await news.wait()
@@ -83,11 +83,11 @@ class MemoryInteractionStore:
 
     async def verify(self) -> Verification:
         """Read every line again and recompute every hash."""
-        head = Head()
+        head = ChainHead()
         for raw in self._lines:
             try:
                 head = check_link(read_line(raw), head)
-            except BrokenLineError as e:
+            except BrokenRecordError as e:
                 return Verification(head.seq, head.hash, head.seq + 1, e.reason)
         return Verification(head.seq, head.hash)
 
@@ -118,7 +118,7 @@ class MemoryRecords:
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
-        self._facts: list[Facts] = []
+        self._facts: list[IndexRow] = []
         self._by_id: defaultdict[str, list[int]] = defaultdict(list)
         self._by_trace: defaultdict[str, list[int]] = defaultdict(list)
         self._by_envelope: defaultdict[str, list[int]] = defaultdict(list)
@@ -163,7 +163,7 @@ class MemoryRecords:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
         keys = checked_keys(by)
         self._catch_up()
-        groups: defaultdict[tuple[str, ...], list[Facts]] = defaultdict(list)
+        groups: defaultdict[tuple[str, ...], list[IndexRow]] = defaultdict(list)
         for place in self._of(tenant, range(len(self._facts))):
             fact = self._facts[place]
             if fact.attempt:
@@ -178,7 +178,7 @@ class MemoryRecords:
 
     def _catch_up(self) -> None:
         for place in range(len(self._facts), len(self._lines)):
-            facts = facts_of(read_line(self._lines[place]).record)
+            facts = index_row_of(read_line(self._lines[place]).record)
             self._facts.append(facts)
             self._by_id[facts.id].append(place)
             self._by_trace[facts.trace_id].append(place)
@@ -197,7 +197,7 @@ class MemoryRecords:
         return record_of(read_line(self._lines[place]).record)
 
 
-def _sum(key: tuple[str, ...], facts: list[Facts]) -> Spend:
+def _sum(key: tuple[str, ...], facts: list[IndexRow]) -> Spend:
     return Spend(
         key=key,
         attempts=len(facts),

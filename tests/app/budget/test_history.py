@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.budget.history import happenings
+from agentic_trading.app.budget.history import budget_events
 from agentic_trading.llm.event import Event
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -35,7 +35,7 @@ def event(kind: str, **body: Any) -> Event:
     ],
 )
 def test_a_warning_is_told_in_dollars(kind: str, why: str) -> None:
-    (told,) = happenings([event(kind, **COUNTER)], "acme")
+    (told,) = budget_events([event(kind, **COUNTER)], "acme")
 
     assert (told.what, told.subject, told.why) == ("warned", "tenant acme · 2026-11-22", why)
 
@@ -43,7 +43,7 @@ def test_a_warning_is_told_in_dollars(kind: str, why: str) -> None:
 def test_a_warning_of_calls_is_told_in_calls() -> None:
     counter = {**COUNTER, "unit": "calls", "spent": 8, "most": 10}
 
-    (told,) = happenings([event("budget.threshold", **counter)], "acme")
+    (told,) = budget_events([event("budget.threshold", **counter)], "acme")
 
     assert told.why == "8 calls of 10 calls used"
 
@@ -51,10 +51,10 @@ def test_a_warning_of_calls_is_told_in_calls() -> None:
 def test_a_lease_that_ran_out_is_told_with_what_it_was_charged() -> None:
     body = {"reservation_id": "r-1", "state": "in_doubt", "nusd": 7, "tokens": 1}
 
-    (told,) = happenings([event("budget.expired", **body)], "acme")
+    (told,) = budget_events([event("budget.expired", **body)], "acme")
 
     assert (told.what, told.subject, told.nusd) == ("expired", "r-1", 7)
 
 
 def test_what_other_tenants_did_is_not_told() -> None:
-    assert list(happenings([event("budget.threshold", **COUNTER)], "somebody-else")) == []
+    assert list(budget_events([event("budget.threshold", **COUNTER)], "somebody-else")) == []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from agentic_trading.app.cli.agreement import agree, told
+from agentic_trading.app.cli.confirm import confirm_run, preflight_text
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.preflight import Preflight
 from tests.app.cli.conftest import Command
@@ -65,11 +65,11 @@ def expected(**changes: Any) -> Preflight:
     ],
 )
 def test_what_to_expect_is_told_in_a_line(changes: dict[str, Any], text: str) -> None:
-    assert text in told(expected(**changes))
+    assert text in preflight_text(expected(**changes))
 
 
 def test_a_yes_beforehand_asks_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    agree(expected(), yes=True)
+    confirm_run(expected(), yes=True)
 
     said = capsys.readouterr()
     assert "about 12 calls" in said.err
@@ -78,7 +78,7 @@ def test_a_yes_beforehand_asks_nobody(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_where_nobody_can_be_asked_only_a_yes_beforehand_counts(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
-        agree(expected(), yes=False)
+        confirm_run(expected(), yes=False)
 
     assert left.value.exit_code == ExitCode.BAD_INPUT
     assert "allowed is --yes" in capsys.readouterr().err
@@ -101,7 +101,7 @@ def at_a_terminal(answer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]
 
 def test_a_yes_at_the_terminal_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal("y\n", monkeypatch):
-        agree(expected(), yes=False)
+        confirm_run(expected(), yes=False)
 
 
 @pytest.mark.parametrize("typed", ["n\n", "\n", "\x04"], ids=["no", "nothing", "the end of the input"])
@@ -109,14 +109,14 @@ def test_a_no_at_the_terminal_ends_before_anything_is_sent(
     typed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with at_a_terminal(typed, monkeypatch), pytest.raises(typer.Exit) as left:
-        agree(expected(), yes=False)
+        confirm_run(expected(), yes=False)
 
     assert left.value.exit_code == ExitCode.INTERRUPTED
 
 
 def test_what_is_neither_yes_nor_no_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal("perhaps\nYES\n", monkeypatch) as screen:
-        agree(expected(), yes=False)
+        confirm_run(expected(), yes=False)
         sys.stderr.flush()
         said = os.read(screen, 4096)
 
@@ -143,7 +143,7 @@ def test_a_signal_that_does_not_break_into_the_reading_is_heard(
     with at_a_terminal("", monkeypatch) as screen:
         Thread(target=interrupt, args=[screen]).start()
         with pytest.raises(typer.Exit) as left:
-            agree(expected(), yes=False)
+            confirm_run(expected(), yes=False)
 
     assert left.value.exit_code == ExitCode.INTERRUPTED
 

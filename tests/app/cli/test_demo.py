@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli import cut_order, output
-from agentic_trading.app.cli.acts import OTHER_WORD, forge, with_another_word
+from agentic_trading.app.cli import demo_truncated_order, output
+from agentic_trading.app.cli.demo_steps import OTHER_WORD, forge, with_another_word
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -40,9 +40,9 @@ def test_in_a_narrow_window_no_line_loses_its_indentation(
 
 
 def test_what_the_demo_says_of_json_repair_is_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = cut_order._repaired(cut_order.ORDER[: cut_order.CUT_AT])
+    now = demo_truncated_order._repaired(demo_truncated_order.ORDER[: demo_truncated_order.CUT_AT])
     monkeypatch.setitem(sys.modules, "json_repair", None)
-    without_it = cut_order._repaired(cut_order.ORDER[: cut_order.CUT_AT])
+    without_it = demo_truncated_order._repaired(demo_truncated_order.ORDER[: demo_truncated_order.CUT_AT])
 
     assert without_it[:2] == now[:2]
     assert "not installed here" in without_it[2]

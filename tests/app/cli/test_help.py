@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from agentic_trading import __version__
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.main import app
-from agentic_trading.app.options import Mode, ProviderName
+from agentic_trading.app.options import RunMode, ProviderName
 from tests.app.cli.conftest import Command
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_the_document_lists_the_exit_codes_as_they_are(command: Command) -> None
 def test_the_choices_of_run_are_those_that_a_run_can_have(command: Command) -> None:
     told = command("run", "--help").out
 
-    assert f"<{'|'.join(get_args(Mode))}>" in told
+    assert f"<{'|'.join(get_args(RunMode))}>" in told
     assert f"<{'|'.join(get_args(ProviderName))}>" in told
 
 

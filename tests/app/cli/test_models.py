@@ -14,7 +14,7 @@ from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.model_tables import catalogue_of_today, model_table
-from agentic_trading.app.cli.output import show
+from agentic_trading.app.cli.output import print_table
 from agentic_trading.llm.presets import PRESETS
 from agentic_trading.llm.weights import WEIGHTS
 from tests.app.cli.conftest import Command
@@ -62,7 +62,7 @@ def test_every_model_is_listed_with_price_and_source(command: Command) -> None:
 def test_in_a_hundred_columns_a_model_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     catalogue = catalogue_of_today()
 
-    show(model_table(catalogue, catalogue, 100), on=Console(width=100))
+    print_table(model_table(catalogue, catalogue, 100), on=Console(width=100))
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(list(catalogue)) + 1

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.cli.outcomes import outcome_of
+from agentic_trading.app.cli.chain_outcome import chain_outcome
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
 from tests.build import event, interaction
@@ -36,4 +36,4 @@ REFUSED = step("no_decision", reason={"category": "refusal"})
     ],
 )
 def test_a_chain_is_told_by_its_verdict_and_what_followed(records: list[Record], outcome: str) -> None:
-    assert outcome_of(records) == outcome
+    assert chain_outcome(records) == outcome

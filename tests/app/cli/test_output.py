@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agentic_trading.app.cli.output import command_line, counts, printable, show, show_json, usd
-from agentic_trading.app.cli.telling import told
+from agentic_trading.app.cli.output import command_line, counts, printable, print_table, show_json, usd
+from agentic_trading.app.cli.step_text import step_text
 from agentic_trading.audit.trace import EventNode
 from tests.build import NOW, event
 
@@ -40,13 +40,13 @@ def test_counts_are_told_greatest_first_and_none_as_none() -> None:
 
 
 def test_square_brackets_are_text_and_lines_end_without_blanks(capsys: pytest.CaptureFixture[str]) -> None:
-    show("[bold]gap[/bold]   ")
+    print_table("[bold]gap[/bold]   ")
 
     assert capsys.readouterr().out == "[bold]gap[/bold]\n"
 
 
 def test_a_command_to_copy_is_never_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
-    show(command_line("agentic-trading trace why 9c8a2cf7-2f6b"), on=Console(width=20))
+    print_table(command_line("agentic-trading trace why 9c8a2cf7-2f6b"), on=Console(width=20))
 
     assert capsys.readouterr().out == "  agentic-trading trace why 9c8a2cf7-2f6b\n"
 
@@ -60,18 +60,18 @@ def test_json_spells_moments_and_other_values_as_text(capsys: pytest.CaptureFixt
 def test_an_event_of_a_known_kind_is_told_by_what_matters() -> None:
     body = {"symbol": "BTCUSDT", "rule": "max_position", "was": "12", "allowed": "at most 10", "empty": ""}
 
-    assert told(EventNode(event("order.rejected", body=body))) == [
+    assert step_text(EventNode(event("order.rejected", body=body))) == [
         "rule max_position · was 12 · allowed at most 10"
     ]
 
 
 def test_an_event_of_an_unknown_kind_tells_its_plain_values() -> None:
-    assert told(EventNode(event("margin.call", body={"amount": "5", "why": {"deep": 1}}))) == ["amount 5"]
+    assert step_text(EventNode(event("margin.call", body={"amount": "5", "why": {"deep": 1}}))) == ["amount 5"]
 
 
 def test_lists_are_told_with_commas_and_what_is_not_there_is_left_out() -> None:
     body = {"verdict": "stand_aside", "vetoed_by": ["trend", "indicators"], "plan": None}
 
-    assert told(EventNode(event("assessment", body=body))) == [
+    assert step_text(EventNode(event("assessment", body=body))) == [
         "verdict stand_aside · vetoed_by trend, indicators"
     ]

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.output import show
+from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.price_tables import price_table
-from agentic_trading.app.cli.sessions import LOG_NAME
-from agentic_trading.app.prices.chosen import chosen
+from agentic_trading.app.cli.log_selection import LOG_NAME
+from agentic_trading.app.prices.selection import select_prices
 from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
 from agentic_trading.llm import JsonFileInteractionStore, LLMInteraction
 from tests.app.cli.conftest import Command
@@ -56,9 +56,9 @@ def test_every_price_is_shown_with_its_tiers_its_day_and_its_source(command: Com
 
 
 def test_in_a_hundred_columns_a_price_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    prices = chosen(BOOK, at=TODAY)
+    prices = select_prices(BOOK, at=TODAY)
 
-    show(price_table(prices, BOOK, TODAY, 100), on=Console(width=100))
+    print_table(price_table(prices, BOOK, TODAY, 100), on=Console(width=100))
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + sum(1 + len(price.tiers) for price in prices) + 1

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agentic_trading.app.cli.output import show
+from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.summary import next_steps, summary
 from agentic_trading.app.report import FillingCost
 from tests.app.cli.reports import fed, report, sent, working
@@ -98,7 +98,7 @@ def test_one_bar_is_one_bar() -> None:
 
 
 def test_a_digest_is_not_wrapped_at_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    show(summary(report()), on=Console(width=80))
+    print_table(summary(report()), on=Console(width=80))
 
     [line] = [line for line in capsys.readouterr().out.splitlines() if "ab" * 32 in line]
     assert len(line) <= 80

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.cli.telling import told
+from agentic_trading.app.cli.step_text import step_text
 from agentic_trading.audit.trace import EventNode
 from tests.build import event
 
@@ -14,7 +14,7 @@ TODAYS = {"score": 1, "finding": "it pays", "evidence": "E9"}
 
 
 def lines_of(kind: str, **body: Any) -> list[str]:
-    return told(EventNode(event(kind, body=body)))
+    return step_text(EventNode(event(kind, body=body)))
 
 
 def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:

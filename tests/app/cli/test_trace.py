@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agentic_trading.app.cli.chains import chain_table
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.output import show
+from agentic_trading.app.cli.output import print_table
 from agentic_trading.ids import derived_id
 from agentic_trading.llm import Event, JsonFileInteractionStore
 from agentic_trading.llm.records import TraceSummary
@@ -174,7 +174,7 @@ def test_a_list_of_chains_fits_eighty_columns_with_whole_ids(capsys: pytest.Capt
         subject="BTCUSDT",
     )
 
-    show(chain_table([(chain, "short → 12 fills")], 80), on=Console(width=80))
+    print_table(chain_table([(chain, "short → 12 fills")], 80), on=Console(width=80))
 
     row = capsys.readouterr().out.splitlines()[1]
     assert row.split()[-1] == chain.trace_id

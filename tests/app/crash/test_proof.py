@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.crash.calls import WORKERS
-from agentic_trading.app.crash.proof import KILLED_AT_REQUEST, CrashProof, killed_in_mid_call
+from agentic_trading.app.crash.proof import KILLED_AT_REQUEST, CrashReport, killed_in_mid_call
 
 
 @pytest.mark.timeout(60)  # a program of its own takes a second to start
@@ -22,12 +22,12 @@ async def test_what_is_billed_is_settled_or_listed_in_doubt(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "broken",
     [
-        CrashProof({"a": 1, "b": 2}, {"a": 1}, {}),  # billed, and not known
-        CrashProof({"a": 1, "b": 2}, {"a": 2}, {"b": 5}),  # settled at another amount
-        CrashProof({"a": 1, "b": 9}, {"a": 1}, {"b": 5}),  # more than was set aside
-        CrashProof({"a": 1}, {"a": 1, "b": 1}, {}),  # charged, and not billed
-        CrashProof({"a": 1}, {"a": 1}, {}),  # nobody was killed in mid-call
+        CrashReport({"a": 1, "b": 2}, {"a": 1}, {}),  # billed, and not known
+        CrashReport({"a": 1, "b": 2}, {"a": 2}, {"b": 5}),  # settled at another amount
+        CrashReport({"a": 1, "b": 9}, {"a": 1}, {"b": 5}),  # more than was set aside
+        CrashReport({"a": 1}, {"a": 1, "b": 1}, {}),  # charged, and not billed
+        CrashReport({"a": 1}, {"a": 1}, {}),  # nobody was killed in mid-call
     ],
 )
-def test_what_does_not_agree_does_not_hold(broken: CrashProof) -> None:
+def test_what_does_not_agree_does_not_hold(broken: CrashReport) -> None:
     assert not broken.holds

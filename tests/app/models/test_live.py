@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.models.live import LiveCheck, Proof
+from agentic_trading.app.models.live_check import LiveCheck, LiveCheckProof
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -72,7 +72,7 @@ class Listed(Model):
 
 async def proof(
     model: Model, *, usd: float = 1.0, ledger: MemoryLedger | None = None, row: Capability = SONNET
-) -> Proof:
+) -> LiveCheckProof:
     """Return what a live check finds out about `model`."""
     gate = Gate(
         ledger=ledger or MemoryLedger([tenant(int(usd * USD))]),
@@ -84,7 +84,7 @@ async def proof(
     return await LiveCheck(gate, model, tenant="default").prove(row)
 
 
-def verdicts(of: Proof) -> dict[str, str]:
+def verdicts(of: LiveCheckProof) -> dict[str, str]:
     """Return each line's verdict by what the line is about."""
     return {line.about: line.verdict for line in of.lines}
 

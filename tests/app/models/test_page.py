@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agentic_trading.app.models.inspection import inspect
+from agentic_trading.app.models.table_lint import inspect
 from agentic_trading.llm.capability import Capability
 from tests.app.models.tables import catalogue
 

@@ -4,11 +4,11 @@ import json
 from datetime import date
 from pathlib import Path
 
-from agentic_trading.app.models.live import Line, Proof
-from agentic_trading.app.models.report import LiveReport, as_markdown, cannot_write, write
+from agentic_trading.app.models.live_check import LiveCheckRow, LiveCheckProof
+from agentic_trading.app.models.report import LiveReport, as_markdown, cannot_write, write_report
 
 
-def report(*lines: Line, stopped: str = "") -> LiveReport:
+def report(*lines: LiveCheckRow, stopped: str = "") -> LiveReport:
     """Return a report on one model."""
     return LiveReport(
         version="0.1.0",
@@ -16,14 +16,14 @@ def report(*lines: Line, stopped: str = "") -> LiveReport:
         address="the provider's own",
         price_book="list@1",
         max_nusd=50_000_000,
-        proofs=(Proof(model="anthropic/m", lines=lines, stopped=stopped),),
+        proofs=(LiveCheckProof(model="anthropic/m", lines=lines, stopped=stopped),),
     )
 
 
-def line(**changes: object) -> Line:
+def line(**changes: object) -> LiveCheckRow:
     """Return a line that came out as told."""
     fields = {"about": "effort", "told": "takes low", "seen": "low was taken", "verdict": "as told"}
-    return Line.model_validate({**fields, "cost_nusd": 260_000, **changes})
+    return LiveCheckRow.model_validate({**fields, "cost_nusd": 260_000, **changes})
 
 
 def test_the_page_counts_verdicts_and_sums_costs() -> None:
@@ -47,7 +47,7 @@ def test_only_a_report_without_a_gap_is_a_proof() -> None:
 
 
 def test_both_files_are_written_side_by_side(tmp_path: Path) -> None:
-    page, document = write(report(line()), tmp_path / "check.md")
+    page, document = write_report(report(line()), tmp_path / "check.md")
 
     assert page.read_text(encoding="utf-8").startswith("# Models, asked live")
     assert json.loads(document.read_text(encoding="utf-8"))["proofs"][0]["lines"][0]["cost_nusd"] == 260_000

@@ -11,7 +11,7 @@ from agentic_trading.app.prices.listing import Listing
 from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.table import Table
+from agentic_trading.llm.dated_table import DatedTable
 from tests.build import interaction
 
 TODAY = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
@@ -34,7 +34,7 @@ def price(**changes: Any) -> ModelPrice:
 
 def book(*prices: ModelPrice) -> PriceBook:
     """Return a book of these prices."""
-    return PriceBook(Table(Path("own.json"), prices, {"name": "own"}, "0" * 64))
+    return PriceBook(DatedTable(Path("own.json"), prices, {"name": "own"}, "0" * 64))
 
 
 def listed(**rates: int) -> Listing:

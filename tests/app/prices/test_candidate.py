@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.prices.candidate import Candidate, candidate, refuse_target
-from agentic_trading.app.prices.comparison import Source, compared
+from agentic_trading.app.prices.draft import PriceBookDraft, candidate, refuse_target
+from agentic_trading.app.prices.comparison import PriceSource, compared
 from agentic_trading.app.prices.listing import Listing
 from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
 from agentic_trading.llm.envelope import LLMProvider
@@ -18,7 +18,7 @@ from tests.app.prices.books import RATES, TODAY, Listings, book, listed, price
 CHEAPER = Listings({"claude-a": listed(cache_read=100)})
 
 
-def made(source: Source, *prices: ModelPrice) -> Candidate:
+def made(source: PriceSource, *prices: ModelPrice) -> PriceBookDraft:
     """Return the candidate of a book of `prices`."""
     found = candidate(book(*prices), source, at=TODAY)
     assert found is not None

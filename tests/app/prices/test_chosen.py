@@ -3,7 +3,7 @@
 import pytest
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.prices.chosen import chosen
+from agentic_trading.app.prices.selection import select_prices
 from agentic_trading.llm.errors import UnknownModelError
 from tests.app.prices.books import TODAY, book, price
 
@@ -21,13 +21,13 @@ BOOK = book(price(), price(model="claude-b"), price(provider="local"))
     ],
 )
 def test_prices_are_chosen_by_model_and_provider(model: str, provider: str, found: list[str]) -> None:
-    prices = chosen(BOOK, model, provider, at=TODAY)
+    prices = select_prices(BOOK, model, provider, at=TODAY)
 
     assert [f"{price.provider}/{price.model}" for price in prices] == found
 
 
 def test_what_has_no_price_is_told_with_what_has_one() -> None:
     with pytest.raises(OptionError, match="allowed: anthropic, local"):
-        chosen(BOOK, provider="acme", at=TODAY)
+        select_prices(BOOK, provider="acme", at=TODAY)
     with pytest.raises(UnknownModelError, match="known are anthropic/claude-a"):
-        chosen(BOOK, "claude-c", at=TODAY)
+        select_prices(BOOK, "claude-c", at=TODAY)

@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import pytest
 
-from agentic_trading.app.prices.comparison import WHOLE, Line, Verdict, compared
+from agentic_trading.app.prices.comparison import WHOLE, PriceDifference, PriceVerdict, compared
 from agentic_trading.app.prices.listing import Listing
 from tests.app.prices.books import TODAY, Listings, book, listed, price
 
 
-def lines(ours: dict[str, object], theirs: Listing) -> dict[str, Verdict]:
+def lines(ours: dict[str, object], theirs: Listing) -> dict[str, PriceVerdict]:
     """Return the verdicts on a price with these changes against what is listed for it."""
     found = compared(book(price(**ours)), Listings({"claude-a": theirs}), at=TODAY)
     return {line.about: line.verdict for line in found.lines}
@@ -26,7 +26,7 @@ def test_equal_classes_are_equal() -> None:
 def test_a_class_that_differs_is_told_as_both_sides_spell_it() -> None:
     found = compared(book(price()), Listings({"claude-a": listed(cache_read=100)}), at=TODAY)
 
-    assert Line("anthropic/claude-a", "cache_read", "0.2", "0.1", "differs") in found.lines
+    assert PriceDifference("anthropic/claude-a", "cache_read", "0.2", "0.1", "differs") in found.lines
     assert found.differs
 
 
@@ -57,7 +57,7 @@ def test_a_tier_that_only_one_side_has_is_missing_at_the_other() -> None:
         ("missing", Fraction(2), "missing here"),
     ],
 )
-def test_a_multiplier_is_compared_like_a_class(ours: object, theirs: object, verdict: Verdict) -> None:
+def test_a_multiplier_is_compared_like_a_class(ours: object, theirs: object, verdict: PriceVerdict) -> None:
     own = {} if ours == "missing" else {"speed": {"fast": ours}}
     times = {} if theirs == "missing" else {("speed", "fast"): theirs}
 
@@ -74,8 +74,8 @@ def test_a_model_that_only_one_side_has_is_one_line() -> None:
     found = compared(book(price()), Listings({"claude-b": listed()}), at=TODAY)
 
     assert found.lines == (
-        Line("anthropic/claude-a", WHOLE, "priced", "", "missing there"),
-        Line("anthropic/claude-b", WHOLE, "", "listed", "missing here"),
+        PriceDifference("anthropic/claude-a", WHOLE, "priced", "", "missing there"),
+        PriceDifference("anthropic/claude-b", WHOLE, "", "listed", "missing here"),
     )
     assert not found.differs
 

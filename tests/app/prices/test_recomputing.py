@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.prices.recomputing import CostCheck, Finding, books_at_hand, recomputed
+from agentic_trading.app.prices.cost_audit import CostCheck, Finding, books_at_hand, recomputed
 from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.failure import FailureKind, FailureReason
-from agentic_trading.llm.store import Entry, Record
+from agentic_trading.llm.store import LogEntry, Record
 from tests.app.models.tables import price_row, prices_file
 from tests.app.prices.books import SENT, call
 from tests.build import event
@@ -23,9 +23,9 @@ CAPABILITIES = Capabilities.load()
 async def checked(*records: Record, books: tuple[PriceBook, ...] = (BOOK,)) -> CostCheck:
     """Return what computing the costs of these records again found."""
 
-    async def entries() -> AsyncIterator[Entry]:
+    async def entries() -> AsyncIterator[LogEntry]:
         for line, record in enumerate(records, start=1):
-            yield Entry(line, record, "")
+            yield LogEntry(line, record, "")
 
     return await recomputed(entries(), books, CAPABILITIES)
 

@@ -6,17 +6,17 @@ from decimal import Decimal
 from functools import cache
 from typing import Any
 
-from agentic_trading.client.gateway import Answer
+from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.assessment import Provenance
-from agentic_trading.desk.analysis.book import Book, Holding
-from agentic_trading.desk.analysis.context import Limits
+from agentic_trading.desk.analysis.portfolio_context import PortfolioContext, Holding
+from agentic_trading.desk.analysis.context import TradeLimits
 from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer
 from agentic_trading.desk.analysis.question import put_question
-from agentic_trading.desk.analysis.track import TrackRecord
+from agentic_trading.desk.analysis.track_record import TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.beside import SecondMarket
+from agentic_trading.desk.market.correlation import ReferenceMarket
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
 from agentic_trading.desk.market.triggers import Trigger, TriggerKind
@@ -64,29 +64,29 @@ def question(
     *,
     trigger: Trigger = TRIGGER,
     position: Position | None = None,
-    limits: Limits | None = None,
+    limits: TradeLimits | None = None,
     record: TrackRecord | None = None,
-    book: Book | None = None,
+    book: PortfolioContext | None = None,
     seed: str = "question",
 ) -> LLMEnvelope:
     """Return the envelope of a question; `seed` is where its ids come from."""
     asked = snapshot or market()
     builder = EnvelopeBuilder(clock=SimClock(asked.as_of), ids=seeded_ids(seed))
     put_question(
-        builder, asked, trigger, position=position, limits=limits or Limits(), record=record, book=book
+        builder, asked, trigger, position=position, limits=limits or TradeLimits(), record=record, book=book
     )
     return builder.build()
 
 
-def book(equity: str = "100000", *holdings: Holding, gross: str = "0") -> Book:
+def book(equity: str = "100000", *holdings: Holding, gross: str = "0") -> PortfolioContext:
     """Return an account that may lose a percent at a stop and hold 95 percent."""
     worth = Decimal(equity)
-    return Book(worth, Decimal(gross), Decimal(1), worth * 95 / 100, holdings)
+    return PortfolioContext(worth, Decimal(gross), Decimal(1), worth * 95 / 100, holdings)
 
 
 def holding(value: str, to_stop: str | None, snapshot: MarketSnapshot, symbol: str = "") -> Holding:
     """Return a position in the market of a snapshot, or in its prices under another name."""
-    market = SecondMarket(symbol or snapshot.symbol, snapshot.closes)
+    market = ReferenceMarket(symbol or snapshot.symbol, snapshot.closes)
     return Holding(market.symbol, Decimal(value), None if to_stop is None else Decimal(to_stop), market)
 
 
@@ -141,12 +141,12 @@ def provenance(last_close: str = "100") -> Provenance:
 class Desk:
     """A gateway that answers by a function of the envelope and keeps the events."""
 
-    def __init__(self, answer_to: Callable[[LLMEnvelope], Answer]) -> None:
+    def __init__(self, answer_to: Callable[[LLMEnvelope], GatewayReply]) -> None:
         self._answer_to = answer_to
         self.asked: list[LLMEnvelope] = []
         self.events: list[Event] = []
 
-    async def ask(self, envelope: LLMEnvelope) -> Answer:
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Answer at once."""
         self.asked.append(envelope)
         return self._answer_to(envelope)

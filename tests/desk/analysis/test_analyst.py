@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
-from agentic_trading.client.gateway import Answer
+from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment, Verdict
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
-from agentic_trading.desk.analysis.track import TrackRecord
+from agentic_trading.desk.analysis.track_record import TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
@@ -37,24 +37,24 @@ def first_bar() -> Bar:
     return load_sample("btcusdt-5m")[0]
 
 
-def by_rules(envelope: LLMEnvelope) -> Answer:
+def by_rules(envelope: LLMEnvelope) -> GatewayReply:
     """Answer as a worker with the rules provider would."""
     text = cmt_assessment_rule(envelope)
     return interaction(envelope=envelope, raw_output=text, parsed_output=orjson.loads(text))
 
 
-def failed(envelope: LLMEnvelope) -> Answer:
+def failed(envelope: LLMEnvelope) -> GatewayReply:
     """Answer with an attempt that ran out of time."""
     reason = FailureReason(category=FailureKind.TIMEOUT, description="no answer in 60 s")
     return interaction(envelope=envelope, success=False, failure=reason, parsed_output={}, raw_output="")
 
 
-def degraded(envelope: LLMEnvelope) -> Answer:
+def degraded(envelope: LLMEnvelope) -> GatewayReply:
     """Answer with an attempt whose text could not be read."""
     return interaction(envelope=envelope, validation_passed=False, parsed_output={}, raw_output="hold")
 
 
-def undelivered(envelope: LLMEnvelope) -> Answer:
+def undelivered(envelope: LLMEnvelope) -> GatewayReply:
     """Answer that the call was not made."""
     return NoDecision(reason=REASON, envelope_id=envelope.envelope_id)
 
@@ -205,7 +205,7 @@ async def test_an_open_position_reaches_the_question() -> None:
     ],
 )
 async def test_a_failed_call_is_no_decision_and_not_to_stand_aside(
-    answer_to: Callable[[LLMEnvelope], Answer], category: FailureKind
+    answer_to: Callable[[LLMEnvelope], GatewayReply], category: FailureKind
 ) -> None:
     desk = Desk(answer_to)
 

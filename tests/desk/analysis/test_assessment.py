@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, StandAside, Verdict, assess
-from agentic_trading.desk.analysis.geometry import PlanPrices
+from agentic_trading.desk.analysis.plan_prices import PlanPrices
 from agentic_trading.desk.analysis.judgement import POINTING, SCORE_RANGES, Layer
 from tests.desk.analysis.build import judgement, layer, layers, provenance
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.desk.analysis.context import evidence_by_layer, not_available
 from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.market.beside import Close, SecondMarket
+from agentic_trading.desk.market.correlation import Close, ReferenceMarket
 from tests.desk.analysis.build import book, holding, hours, market, question
 
 
@@ -72,7 +72,7 @@ def test_the_correlation_is_that_of_the_last_48_returns_with_the_weighted_ones_o
 
 
 def test_few_common_closes_give_no_correlation() -> None:
-    young = SecondMarket("YOUNG", tuple(Close(close.at, close.price) for close in market().closes[-48:]))
+    young = ReferenceMarket("YOUNG", tuple(Close(close.at, close.price) for close in market().closes[-48:]))
     held = replace(holding("30000", "1", market()), symbol="YOUNG", market=young)
 
     told = book("100000", held).told("BTCUSDT", market().closes)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.analysis.check import check_cmt_assessment
-from agentic_trading.desk.analysis.context import Limits
+from agentic_trading.desk.analysis.context import TradeLimits
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.llm.envelope import EvidenceItem, LLMEnvelope
 from tests.build import envelope
@@ -26,7 +26,7 @@ SILENT = {"not_available": {"second_market": "none is fed"}}
 
 
 def market_at_100(
-    *, missing: str = "", silent: str = "", atr: str = "4", limits: Limits | None = None
+    *, missing: str = "", silent: str = "", atr: str = "4", limits: TradeLimits | None = None
 ) -> LLMEnvelope:
     """Return a question about a market at 100: without the evidence of `missing`, `silent` has nothing to tell."""
     context = {
@@ -37,7 +37,7 @@ def market_at_100(
         "atr": atr,
         "prompted_by": {"kind": "regime_flip", "detail": "1h was down, is up"},
         "position": None,
-        "limits": (limits or Limits()).model_dump(),
+        "limits": (limits or TradeLimits()).model_dump(),
     }
     told: dict[str, Any] = {name.value: {"told": 1} for name in Layer if name != missing}
     told |= {"risk": RISK} | ({silent: SILENT} if silent else {})
@@ -188,7 +188,7 @@ def test_no_price_is_further_than_half_of_the_entry_away() -> None:
 
 
 def test_the_limits_are_those_of_the_envelope() -> None:
-    narrow = market_at_100(limits=Limits(max_distance_atr=2))
+    narrow = market_at_100(limits=TradeLimits(max_distance_atr=2))
 
     proposal = plan("market", "90", "120")
 

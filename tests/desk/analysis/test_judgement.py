@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Direction, Judgement, Layer, Proposal
+from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Direction, Judgement, Layer, TradeProposal
 from tests.desk.analysis.build import answer, judgement, layer, layers, plan
 
 
@@ -23,10 +23,10 @@ def test_a_price_keeps_every_digit_that_was_written() -> None:
 
 @given(st.decimals(min_value="1e-18", max_value=999_999_999_999, places=18))
 def test_a_price_is_written_without_exponent_and_read_back_equal(price: Decimal) -> None:
-    written = Proposal(entry="market", stop=price, target=price).model_dump_json()
+    written = TradeProposal(entry="market", stop=price, target=price).model_dump_json()
 
     assert "E" not in json.loads(written)["target"]
-    assert Proposal.model_validate_json(written).target == price
+    assert TradeProposal.model_validate_json(written).target == price
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_layers_come_in_the_order_of_their_numbers() -> None:
 def test_a_name_of_a_candidate_stays_a_name() -> None:
     proposal = judgement(trade_plan=plan("pullback", "swing", "level_2")).trade_plan
 
-    assert proposal == Proposal(entry="pullback", stop="swing", target="level_2")
+    assert proposal == TradeProposal(entry="pullback", stop="swing", target="level_2")
 
 
 def test_neutral_contradicts_nothing() -> None:

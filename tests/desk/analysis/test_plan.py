@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.analysis.geometry import PlanPrices
+from agentic_trading.desk.analysis.plan_prices import PlanPrices
 from agentic_trading.desk.analysis.judgement import Direction
 from agentic_trading.desk.analysis.plan import risk_reward, trade_plan
 from agentic_trading.desk.instrument import Side

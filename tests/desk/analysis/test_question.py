@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.desk.analysis.context import Context, Limits, available_layers, not_available
+from agentic_trading.desk.analysis.context import Context, TradeLimits, available_layers, not_available
 from agentic_trading.desk.analysis.evidence import MEASURES, layer_evidence, timeframes_told
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
@@ -69,7 +69,7 @@ def test_equal_markets_give_equal_requests_whatever_the_ids() -> None:
     [
         question(market(121)),
         question(position=HELD),
-        question(limits=Limits(max_distance_atr=5)),
+        question(limits=TradeLimits(max_distance_atr=5)),
         question(trigger=Trigger(TriggerKind.THESIS_DUE, "assessed 12 bars of 1h ago")),
     ],
     ids=["bar", "position", "limits", "trigger"],

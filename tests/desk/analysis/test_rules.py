@@ -12,7 +12,7 @@ import pytest
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, StandAside, Verdict, assess
 from agentic_trading.desk.analysis.candidates import plan_prices
 from agentic_trading.desk.analysis.check import check_cmt_assessment
-from agentic_trading.desk.analysis.context import Limits, evidence_by_layer
+from agentic_trading.desk.analysis.context import TradeLimits, evidence_by_layer
 from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer
 from agentic_trading.desk.analysis.plan import risk_reward
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
@@ -107,7 +107,7 @@ def test_a_layer_without_evidence_is_not_judged_and_the_answer_still_passes(laye
 
 def test_without_a_stop_within_the_limits_the_direction_is_neutral() -> None:
     trending = [envelope for envelope in asked() if assessed(envelope).plan]
-    narrow = Limits(max_distance_atr=1)
+    narrow = TradeLimits(max_distance_atr=1)
 
     for envelope in trending[:5]:
         context = {**envelope.context, "limits": narrow.model_dump()}

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Judgement, Layer
-from agentic_trading.desk.analysis.schema import ASKED_CHARS, CMT_ASSESSMENT_SCHEMA, asked_schema
-from agentic_trading.structured.strict import strict_schema
+from agentic_trading.desk.analysis.schema import ASKED_CHARS, CMT_ASSESSMENT_SCHEMA, asked_assessment_schema
+from agentic_trading.structured.strict_schema import strict_schema
 from tests.desk.analysis.build import answer, layer, layers, plan
 
 ALL = frozenset(Layer)
@@ -25,7 +25,7 @@ def validator(schema: Any) -> jsonschema_rs.Validator:
 
 
 PUBLISHED = validator(CMT_ASSESSMENT_SCHEMA)
-ASKED = validator(asked_schema(ALL))
+ASKED = validator(asked_assessment_schema(ALL))
 
 
 def fits_model(value: Any) -> bool:
@@ -38,12 +38,12 @@ def fits_model(value: Any) -> bool:
 
 
 def test_its_id_names_the_rules_and_the_check() -> None:
-    assert CMT_ASSESSMENT_SCHEMA["$id"] == asked_schema(ALL)["$id"] == "cmt_assessment.v2"
+    assert CMT_ASSESSMENT_SCHEMA["$id"] == asked_assessment_schema(ALL)["$id"] == "cmt_assessment.v2"
 
 
 @pytest.mark.parametrize("asked", [ALL, WITHOUT_TWO])
 def test_a_provider_can_hold_an_answer_to_what_is_asked(asked: frozenset[Layer]) -> None:
-    enforced = strict_schema(canonical_bytes(dict(asked_schema(asked))), sentinel=False)
+    enforced = strict_schema(canonical_bytes(dict(asked_assessment_schema(asked))), sentinel=False)
 
     assert enforced is not None
     assert list(enforced["properties"]) == list(Judgement.model_fields)
@@ -57,11 +57,11 @@ def test_a_provider_can_hold_an_answer_to_what_is_asked(asked: frozenset[Layer])
 
 
 def test_what_is_asked_is_told_in_less_than_two_and_a_half_kilobytes() -> None:
-    assert len(canonical_bytes(dict(asked_schema(ALL)))) < 2_500
+    assert len(canonical_bytes(dict(asked_assessment_schema(ALL)))) < 2_500
 
 
 def test_equal_layers_are_asked_with_the_same_schema() -> None:
-    assert asked_schema(frozenset(Layer)) is asked_schema(ALL)
+    assert asked_assessment_schema(frozenset(Layer)) is asked_assessment_schema(ALL)
 
 
 TEXTS = st.sampled_from(["x", "längere Sätze…", '"quoted"', "x" * ASKED_CHARS])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.track import TrackRecord, figures_of, max_drawdown, runs_z
+from agentic_trading.desk.analysis.track_record import TrackRecord, figures_of, max_drawdown, runs_z
 from agentic_trading.desk.market.bar import Timeframe
 from tests.desk.analysis.build import record
 

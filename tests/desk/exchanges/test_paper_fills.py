@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.desk.exchange import Cancellation, CancelReason, Fill
-from agentic_trading.desk.exchanges.costs import Costs
+from agentic_trading.desk.exchanges.costs import TradingCosts
 from tests.desk.trade import FIVE_MINUTES, START, bar, fills_of, order, paper
 
 DECISION_BAR = bar(0, "100 101 99 100")
@@ -40,7 +40,7 @@ async def test_a_market_order_to_sell_gets_the_next_open_less_half_a_spread() ->
 
 
 async def test_a_fee_is_rounded_up_to_a_hundred_millionth() -> None:
-    costs = Costs(maker_fee_bps=Decimal("0.333"))
+    costs = TradingCosts(maker_fee_bps=Decimal("0.333"))
 
     assert costs.fee(Decimal("27953.83"), Decimal("0.00001"), "maker") == Decimal(
         "0.00000931"

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.exchange import Account, Order, Report
+from agentic_trading.desk.exchange import Account, Order, ExecutionReport
 from agentic_trading.desk.instrument import EXACT, Instrument
 from agentic_trading.desk.market.bar import Bar
 from tests.desk.trade import FIVE_MINUTES, START, bar, fills_of, listed, order, paper
@@ -76,10 +76,10 @@ some_orders = st.integers(1, 6).flatmap(
 )
 
 
-def run(bars: list[Bar], orders: tuple[Order, ...], **changes: Any) -> tuple[list[Report], Account]:
+def run(bars: list[Bar], orders: tuple[Order, ...], **changes: Any) -> tuple[list[ExecutionReport], Account]:
     """Trade the orders over the bars on the odd grid."""
 
-    async def trade() -> tuple[list[Report], Account]:
+    async def trade() -> tuple[list[ExecutionReport], Account]:
         exchange = paper(instruments=listed(ODD), cash=CASH, **changes)
         for asked in orders:
             await exchange.submit(asked)

@@ -10,7 +10,7 @@ import pytest
 
 from agentic_trading.canonical import exact_value
 from agentic_trading.clock import SimClock
-from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent, strategy_of
+from agentic_trading.desk.execution.agent import TimedFillStrategy, ExecutionAgent, strategy_of
 from agentic_trading.desk.execution.choice import FillChoice, FillName
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.prompts import FILL_STRATEGY_PROMPT
@@ -42,7 +42,7 @@ def agent_of(gateway: RuleGateway) -> ExecutionAgent:
     return ExecutionAgent(gateway, SimClock(AS_OF), FillLimits(), SETTINGS)
 
 
-async def decided(gateway: RuleGateway, **changes: Any) -> Chosen | NoDecision:
+async def decided(gateway: RuleGateway, **changes: Any) -> TimedFillStrategy | NoDecision:
     """Have the built intent decided."""
     return await agent_of(gateway).decide(intent(**changes), BTC, closed_bars(), SPREAD)
 
@@ -146,7 +146,7 @@ async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
 
     outcome = await decided(gateway)
 
-    assert isinstance(outcome, Chosen)
+    assert isinstance(outcome, TimedFillStrategy)
     made, chosen = gateway.events
     assert (made.kind, made.id, made.causation_id) == ("order.intent", "i1", "assessment-1")
     assert (chosen.kind, chosen.id) == ("fill.strategy", strategy_id("i1"))
@@ -165,7 +165,7 @@ async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
 async def test_a_strategy_is_known_from_the_moment_its_answer_was_there(late: timedelta) -> None:
     outcome = await decided(RuleGateway(finished_at=AS_OF + late))
 
-    assert isinstance(outcome, Chosen)
+    assert isinstance(outcome, TimedFillStrategy)
     assert outcome.known_at == AS_OF + late
 
 

@@ -7,12 +7,12 @@ import jsonschema_rs
 import pytest
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA, asked_schema, read_choice
+from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA, asked_fill_schema, read_choice
 from agentic_trading.structured.schema import prompt_schema
-from agentic_trading.structured.strict import strict_schema
+from agentic_trading.structured.strict_schema import strict_schema
 from tests.desk.execution.asked import asked, chosen_text
 
-ASKED = asked_schema(("take_now", "slices"), 3)
+ASKED = asked_fill_schema(("take_now", "slices"), 3)
 NARROW = jsonschema_rs.validator_for(dict(ASKED))
 PUBLISHED = jsonschema_rs.validator_for(dict(FILL_STRATEGY_SCHEMA))
 
@@ -62,4 +62,4 @@ def test_it_has_a_form_that_providers_enforce_and_one_in_words(bounds: bool) -> 
 
 def test_it_is_small_and_made_once() -> None:
     assert len(canonical_bytes(dict(ASKED))) < 600
-    assert asked_schema(("take_now", "slices"), 3) is ASKED
+    assert asked_fill_schema(("take_now", "slices"), 3) is ASKED

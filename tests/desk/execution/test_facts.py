@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from agentic_trading.canonical import plain
-from agentic_trading.desk.execution.facts import execution_evidence
+from agentic_trading.canonical import to_json_value
+from agentic_trading.desk.execution.evidence import execution_evidence
 from agentic_trading.desk.market.errors import NoBarsError
 from tests.desk.trade import bar
 
@@ -19,7 +19,7 @@ BARS = [
 def test_volume_and_range_are_told_as_exact_text() -> None:
     bars, volume, volatility = execution_evidence("BTCUSDT", BARS, Decimal("0.3"), Decimal(1))
 
-    assert plain(volume.content) == {
+    assert to_json_value(volume.content) == {
         "bars": 3,
         "without_trades": 0,
         "mean": "30.000000",
@@ -27,7 +27,7 @@ def test_volume_and_range_are_told_as_exact_text() -> None:
         "last": "60",
         "order_to_mean": "0.010000",
     }
-    assert plain(volatility.content) == {
+    assert to_json_value(volatility.content) == {
         "bars": 3,
         "without_trades": 0,
         "mean_range_bps": "165.03",  # 200, 197.0443 and 98.0392
@@ -36,7 +36,7 @@ def test_volume_and_range_are_told_as_exact_text() -> None:
         "move_bps": "200.00",
         "spread_bps": "1",
     }
-    assert plain(bars.content)["rows"][-1] == ["2026-01-02T00:10:00Z", "101.5", "102", "101", "102", "60"]
+    assert to_json_value(bars.content)["rows"][-1] == ["2026-01-02T00:10:00Z", "101.5", "102", "101", "102", "60"]
 
 
 def test_only_the_last_six_bars_are_shown() -> None:
@@ -65,7 +65,7 @@ def test_bars_without_a_trade_are_counted_and_not_averaged() -> None:
 
     (_, volume, volatility) = execution_evidence("BTCUSDT", halted, Decimal("0.3"), Decimal(1))
 
-    assert plain(volume.content) == {
+    assert to_json_value(volume.content) == {
         "bars": 6,
         "without_trades": 3,
         "mean": "30.000000",

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from agentic_trading.desk.execution.order import Sizing
-from agentic_trading.desk.execution.proposal import Proposal, propose_entry, propose_exit
+from agentic_trading.desk.execution.proposal import EntryProposal, propose_entry, propose_exit
 from agentic_trading.desk.execution.risk import Approved, Rejection, RiskFacts, RiskLimits
 from agentic_trading.desk.instrument import Side
 from tests.desk.trade import BTC, FIVE_MINUTES, START, exit_intent, intent
@@ -17,7 +17,7 @@ from tests.desk.trade import BTC, FIVE_MINUTES, START, exit_intent, intent
 FACTS = RiskFacts(last_close=Decimal("100.5"), equity=Decimal(10_000))
 LIMITS = RiskLimits()
 WHEN = {"as_of": START + FIVE_MINUTES, "expires_at": START + timedelta(hours=1)}
-LONG = Proposal(
+LONG = EntryProposal(
     side=Side.BUY,
     entry=None,
     stop=Decimal("98.5049"),
@@ -30,7 +30,7 @@ LONG = Proposal(
 )
 
 
-def approved(proposal: Proposal) -> Any:
+def approved(proposal: EntryProposal) -> Any:
     """Return the intent of a proposal that must pass."""
     outcome = propose_entry(proposal, LIMITS, BTC, FACTS)
     assert isinstance(outcome, Approved)

@@ -8,17 +8,17 @@ from decimal import Decimal
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.desk.exchange import Account, Fill, Report
+from agentic_trading.desk.exchange import Account, Fill, ExecutionReport
 from agentic_trading.desk.exchanges.paper import PaperExchange
-from agentic_trading.desk.execution.agent import Chosen, ExecutionAgent, ExecutionSettings
+from agentic_trading.desk.execution.agent import TimedFillStrategy, ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.baseline import buy_and_hold, market_now
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
-from agentic_trading.desk.execution.proposal import Proposal, propose_entry
-from agentic_trading.desk.execution.record import TradeRecord
+from agentic_trading.desk.execution.proposal import EntryProposal, propose_entry
+from agentic_trading.desk.execution.trade_journal import TradeJournal
 from agentic_trading.desk.execution.risk import Approved, Rejection, RiskLimits
 from agentic_trading.desk.execution.shortfall import shortfalls
 from agentic_trading.desk.execution.strategy import FillStrategy
-from agentic_trading.desk.execution.trader import Trader
+from agentic_trading.desk.execution.order_router import OrderRouter
 from agentic_trading.desk.instrument import Instrument, Side
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import find_sample, load_sample
@@ -38,7 +38,7 @@ class Run:
 
     intents: list[OrderIntent]
     strategies: list[FillStrategy]
-    reports: list[Report]
+    reports: list[ExecutionReport]
     events: list[Event]
     account: Account
 
@@ -60,7 +60,7 @@ async def traded(bars: list[Bar]) -> Run:
     agent = ExecutionAgent(
         gateway, clock, FillLimits(), ExecutionSettings("s1", LLMProvider.RULES, "rules-1")
     )
-    trader = Trader(exchange, TradeRecord(gateway, clock), listed(BTC), FillLimits(), RiskLimits())
+    trader = OrderRouter(exchange, TradeJournal(gateway, clock), listed(BTC), FillLimits(), RiskLimits())
     run = Run([], [], [], gateway.events, await exchange.account())
     for number, closed in enumerate(bars):
         clock.advance_to(closed.close_time)
@@ -73,7 +73,7 @@ async def traded(bars: list[Bar]) -> Run:
         outcome = propose_entry(proposed(bars[number - EVERY], closed), RiskLimits(), BTC, facts)
         assert isinstance(outcome, Approved)
         chosen = await agent.decide(outcome.intent, BTC, bars[number - EVERY : number + 1], Decimal(1))
-        assert isinstance(chosen, Chosen)
+        assert isinstance(chosen, TimedFillStrategy)
         placed = await trader.place(outcome.intent, chosen.strategy, known_at=chosen.known_at)
         assert not isinstance(placed, Rejection)
         run.intents.append(outcome.intent)
@@ -81,10 +81,10 @@ async def traded(bars: list[Bar]) -> Run:
     return Run(run.intents, run.strategies, run.reports, run.events, await exchange.account())
 
 
-def proposed(before: Bar, now: Bar) -> Proposal:
+def proposed(before: Bar, now: Bar) -> EntryProposal:
     """Return an entry in the direction of the move."""
     side = Side.BUY if now.close >= before.close else Side.SELL
-    return Proposal(
+    return EntryProposal(
         side=side,
         entry=None,
         stop=now.close * (1 - side.sign * Decimal("0.004")),

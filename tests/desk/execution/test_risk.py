@@ -15,7 +15,7 @@ from agentic_trading.desk.execution.risk import (
     RiskLimits,
     Size,
     check_intent,
-    check_order,
+    check_order_risk,
     size_position,
 )
 from tests.desk.trade import BTC, exit_intent, intent, order
@@ -93,7 +93,7 @@ def test_all_symbols_together_are_worth_no_more_than_their_part_of_the_equity() 
 
     assert checked(facts=others, quantity=Decimal(15)) is None
     assert checked(facts=others, quantity=Decimal("15.001")) == "max_gross"
-    assert rule(check_order(order(quantity=Decimal("15.001")), LIMITS, BTC, others)) == "max_gross"
+    assert rule(check_order_risk(order(quantity=Decimal("15.001")), LIMITS, BTC, others)) == "max_gross"
 
 
 def test_what_was_approved_at_the_same_moment_counts_as_gross() -> None:
@@ -164,7 +164,7 @@ def test_the_rate_and_the_number_of_open_orders_are_limited() -> None:
     ],
 )
 def test_an_order_is_held_against_the_limits_again(changes: dict[str, Any], stopped_by: str | None) -> None:
-    assert rule(check_order(order(**changes), LIMITS, BTC, FACTS)) == stopped_by
+    assert rule(check_order_risk(order(**changes), LIMITS, BTC, FACTS)) == stopped_by
 
 
 def test_a_rejection_says_what_was_and_what_is_allowed() -> None:

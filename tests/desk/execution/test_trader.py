@@ -8,10 +8,10 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.exchange import Exchange
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.record import TradeRecord
+from agentic_trading.desk.execution.trade_journal import TradeJournal
 from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits
 from agentic_trading.desk.execution.strategy import strategy_id
-from agentic_trading.desk.execution.trader import Trader
+from agentic_trading.desk.execution.order_router import OrderRouter
 from agentic_trading.desk.instrument import Instrument
 from agentic_trading.desk.market.errors import NoBarsError
 from tests.desk.execution.asked import RuleGateway
@@ -32,10 +32,10 @@ CALM = "100 101 99 100"
 AS_OF = START + FIVE_MINUTES
 
 
-def trader_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal) -> Trader:
+def trader_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal) -> OrderRouter:
     """Return a trader whose risk limits are the defaults but for `limits`."""
     risk = RiskLimits.model_validate({"max_order_notional": 5_000, **limits})
-    return Trader(exchange, TradeRecord(gateway, SimClock(AS_OF)), listed(BTC), FillLimits(), risk)
+    return OrderRouter(exchange, TradeJournal(gateway, SimClock(AS_OF)), listed(BTC), FillLimits(), risk)
 
 
 async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:

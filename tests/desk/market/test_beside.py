@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.beside import (
+from agentic_trading.desk.market.correlation import (
     RETURNS,
     Close,
     Quadrant,
-    SecondMarket,
+    ReferenceMarket,
     correlation,
     covariance,
     relation,
@@ -45,7 +45,7 @@ def test_covariance_and_correlation_are_those_of_the_standard_library(
 
 
 def test_a_market_beside_itself_moves_with_itself() -> None:
-    found = relation(closes(WALK), SecondMarket("B", closes(WALK)))
+    found = relation(closes(WALK), ReferenceMarket("B", closes(WALK)))
 
     assert found is not None
     assert found.correlation == pytest.approx(1.0)
@@ -57,7 +57,7 @@ def test_a_market_beside_itself_moves_with_itself() -> None:
 def test_the_leader_is_the_one_whose_move_comes_first() -> None:
     follower = [WALK[0], *WALK[:-1]]
 
-    found = relation(closes(follower), SecondMarket("B", closes(WALK)))
+    found = relation(closes(follower), ReferenceMarket("B", closes(WALK)))
 
     assert found is not None
     assert found.other_leads == pytest.approx(1.0, abs=0.05)
@@ -65,14 +65,14 @@ def test_the_leader_is_the_one_whose_move_comes_first() -> None:
 
 
 def test_a_market_that_does_not_move_has_no_correlation() -> None:
-    found = relation(closes(WALK), SecondMarket("B", closes([5.0] * len(WALK))))
+    found = relation(closes(WALK), ReferenceMarket("B", closes([5.0] * len(WALK))))
 
     assert found is not None
     assert found.correlation is found.beta is found.other_leads is None
 
 
 def test_before_forty_nine_common_closes_there_is_no_relation() -> None:
-    assert relation(closes(WALK), SecondMarket("B", closes(WALK)[1:])) is None
+    assert relation(closes(WALK), ReferenceMarket("B", closes(WALK)[1:])) is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_before_forty_nine_common_closes_there_is_no_relation() -> None:
     ],
 )
 def test_the_quadrant_says_whether_strength_is_high_and_rising(tail: list[float], quadrant: Quadrant) -> None:
-    found = relation(closes(tail), SecondMarket("B", closes([100.0] * len(tail))))
+    found = relation(closes(tail), ReferenceMarket("B", closes([100.0] * len(tail))))
 
     assert found is not None
     assert found.quadrant is quadrant

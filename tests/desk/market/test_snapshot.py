@@ -15,7 +15,7 @@ from agentic_trading.desk.market.frame import FrameGauge
 from agentic_trading.desk.market.layers.indicators import indicators_layer
 from agentic_trading.desk.market.layers.patterns import patterns_layer
 from agentic_trading.desk.market.layers.sentiment import sentiment_layer
-from agentic_trading.desk.market.layers.sheet import BARS_NEEDED
+from agentic_trading.desk.market.layers.features import BARS_NEEDED
 from agentic_trading.desk.market.layers.trend import trend_layer
 from agentic_trading.desk.market.layers.volatility import volatility_layer
 from agentic_trading.desk.market.resample import ClosedBar

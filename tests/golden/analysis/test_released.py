@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer
-from agentic_trading.desk.analysis.released import UnknownReleaseError, judgement_of
+from agentic_trading.desk.analysis.upcasting import UnknownAssessmentVersionError, judgement_of
 from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
-from agentic_trading.desk.analysis.v1.judgement import Judgement as JudgementV1
-from agentic_trading.desk.analysis.v1.step import to_v2
+from agentic_trading.desk.analysis.v1.judgement import JudgementV1 as JudgementV1
+from agentic_trading.desk.analysis.v1.upcaster import upcast_assessment
 from tests.desk.analysis.v1.test_v1_schema import ANSWERS
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ def citing(value: dict[str, Any], names: list[str]) -> dict[str, Any]:
 def test_every_answer_of_the_first_release_has_a_form_of_today(value: dict[str, Any]) -> None:
     old = JudgementV1.model_validate(value)
 
-    new = to_v2(old)
+    new = upcast_assessment(old)
 
     text = new.model_dump_json(exclude_defaults=True)
     assert judgement_of("cmt_assessment.v2", text) == new
@@ -61,7 +61,7 @@ def test_every_answer_of_the_first_release_has_a_form_of_today(value: dict[str, 
 def test_a_score_for_a_bearish_direction_becomes_a_bearish_score() -> None:
     old = JudgementV1.model_validate_json(V1)
 
-    new = to_v2(old)
+    new = upcast_assessment(old)
 
     assert old.direction is Direction.BEARISH
     assert new.layers[Layer.TREND].score == -old.layers.trend.score == -2
@@ -75,7 +75,7 @@ def test_the_form_of_today_fits_the_published_schema() -> None:
 
 def test_an_answer_of_no_release_is_refused_with_those_there_are() -> None:
     with pytest.raises(
-        UnknownReleaseError, match=r"allowed: cmt_assessment\.v1 or cmt_assessment\.v2"
+        UnknownAssessmentVersionError, match=r"allowed: cmt_assessment\.v1 or cmt_assessment\.v2"
     ) as refused:
         judgement_of("fill_strategy.v1", "{}")
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA, read_choice
-from agentic_trading.desk.execution.released import UnknownReleaseError, choice_of, to_v2
+from agentic_trading.desk.execution.upcasting import UnknownFillStrategyVersionError, choice_of, upcast_fill_strategy
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA, FillTerms, read_strategy
 
 HERE = Path(__file__).parent
@@ -30,14 +30,14 @@ def test_the_first_answer_is_read_in_the_form_of_today() -> None:
 def test_the_form_of_today_is_the_same_strategy() -> None:
     old = read_strategy(V1)
 
-    new = to_v2(old)
+    new = upcast_fill_strategy(old)
 
     assert isinstance(new.fill, FillTerms)
     assert new.strategy(new.fill) == old
 
 
 def test_the_form_of_today_fits_the_published_schema() -> None:
-    assert read_choice(V1_AS_V2) == to_v2(read_strategy(V1))
+    assert read_choice(V1_AS_V2) == upcast_fill_strategy(read_strategy(V1))
     assert jsonschema_rs.is_valid(dict(FILL_STRATEGY_SCHEMA), json.loads(V1_AS_V2))
 
 
@@ -47,7 +47,7 @@ def test_a_released_schema_does_not_change() -> None:
 
 def test_an_answer_of_no_release_is_refused_with_those_there_are() -> None:
     allowed = r"allowed: fill_strategy\.v1 or fill_strategy\.v2"
-    with pytest.raises(UnknownReleaseError, match=allowed) as refused:
+    with pytest.raises(UnknownFillStrategyVersionError, match=allowed) as refused:
         choice_of("cmt_assessment.v1", "{}")
 
     assert refused.value.schema_id == "cmt_assessment.v1"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.control import Controls, HaltScope
-from agentic_trading.governance.controls.file import FileControlBoard
+from agentic_trading.governance.controls_document import TenantControls, HaltScope
+from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.orders import HaltOrder, SetLimit, order
+from agentic_trading.governance.commands import AddHalt, SetLimit, execute_command
 from agentic_trading.governance.windows import Window
 from tests.build import NOW
 
@@ -22,9 +22,9 @@ ORDERS = """
 import asyncio, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from agentic_trading.governance.control import HaltScope
-from agentic_trading.governance.controls.file import FileControlBoard
-from agentic_trading.governance.orders import HaltOrder, order
+from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.control_stores.file import FileControlBoard
+from agentic_trading.governance.commands import HaltOrder, order
 
 async def main(folder, name, count):
     board = FileControlBoard(Path(folder))
@@ -37,8 +37,8 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> FileControlBoard:
-    return FileControlBoard(tmp_path)
+def board(tmp_path: Path) -> FileControlStore:
+    return FileControlStore(tmp_path)
 
 
 def path(folder: Path, tenant: str = "acme") -> Path:
@@ -49,11 +49,11 @@ def names_in(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-async def halt(board: FileControlBoard, agent: str = "cmt-1") -> Controls:
-    return await order(board, "acme", HaltOrder(HaltScope.AGENT, agent), by="ann", why="", at=NOW)
+async def halt(board: FileControlStore, agent: str = "cmt-1") -> TenantControls:
+    return await execute_command(board, "acme", AddHalt(HaltScope.AGENT, agent), by="ann", why="", at=NOW)
 
 
-async def test_processes_that_order_at_once_lose_nothing(tmp_path: Path, board: FileControlBoard) -> None:
+async def test_processes_that_order_at_once_lose_nothing(tmp_path: Path, board: FileControlStore) -> None:
     def run() -> None:
         command = [sys.executable, "-c", ORDERS, str(tmp_path)]
         processes = [subprocess.Popen([*command, f"p{number}", str(EACH)]) for number in range(PROCESSES)]
@@ -66,11 +66,11 @@ async def test_processes_that_order_at_once_lose_nothing(tmp_path: Path, board: 
     assert {one.id for one in controls.halts} == {f"p{n}-{i}" for n in range(PROCESSES) for i in range(EACH)}
 
 
-async def test_a_document_is_json_to_look_at(tmp_path: Path, board: FileControlBoard) -> None:
+async def test_a_document_is_json_to_look_at(tmp_path: Path, board: FileControlStore) -> None:
     limit = Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=25 * 10**9, calls=1000)
-    await order(board, "acme", SetLimit(limit), by="ann", why="a new desk", at=NOW)
-    await order(
-        board, "acme", HaltOrder(HaltScope.AGENT, "cmt-1"), by="bob", why="", at=NOW + timedelta(hours=1)
+    await execute_command(board, "acme", SetLimit(limit), by="ann", why="a new desk", at=NOW)
+    await execute_command(
+        board, "acme", AddHalt(HaltScope.AGENT, "cmt-1"), by="bob", why="", at=NOW + timedelta(hours=1)
     )
 
     document = json.loads(path(tmp_path).read_text(encoding="utf-8"))
@@ -103,7 +103,7 @@ async def test_a_document_is_json_to_look_at(tmp_path: Path, board: FileControlB
     ],
 )
 async def test_what_is_no_document_is_an_error_and_stays(
-    tmp_path: Path, board: FileControlBoard, content: str, said: str
+    tmp_path: Path, board: FileControlStore, content: str, said: str
 ) -> None:
     raw = content.encode("latin-1")
     path(tmp_path).write_bytes(raw)
@@ -111,14 +111,14 @@ async def test_what_is_no_document_is_an_error_and_stays(
     with pytest.raises(ControlsUnreadableError, match="it, or move it away") as caught:
         await board.read("acme")
     with pytest.raises(ControlsUnreadableError):
-        await board.replace("acme", Controls(version=1))
+        await board.replace("acme", TenantControls(version=1))
 
     assert said in caught.value.reason
     assert caught.value.where == str(path(tmp_path))
     assert path(tmp_path).read_bytes() == raw
 
 
-async def test_what_a_dead_writer_left_is_written_over(tmp_path: Path, board: FileControlBoard) -> None:
+async def test_what_a_dead_writer_left_is_written_over(tmp_path: Path, board: FileControlStore) -> None:
     await halt(board)
     path(tmp_path).with_name("controls-acme.json.new").write_text('{"version": 2, "ha', encoding="utf-8")
 
@@ -127,7 +127,7 @@ async def test_what_a_dead_writer_left_is_written_over(tmp_path: Path, board: Fi
     assert names_in(tmp_path) == ["controls-acme.json", "controls.lock"]
 
 
-async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, board: FileControlBoard) -> None:
+async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, board: FileControlStore) -> None:
     before = await halt(board)
     path(tmp_path).with_name("controls-acme.json.new").mkdir()
 
@@ -142,18 +142,18 @@ async def test_a_place_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     path(tmp_path).mkdir()
 
     for folder in (tmp_path / "file", tmp_path):
-        board = FileControlBoard(folder)
+        board = FileControlStore(folder)
         with pytest.raises(ControlsUnavailableError) as caught:
             await board.read("acme")
         assert caught.value.where == str(path(folder))
         with pytest.raises(ControlsUnavailableError):
-            await board.replace("acme", Controls(version=1))
+            await board.replace("acme", TenantControls(version=1))
 
 
 async def test_a_tenant_stays_in_the_folder_whatever_it_is_called(tmp_path: Path) -> None:
     folder = tmp_path / "board"
     for tenant in ("../../up", "/etc/x", "a\0b", "..", "\ud800"):
-        assert await FileControlBoard(folder).replace(tenant, Controls(version=1))
+        assert await FileControlStore(folder).replace(tenant, TenantControls(version=1))
 
     assert names_in(tmp_path) == ["board"]
     assert len(names_in(folder)) == 6

@@ -9,25 +9,25 @@ import pytest
 from redis.asyncio import Redis
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.control import Controls, HaltScope
-from agentic_trading.governance.controls.redis import RedisControlBoard
+from agentic_trading.governance.controls_document import TenantControls, HaltScope
+from agentic_trading.governance.control_stores.redis import RedisControlStore
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
-from agentic_trading.governance.orders import HaltOrder, order
+from agentic_trading.governance.commands import AddHalt, execute_command
 from tests.build import NOW
 from tests.redis_server import RealServer, namespace
 
 
 @asynccontextmanager
-async def opened(url: str, name: str = "agentic") -> AsyncIterator[RedisControlBoard]:
-    board = await asyncio.to_thread(lambda: RedisControlBoard(url, namespace=name))
+async def opened(url: str, name: str = "agentic") -> AsyncIterator[RedisControlStore]:
+    board = await asyncio.to_thread(lambda: RedisControlStore(url, namespace=name))
     try:
         yield board
     finally:
         await board.aclose()
 
 
-async def halt(board: RedisControlBoard, agent: str = "cmt-1") -> Controls:
-    return await order(board, "acme", HaltOrder(HaltScope.AGENT, agent), by="ann", why="", at=NOW)
+async def halt(board: RedisControlStore, agent: str = "cmt-1") -> TenantControls:
+    return await execute_command(board, "acme", AddHalt(HaltScope.AGENT, agent), by="ann", why="", at=NOW)
 
 
 async def test_orders_outlive_a_crash_of_the_server(own_redis: RealServer) -> None:
@@ -48,7 +48,7 @@ async def test_a_server_that_is_away_is_an_error_within_a_second(own_redis: Real
     await asyncio.to_thread(own_redis.kill)
     async with opened(own_redis.url) as board:
         started = clock.monotonic()
-        for step in (board.read("acme"), board.replace("acme", Controls(version=1))):
+        for step in (board.read("acme"), board.replace("acme", TenantControls(version=1))):
             with pytest.raises(ControlsUnavailableError):
                 await step
 
@@ -116,7 +116,7 @@ async def test_nothing_is_written_over_what_is_not_ours(
         before = await client.dump(key)
 
         with pytest.raises(ControlsUnreadableError):
-            await board.replace("acme", Controls(version=1))
+            await board.replace("acme", TenantControls(version=1))
 
         assert await client.dump(key) == before
 
@@ -125,7 +125,7 @@ async def test_two_namespaces_share_nothing(redis_url: str) -> None:
     async with opened(redis_url, namespace()) as one, opened(redis_url, namespace()) as other:
         await halt(one)
 
-        assert await other.read("acme") == Controls()
+        assert await other.read("acme") == TenantControls()
 
 
 async def test_who_finds_every_connection_in_use_waits_for_one(redis_url: str) -> None:
@@ -133,4 +133,4 @@ async def test_who_finds_every_connection_in_use_waits_for_one(redis_url: str) -
         async with asyncio.TaskGroup() as group:
             reads = [group.create_task(board.read(f"tenant-{number}")) for number in range(100)]
 
-        assert [read.result() for read in reads] == [Controls()] * 100
+        assert [read.result() for read in reads] == [TenantControls()] * 100

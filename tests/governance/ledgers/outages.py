@@ -12,17 +12,17 @@ from agentic_trading.governance.errors import (
 )
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
-    Ask,
-    Booking,
-    Expired,
-    Held,
-    Position,
-    Refusal,
+    ReservationRequest,
+    LedgerEntry,
+    ExpiredReservation,
+    Blocked,
+    LedgerCheckpoint,
+    Declined,
     Reservation,
     Settlement,
 )
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.ledgers.outage import OutageLedger
+from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.limit import Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.ids import seeded_ids
@@ -54,11 +54,11 @@ class Server(MemoryLedger):
         self.loses: set[str] = set()
         self.slow: dict[str, asyncio.Event] = {}
 
-    async def reserve(self, ask: Ask) -> Reservation | Refusal | Held:
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         if self.loses_allowances and ask.key.startswith(KEY):
             raise LedgerUnavailableError("connection reset")
         if self.is_full:
-            return Held(ScopeKind.TENANT, ask.tenant, Window.NONE, "calls", ask.amount.calls, 0)
+            return Blocked(ScopeKind.TENANT, ask.tenant, Window.NONE, "calls", ask.amount.calls, 0)
         return await self._taken("reserve", super().reserve(ask))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = 60.0) -> None:
@@ -73,10 +73,10 @@ class Server(MemoryLedger):
     async def in_doubt(self, reservation_id: str) -> Settlement:
         return await self._taken("in_doubt", super().in_doubt(reservation_id))
 
-    async def sweep(self) -> Sequence[Expired]:
+    async def sweep(self) -> Sequence[ExpiredReservation]:
         return await self._taken("sweep", super().sweep())
 
-    async def position(self, tenant: str) -> Position:
+    async def position(self, tenant: str) -> LedgerCheckpoint:
         return await self._taken("position", super().position(tenant))
 
     async def _taken(self, name: str, step: Coroutine[Any, Any, Answer]) -> Answer:
@@ -102,9 +102,9 @@ class Case:
         self.rules = rules
         self.ledger = self.process("outage")
 
-    def process(self, seed: str) -> OutageLedger:
+    def process(self, seed: str) -> DegradedModeLedger:
         """Return the ledger of one process more."""
-        return OutageLedger(
+        return DegradedModeLedger(
             self.server,
             clock=self.clock,
             new_id=seeded_ids(seed),
@@ -118,7 +118,7 @@ class Case:
         await self.ledger.dispatch(id_)
         return id_
 
-    async def rebuilt(self, bookings: Iterable[Booking] = ()) -> None:
+    async def rebuilt(self, bookings: Iterable[LedgerEntry] = ()) -> None:
         """Have the server lose all that it knows, and be told a log instead, by some other process."""
         await self.lose()
         await self.server.restore("acme", bookings)
@@ -126,9 +126,9 @@ class Case:
     async def lose(self) -> None:
         """Have the server go back: of the tenant it knows nothing that is true."""
         position = await self.server.position("acme")
-        await self.server.expect("acme", Position(position.generation + 1, "lost", 1))
+        await self.server.expect("acme", LedgerCheckpoint(position.generation + 1, "lost", 1))
 
-    async def begun_with(self, wanted: Ask) -> str:
+    async def begun_with(self, wanted: ReservationRequest) -> str:
         """Reserve and dispatch a call."""
         id_ = await reserved(self.ledger, wanted)
         await self.ledger.dispatch(id_)

@@ -7,7 +7,7 @@ import pytest
 
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState, Reservation
+from agentic_trading.governance.ledger import ReservationState, Reservation
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case
 
@@ -48,7 +48,7 @@ async def test_calls_that_were_paid_from_it_are_forgotten_when_it_is_booked() ->
     await case.ledger.dispatch(id_)
     await case.ledger.settle(id_, Amount(20, 0))
     case.server.away = False
-    assert await case.ledger.state_of(id_) is CallState.SETTLED
+    assert await case.ledger.state_of(id_) is ReservationState.SETTLED
 
     case.clock.advance_to(HALF_OVER)
     await case.ledger.sweep()
@@ -65,7 +65,7 @@ async def test_a_call_that_a_sweep_has_ended_is_settled_late_all_the_same() -> N
 
     settlement = await case.ledger.settle(id_, Amount(20, 0))
 
-    assert (ended.state, settlement.late) == (CallState.IN_DOUBT, True)
+    assert (ended.state, settlement.late) == (ReservationState.IN_DOUBT, True)
     assert (await of_tenant(case.server)).spent == Amount(20, 0, 1)
     assert isinstance(await case.ledger.reserve(ask(900)), Reservation)
 

@@ -7,7 +7,7 @@ import pytest
 from agentic_trading.governance.allowance import AllowanceRules
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, Held, Refusal, Reservation
+from agentic_trading.governance.ledger import ReservationRequest, Blocked, Declined, Reservation
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
@@ -54,7 +54,7 @@ async def test_it_is_given_back_at_once_when_it_is_in_the_way() -> None:
     case = Case(tenant(200), rules=RULES)
     await spend(case)
     wanted = ask(150)
-    assert isinstance(await case.ledger.reserve(wanted), Held)
+    assert isinstance(await case.ledger.reserve(wanted), Blocked)
     case.server.fails = {"reserve"}
     with pytest.raises(LedgerUnavailableError):
         await case.ledger.reserve(ask(1))
@@ -71,7 +71,7 @@ async def test_it_stays_where_others_are_short() -> None:
     case = Case(tenant(1000), agents, rules=RULES)
     await spend(case)
     await reserved(case.ledger, ask(40, agent="agent-2"))
-    assert isinstance(await case.ledger.reserve(ask(40, agent="agent-2")), Held)
+    assert isinstance(await case.ledger.reserve(ask(40, agent="agent-2")), Blocked)
 
     await case.ledger.sweep()
 
@@ -83,9 +83,9 @@ async def test_it_stays_where_others_are_short() -> None:
     [ask(2000), ask(1, limits=(Limit(ScopeKind.AGENT, ANY, Window.DAY, tokens=0, calls=0),))],
     ids=["of the tenant", "of its own"],
 )
-async def test_where_too_little_is_left_nothing_is_set_aside_for_a_while(dear: Ask) -> None:
+async def test_where_too_little_is_left_nothing_is_set_aside_for_a_while(dear: ReservationRequest) -> None:
     case = Case(rules=RULES)
-    assert isinstance(await case.ledger.reserve(dear), Refusal)
+    assert isinstance(await case.ledger.reserve(dear), Declined)
     await spend(case)
     assert (await of_tenant(case.server)).held.nusd == 0
 
@@ -99,7 +99,7 @@ async def test_where_too_little_is_left_nothing_is_set_aside_for_a_while(dear: A
 async def test_a_call_that_is_too_dear_for_itself_says_nothing_of_what_is_left() -> None:
     case = Case(rules=RULES)
     own = Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=5)
-    assert isinstance(await case.ledger.reserve(ask(9, limits=(own,))), Refusal)
+    assert isinstance(await case.ledger.reserve(ask(9, limits=(own,))), Declined)
 
     await spend(case)
 

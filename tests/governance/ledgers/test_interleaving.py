@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Refusal
+from agentic_trading.governance.ledger import Declined
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
@@ -83,7 +83,7 @@ class Desk:
         )  # fmt: skip
         await self.pause(plan.pauses[0])
         answer = await self.ledger.reserve_in_turn(wanted)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Declined):
             return
         dispatched = False
         try:

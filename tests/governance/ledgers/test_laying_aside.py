@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, Balance, CallState, Reservation
-from agentic_trading.governance.ledgers.book import Book
+from agentic_trading.governance.ledger import ReservationRequest, Balance, ReservationState, Reservation
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window, Windows
@@ -120,7 +120,7 @@ class Run:
         }
         return await ends.get(step.verb, lambda: self.ledger.state_of(id_))()
 
-    async def answer_in_turn(self, wanted: Ask) -> object:
+    async def answer_in_turn(self, wanted: ReservationRequest) -> object:
         """Wait in the line."""
         return await told(self.ledger.reserve_in_turn(wanted))
 
@@ -141,7 +141,7 @@ class Run:
         return answer
 
 
-def added_up(book: Book) -> list[str]:
+def added_up(book: TenantLedger) -> list[str]:
     """Spell what every counter should count: the calls that are remembered, each in the windows of its moment."""
     windows = Windows(UTC)
     wrong = []
@@ -156,7 +156,7 @@ def added_up(book: Book) -> list[str]:
         parts = {
             "spent": [call.booked for call in about if call.charged is not None],
             "held": [call.booked for call in about if call.charged is None],
-            "in doubt": [call.booked for call in about if call.state is CallState.IN_DOUBT],
+            "in doubt": [call.booked for call in about if call.state is ReservationState.IN_DOUBT],
         }
         found = {"spent": account.spent, "held": account.held, "in doubt": account.in_doubt}
         for name, amounts in parts.items():
@@ -198,16 +198,16 @@ async def seen_by(plan: Sequence[Step]) -> list[object]:
 @given(st.lists(steps, max_size=40))
 def test_when_something_is_laid_aside_changes_nothing(plan: list[Step]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Book, "tidy_after", NEVER)
+        patch.setattr(TenantLedger, "tidy_after", NEVER)
         kept = asyncio.run(seen_by(plan))
-        patch.setattr(Book, "tidy_after", AT_ONCE)
+        patch.setattr(TenantLedger, "tidy_after", AT_ONCE)
         assert asyncio.run(seen_by(plan)) == kept
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everything laid aside as soon as nobody uses it."""
-    monkeypatch.setattr(Book, "tidy_after", AT_ONCE)
+    monkeypatch.setattr(TenantLedger, "tidy_after", AT_ONCE)
 
 
 @pytest.mark.usefixtures("at_once")

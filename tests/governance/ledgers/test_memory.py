@@ -13,7 +13,7 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState, Reservation
+from agentic_trading.governance.ledger import ReservationState, Reservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
@@ -303,7 +303,7 @@ async def test_who_waits_behind_itself_under_another_name_is_told() -> None:
         await in_line(ledger, 3)
         await ledger.release(first)
 
-    assert waiting.result() == same.result() == Reservation("acme:twice:1", Amount(5, 0), CallState.RESERVED)
+    assert waiting.result() == same.result() == Reservation("acme:twice:1", Amount(5, 0), ReservationState.RESERVED)
     assert isinstance(other.result(), ReservationConflictError)
     assert (await of_tenant(ledger)).held == Amount(5, 0, 1)
 
@@ -336,7 +336,7 @@ async def test_who_asks_again_after_settling_waits_for_nothing() -> None:
     await spend(ledger, wanted)
 
     assert await ledger.reserve_in_turn(wanted) == Reservation(
-        wanted.reservation_id, wanted.amount, CallState.SETTLED
+        wanted.reservation_id, wanted.amount, ReservationState.SETTLED
     )
 
 

@@ -9,8 +9,8 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import ReservationConflictError, UnknownReservationError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask
-from agentic_trading.governance.ledgers.book import Book
+from agentic_trading.governance.ledger import ReservationRequest
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
@@ -53,7 +53,7 @@ async def test_an_ask_in_vain_for_a_far_moment_keeps_nothing_that_came_after() -
         await spend(ledger, ask(1, trace=f"trace-{minute}", at=AT + minute * MINUTE))
 
     kept = [one for one in await ledger.snapshot("acme") if one.scope is ScopeKind.TRACE]
-    assert len(kept) < 60 + 2 * Book.tidy_after
+    assert len(kept) < 60 + 2 * TenantLedger.tidy_after
 
 
 async def test_a_long_line_that_is_served_or_left_leaves_nothing_behind() -> None:
@@ -72,7 +72,7 @@ async def test_a_long_line_that_is_served_or_left_leaves_nothing_behind() -> Non
         await ledger.release(flying)
         await served
 
-    assert len(ledger._book("acme").accounts.let_go) < Book.tidy_after
+    assert len(ledger._book("acme").accounts.let_go) < TenantLedger.tidy_after
 
 
 async def test_who_waits_over_minutes_and_who_is_turned_away_keep_no_counter_that_counts_nothing() -> None:
@@ -95,7 +95,7 @@ async def test_who_waits_over_minutes_and_who_is_turned_away_keep_no_counter_tha
             await spend(ledger, replace(ask(at=None), amount=Amount(0, 0, 0)))
         await ledger.release(flying)
         await other
-    for _ in range(3 * Book.tidy_after):
+    for _ in range(3 * TenantLedger.tidy_after):
         await refused(ledger, ask(11, at=None))
 
     kept = await ledger.snapshot("acme")
@@ -103,7 +103,7 @@ async def test_who_waits_over_minutes_and_who_is_turned_away_keep_no_counter_tha
     assert select(kept, ScopeKind.WORKFLOW, "other", Window.NONE) == []
 
 
-async def turned_away(ledger: MemoryLedger, wanted: Ask) -> None:
+async def turned_away(ledger: MemoryLedger, wanted: ReservationRequest) -> None:
     with pytest.raises(ReservationConflictError):
         await ledger.reserve_in_turn(wanted)
 
@@ -111,17 +111,17 @@ async def turned_away(ledger: MemoryLedger, wanted: Ask) -> None:
 async def test_who_is_refused_while_willing_to_wait_leaves_no_counter() -> None:
     ledger = MemoryLedger([tenant(10), Limit(ScopeKind.AGENT, ANY, Window.NONE, nusd=50)], counted=())
 
-    for number in range(3 * Book.tidy_after):
+    for number in range(3 * TenantLedger.tidy_after):
         await ledger.reserve_in_turn(ask(11, agent=f"agent-{number}"))
 
-    assert len(await ledger.snapshot("acme")) <= 2 * Book.tidy_after
+    assert len(await ledger.snapshot("acme")) <= 2 * TenantLedger.tidy_after
 
 
 @pytest.mark.parametrize("tidy_after", [1, 10**9], ids=["at rest", "in use"])
 async def test_a_late_ask_for_an_older_moment_shortens_no_ones_rest(
     tidy_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Book, "tidy_after", tidy_after)
+    monkeypatch.setattr(TenantLedger, "tidy_after", tidy_after)
     ledger = MemoryLedger([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=10)], keep=HOUR)
     await spend(ledger, ask(4, at=AT + 59 * MINUTE))
     await spend(ledger, ask(4, trace="other", at=AT + 59 * MINUTE))
@@ -163,7 +163,7 @@ async def test_traces_at_rest_stay_so_when_limits_change_and_are_counted_on() ->
     await ledger.adopt("acme", [Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=15), tenant(10**6)], version=1)
 
     (table,) = (one for one in ledger._book("acme").accounts._tables if one.kind is ScopeKind.TRACE)
-    assert len(table.in_use) < 2 * Book.tidy_after
+    assert len(table.in_use) < 2 * TenantLedger.tidy_after
     assert (await refused(ledger, ask(6, trace="trace-7"))).left == 5
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import (
-    AskError,
+    ReservationRequestError,
     LedgerRolledBackError,
     ReservationStateError,
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Booking, CallState, Expired, Reservation
+from agentic_trading.governance.ledger import LedgerEntry, ReservationState, ExpiredReservation, Reservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
@@ -39,13 +39,13 @@ async def test_leases_run_by_the_ledgers_clock() -> None:
 
     assert found == [
         [],
-        [Expired(waits, CallState.RELEASED, Amount(10, 0))],
+        [ExpiredReservation(waits, ReservationState.RELEASED, Amount(10, 0))],
         [],
-        [Expired(sent, CallState.IN_DOUBT, Amount(20, 0))],
+        [ExpiredReservation(sent, ReservationState.IN_DOUBT, Amount(20, 0))],
     ]
     with pytest.raises(ReservationStateError) as e:
         await ledger.dispatch(waits)
-    assert e.value.state is CallState.RELEASED
+    assert e.value.state is ReservationState.RELEASED
 
 
 async def test_what_expires_is_counted_as_what_it_becomes() -> None:
@@ -181,7 +181,7 @@ async def test_what_is_booked_again_is_counted_however_long_ago_it_was() -> None
     await spend(ledger, ask(1, tenant="other", at=AT + 20 * DAY))
     long_ago = ask(40)
 
-    await ledger.restore("acme", [Booking(long_ago, CallState.SETTLED, Amount(40, 0))])
+    await ledger.restore("acme", [LedgerEntry(long_ago, ReservationState.SETTLED, Amount(40, 0))])
 
     assert (await refused(ledger, ask(61, at=AT + 20 * DAY))).window is Window.NONE
     assert (await balance(ledger, ScopeKind.TENANT, "acme", Window.MONTH)).spent.nusd == 40
@@ -194,8 +194,8 @@ async def test_of_two_bookings_of_a_call_the_last_holds() -> None:
     await ledger.restore(
         "acme",
         [
-            Booking(wanted, CallState.IN_DOUBT, wanted.amount),
-            Booking(wanted, CallState.SETTLED, Amount(9, 0)),
+            LedgerEntry(wanted, ReservationState.IN_DOUBT, wanted.amount),
+            LedgerEntry(wanted, ReservationState.SETTLED, Amount(9, 0)),
         ],
     )
 
@@ -206,19 +206,19 @@ async def test_of_two_bookings_of_a_call_the_last_holds() -> None:
 @pytest.mark.parametrize(
     ("booking", "complaint"),
     [
-        (Booking(ask(1, tenant="other"), CallState.SETTLED, Amount(1, 0)), "allowed is 'acme'"),
-        (Booking(ask(1, at=None), CallState.SETTLED, Amount(1, 0)), "allowed are asks with `at`"),
-        (Booking(ask(1), CallState.RESERVED, Amount(1, 0)), "allowed are settled and in_doubt"),
+        (LedgerEntry(ask(1, tenant="other"), ReservationState.SETTLED, Amount(1, 0)), "allowed is 'acme'"),
+        (LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0)), "allowed are asks with `at`"),
+        (LedgerEntry(ask(1), ReservationState.RESERVED, Amount(1, 0)), "allowed are settled and in_doubt"),
     ],
 )
 async def test_what_cannot_be_booked_again_is_refused_and_nothing_is_forgotten(
-    booking: Booking, complaint: str
+    booking: LedgerEntry, complaint: str
 ) -> None:
     ledger = MemoryLedger([tenant(100)])
     await spend(ledger, ask(30))
 
-    with pytest.raises(AskError, match=complaint):
-        await ledger.restore("acme", [Booking(ask(1), CallState.SETTLED, Amount(1, 0)), booking])
+    with pytest.raises(ReservationRequestError, match=complaint):
+        await ledger.restore("acme", [LedgerEntry(ask(1), ReservationState.SETTLED, Amount(1, 0)), booking])
 
     assert (await of_tenant(ledger)).spent == Amount(30, 0)
 
@@ -231,7 +231,7 @@ async def test_who_waits_is_served_when_what_held_it_is_gone() -> None:
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(ledger.reserve_in_turn(ask(90)))
         await in_line(ledger, 1)
-        await ledger.restore("acme", [Booking(flying, CallState.SETTLED, Amount(5, 0))])
+        await ledger.restore("acme", [LedgerEntry(flying, ReservationState.SETTLED, Amount(5, 0))])
 
     assert isinstance(waiting.result(), Reservation)
     assert (await of_tenant(ledger)).held.nusd == 90

@@ -13,9 +13,9 @@ from agentic_trading.governance.errors import (
 )
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
-    Ask,
-    CallState,
-    Position,
+    ReservationRequest,
+    ReservationState,
+    LedgerCheckpoint,
     Reservation,
     Settlement,
 )
@@ -174,7 +174,7 @@ async def test_a_process_that_dies_leaves_it_charged_in_full() -> None:
     ],
     ids=["execution", "another agent", "another tenant", "second attempt", "too dear", "calls a day"],
 )
-async def test_who_could_pass_a_limit_does_not_begin(other: Ask) -> None:
+async def test_who_could_pass_a_limit_does_not_begin(other: ReservationRequest) -> None:
     case = Case(rules=RULES)
     await case.begun()
     case.server.away = True
@@ -223,7 +223,7 @@ async def test_without_room_for_it_nothing_is_set_aside() -> None:
 async def test_a_ledger_that_has_gone_back_pays_for_nothing() -> None:
     case = Case(rules=RULES)
     await case.begun()
-    await case.ledger.expect("acme", Position(7, "another", 1))
+    await case.ledger.expect("acme", LedgerCheckpoint(7, "another", 1))
     with pytest.raises(LedgerRolledBackError):
         await case.ledger.reserve(ask(1))
     case.server.away = True
@@ -252,8 +252,8 @@ async def test_the_steps_of_a_call_paid_from_it_are_those_of_any_other() -> None
     assert (doubtful.charged.nusd, doubtful.in_doubt) == (50, True)
     assert (late.charged.nusd, late.late) == (20, True)
     assert await case.ledger.settle(id_, Amount(1, 0)) == late
-    assert await case.ledger.state_of(id_) is CallState.SETTLED
-    assert await case.ledger.reserve(wanted) == Reservation(id_, Amount(50, 0), CallState.SETTLED)
+    assert await case.ledger.state_of(id_) is ReservationState.SETTLED
+    assert await case.ledger.reserve(wanted) == Reservation(id_, Amount(50, 0), ReservationState.SETTLED)
     assert await reserved(case.ledger, ask(80))
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, CallState, Reservation
+from agentic_trading.governance.ledger import ReservationRequest, ReservationState, Reservation
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case
 
 
-async def not_noted(case: Case, wanted: Ask) -> str:
+async def not_noted(case: Case, wanted: ReservationRequest) -> str:
     """Reserve, and fail to note that it is sent."""
     id_ = await reserved(case.ledger, wanted)
     case.server.fails = {"dispatch", "release"}
@@ -103,7 +103,7 @@ async def test_who_is_cancelled_after_another_run_has_sent_leaves_it_alone() -> 
         await case.ledger.dispatch(wanted.reservation_id)
         waits.cancel()
 
-    assert await case.ledger.state_of(wanted.reservation_id) is CallState.DISPATCHED
+    assert await case.ledger.state_of(wanted.reservation_id) is ReservationState.DISPATCHED
 
 
 async def test_a_sum_that_was_booked_for_who_was_cancelled_is_given_back() -> None:

@@ -11,7 +11,7 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Booking, CallState
+from agentic_trading.governance.ledger import LedgerEntry, ReservationState
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import Case
@@ -43,7 +43,7 @@ async def test_a_call_in_doubt_that_a_rebuilt_ledger_does_not_know_is_charged_in
 async def test_it_is_charged_though_nothing_is_left() -> None:
     case = Case()
     id_ = await case.begun()
-    await case.rebuilt([Booking(ask(2000, key="other"), CallState.SETTLED, Amount(2000, 0))])
+    await case.rebuilt([LedgerEntry(ask(2000, key="other"), ReservationState.SETTLED, Amount(2000, 0))])
 
     await case.ledger.settle(id_, PAID)
 
@@ -149,7 +149,7 @@ async def test_a_ledger_that_has_gone_back_keeps_nobody_elses_charges_waiting() 
 
     await case.ledger.sweep()
 
-    assert await case.server.state_of(other) is CallState.SETTLED
+    assert await case.server.state_of(other) is ReservationState.SETTLED
     await case.server.restore("acme", [])
     await case.ledger.sweep()
     assert (await of_tenant(case.server)).spent == PAID

@@ -17,8 +17,8 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState, Reservation
-from agentic_trading.governance.ledgers.outage import OutageLedger
+from agentic_trading.governance.ledger import ReservationState, Reservation
+from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.ids import fraction
 from tests.governance.asking import ask, of_tenant, tenant
 from tests.governance.ledgers.outages import Case
@@ -51,7 +51,7 @@ class Desk:
         self.processes = [self.case.ledger, self.case.process("two"), self.case.process("three")]
         self.chance = chance
         self.keys = keys
-        self.flying: list[tuple[OutageLedger, str, int]] = []
+        self.flying: list[tuple[DegradedModeLedger, str, int]] = []
         self.paid = 0
 
     async def go(self, steps: int) -> None:
@@ -86,7 +86,7 @@ class Desk:
         key = f"call-{self.chance.below(self.keys)}" if self.keys else ""
         wanted = ask(100 if self.keys else 1 + self.chance.below(120), key=key)
         answer = await process.reserve(wanted)
-        if not isinstance(answer, Reservation) or answer.state is not CallState.RESERVED:
+        if not isinstance(answer, Reservation) or answer.state is not ReservationState.RESERVED:
             return
         if self.chance.below(5) == 0:
             await process.release(answer.id)

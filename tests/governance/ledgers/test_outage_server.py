@@ -8,9 +8,9 @@ import pytest
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.estimate import Amount
 from agentic_trading.governance.ledger import (
-    Booking,
-    CallState,
-    Refusal,
+    LedgerEntry,
+    ReservationState,
+    Declined,
     Reservation,
 )
 from tests.contracts.ledger_opening import in_line
@@ -46,7 +46,7 @@ async def test_what_the_server_knows_is_told_as_it_is() -> None:
     case = Case(rules=RULES)
     id_ = await case.begun()
 
-    assert await case.ledger.state_of(id_) is CallState.DISPATCHED
+    assert await case.ledger.state_of(id_) is ReservationState.DISPATCHED
     assert await case.ledger.snapshot("acme") == await case.server.snapshot("acme")
     assert await case.ledger.position("acme") == await case.server.position("acme")
     assert case.ledger.statistics() == case.server.statistics()
@@ -54,7 +54,7 @@ async def test_what_the_server_knows_is_told_as_it_is() -> None:
 
 async def test_a_ledger_that_is_told_a_log_again_is_told_at_the_server() -> None:
     case = Case()
-    booked = Booking(ask(60), CallState.SETTLED, Amount(50, 0))
+    booked = LedgerEntry(ask(60), ReservationState.SETTLED, Amount(50, 0))
 
     position = await case.ledger.restore("acme", [booked])
 
@@ -96,7 +96,7 @@ async def test_a_sum_in_use_is_kept_until_its_calls_are_over() -> None:
 async def test_who_is_refused_by_the_server_holds_nothing_and_sets_nothing_aside() -> None:
     case = Case(tenant(50), rules=RULES)
 
-    assert isinstance(await case.ledger.reserve(ask(60)), Refusal)
+    assert isinstance(await case.ledger.reserve(ask(60)), Declined)
 
     assert case.server.statistics().in_flight == 0
 

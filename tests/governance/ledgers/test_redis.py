@@ -14,11 +14,11 @@ from agentic_trading.governance.errors import (
     LedgerUnavailableError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import CallState, Held, Reservation
+from agentic_trading.governance.ledger import ReservationState, Blocked, Reservation
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.ledgers.redis_line import Waiter
-from agentic_trading.governance.ledgers.redis_replies import Reply
-from agentic_trading.governance.ledgers.redis_tenant import Tenant
+from agentic_trading.governance.ledgers.redis_wait_queue import RedisWaiter
+from agentic_trading.governance.ledgers.redis_codec import ScriptReply
+from agentic_trading.governance.ledgers.redis_tenant import RedisTenantState
 from agentic_trading.governance.limit import ANY, LARGEST, Ceiling, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 from agentic_trading.ids import fraction
@@ -142,15 +142,15 @@ async def test_no_call_is_lost_however_many_wait(opens: Opening) -> None:
 async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Opening) -> None:
     one, other = await opens([tenant(100)], look_s=0.001), await opens([tenant(100)])
     first = await reserved(other, ask(100))
-    await one.look(ask(60, key="dead"), Waiter("nobody hears"))
+    await one.look(ask(60, key="dead"), RedisWaiter("nobody hears"))
     await other.release(first)
 
     async with asyncio.timeout(4):
-        while isinstance(answer := await other.reserve(ask(60)), Held):
+        while isinstance(answer := await other.reserve(ask(60)), Blocked):
             pass
 
     assert isinstance(answer, Reservation)
-    await one.look(ask(60, key="dead again"), Waiter("nobody hears"))
+    await one.look(ask(60, key="dead again"), RedisWaiter("nobody hears"))
     async with asyncio.timeout(4):
         while await other.line("acme"):
             pass
@@ -234,7 +234,7 @@ async def test_an_ask_without_scopes_is_remembered_all_the_same(opens: Opening) 
     await ledger.dispatch(id_)
     await ledger.settle(id_, Amount(4, 0))
 
-    assert await ledger.state_of(id_) is CallState.SETTLED
+    assert await ledger.state_of(id_) is ReservationState.SETTLED
     assert await ledger.snapshot("") == []
 
 
@@ -338,7 +338,7 @@ class Pestered(RedisLedger):
     version = 0
 
     @override
-    async def _run(self, tenant: Tenant, script: str, *args: object, calls: Sequence[str] = ()) -> Reply:
+    async def _run(self, tenant: RedisTenantState, script: str, *args: object, calls: Sequence[str] = ()) -> ScriptReply:
         if script == "reserve":
             self.version += 1
             await self.adopt(tenant.name, [], version=self.version)

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Booking, CallState, Position
+from agentic_trading.governance.ledger import LedgerEntry, ReservationState, LedgerCheckpoint
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limit import ANY, Limit, ScopeKind
@@ -51,7 +51,7 @@ async def test_who_only_looks_leaves_nothing_on_the_server_nor_in_the_process(op
 
     for name in ("stranger", "another"):
         id_ = ask(1, tenant=name).reservation_id
-        assert await ledger.position(name) == Position(0, "", 0)
+        assert await ledger.position(name) == LedgerCheckpoint(0, "", 0)
         assert await ledger.state_of(id_) is None
         assert await ledger.line(name) == []
         assert await ledger.snapshot(name) == []
@@ -98,7 +98,7 @@ async def test_who_took_no_step_since_then_does_not_mind(opens: Opening) -> None
     await spend(ledger, ask(10))
     for _ in range(5):
         await spend(other, ask(10))
-    await ledger.restore("acme", [Booking(ask(60), CallState.SETTLED, Amount(60, 0))])
+    await ledger.restore("acme", [LedgerEntry(ask(60), ReservationState.SETTLED, Amount(60, 0))])
 
     await spend(other, ask(10))
     await spend(ledger, ask(10))
@@ -128,7 +128,7 @@ async def test_of_very_many_processes_only_the_latest_are_remembered(opens: Open
 async def test_what_was_in_flight_in_a_lost_ledger_is_gone_from_the_server(opens: Opening) -> None:
     ledger = await opens([tenant(100)])
     flying = await reserved(ledger, ask(10))
-    await ledger.expect("acme", Position(5, "lost", 1))
+    await ledger.expect("acme", LedgerCheckpoint(5, "lost", 1))
 
     await ledger.restore("acme", [])
 

@@ -15,7 +15,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
 )
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Booking, CallState, Reservation, Settlement
+from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Reservation, Settlement
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.redis import ANSWER_S
 from tests.contracts.ledger_opening import in_line
@@ -101,7 +101,7 @@ async def test_a_step_whose_answer_was_lost_is_taken_once(own_redis: RealServer)
 
             again = await answered(partial(step, other))
 
-            assert isinstance(again, CallState if name == "dispatch" else Reservation | Settlement)
+            assert isinstance(again, ReservationState if name == "dispatch" else Reservation | Settlement)
         assert (await of_tenant(other)).spent == Amount(45, 3, 1)
         assert (other.statistics().reserved, other.statistics().charged_nusd) == (0, 0)
 
@@ -119,7 +119,7 @@ async def test_an_answer_that_comes_too_late_is_nobody_elses(own_redis: RealServ
 
         assert {type(one) for one in found} == {LedgerUnavailableError}
         assert again == [Reservation(one.reservation_id, one.amount) for one in reversed(asks)]
-        assert set(looked) == {CallState.RESERVED}
+        assert set(looked) == {ReservationState.RESERVED}
         assert (await of_tenant(ledger)).held == Amount(sum(range(1, 101)), 0, 101)
 
 
@@ -280,8 +280,8 @@ async def test_an_older_file_put_in_place_closes_admission_for_all(
         await newcomer.restore(
             "acme",
             [
-                Booking(settled, CallState.SETTLED, settled.amount),
-                Booking(doubtful, CallState.IN_DOUBT, doubtful.amount),
+                LedgerEntry(settled, ReservationState.SETTLED, settled.amount),
+                LedgerEntry(doubtful, ReservationState.IN_DOUBT, doubtful.amount),
             ],
         )
         assert (await of_tenant(ledger)).spent == Amount(50, 0, 2)

@@ -8,7 +8,7 @@ import pytest
 from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import Ask, Booking, CallState
+from agentic_trading.governance.ledger import ReservationRequest, LedgerEntry, ReservationState
 from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import namespace
@@ -19,8 +19,8 @@ async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(redis_url: str
         ledger = await opens([tenant(100)])
         flying = await reserved(ledger, ask(30))
 
-        def breaks_off() -> Iterator[Booking]:
-            yield Booking(ask(10), CallState.SETTLED, Amount(10, 0))
+        def breaks_off() -> Iterator[LedgerEntry]:
+            yield LedgerEntry(ask(10), ReservationState.SETTLED, Amount(10, 0))
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -29,7 +29,7 @@ async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(redis_url: str
         with pytest.raises(LedgerRolledBackError):
             await ledger.reserve(ask(1))
         assert (await ledger.restore("acme", [])).generation == 3
-        assert await ledger.state_of(flying) is CallState.RESERVED
+        assert await ledger.state_of(flying) is ReservationState.RESERVED
         assert (await of_tenant(ledger)).held == Amount(30, 0, 1)
         await spend(ledger, ask(70))
 
@@ -41,16 +41,16 @@ async def test_no_call_is_forgotten_that_ends_while_another_process_rebuilds(red
         for one in asks:
             await worker.dispatch(await reserved(worker, one))
 
-        async def settled(some: Iterable[Ask]) -> None:
+        async def settled(some: Iterable[ReservationRequest]) -> None:
             for one in some:
                 await worker.settle(one.reservation_id, one.amount)
 
-        def broken_off() -> Iterator[Booking]:
+        def broken_off() -> Iterator[LedgerEntry]:
             raise KeyboardInterrupt
             yield
 
         await settled(asks[:30])
-        log = [Booking(one, CallState.SETTLED, one.amount) for one in asks[:30]]
+        log = [LedgerEntry(one, ReservationState.SETTLED, one.amount) for one in asks[:30]]
         await tool.shut("acme")
         await settled(asks[30:60])
         with pytest.raises(KeyboardInterrupt):
@@ -72,10 +72,10 @@ async def test_what_ended_just_before_the_ledger_was_shut_may_come_on_record_lat
         await spend(ledger, recorded)
         await spend(ledger, late)
 
-        await tool.restore("acme", [Booking(recorded, CallState.SETTLED, recorded.amount)])
+        await tool.restore("acme", [LedgerEntry(recorded, ReservationState.SETTLED, recorded.amount)])
         assert (await of_tenant(ledger)).spent == Amount(50, 0, 2)
 
-        await ledger.restore("acme", [Booking(recorded, CallState.SETTLED, recorded.amount)])
+        await ledger.restore("acme", [LedgerEntry(recorded, ReservationState.SETTLED, recorded.amount)])
         assert (await of_tenant(ledger)).spent == Amount(30, 0, 1)
 
 
@@ -94,7 +94,7 @@ async def test_a_rebuild_looks_again_if_calls_have_ended_since_it_looked(redis_u
         await ledger.restore("acme", [])
         assert (await other._run(of, "rebuild", flying, calls=(flying,))).word == b"AGAIN"
 
-        assert await ledger.state_of(flying) is CallState.RESERVED
+        assert await ledger.state_of(flying) is ReservationState.RESERVED
         found = await of_tenant(ledger)
         assert (found.spent, found.held, found.in_doubt) == (Amount(25, 0), Amount(10, 0), Amount(0, 0, 0))
 
@@ -125,4 +125,4 @@ async def test_a_sum_that_was_set_aside_and_has_ended_is_not_carried(redis_url: 
 
         found = await of_tenant(ledger)
         assert (found.spent, found.held) == (Amount(0, 0, 0), Amount(20, 0))
-        assert await ledger.state_of(under_way) is CallState.RESERVED
+        assert await ledger.state_of(under_way) is ReservationState.RESERVED

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from agentic_trading.governance.errors import AskError, LedgerSettingsError, LedgerUnavailableError
+from agentic_trading.governance.errors import ReservationRequestError, LedgerSettingsError, LedgerUnavailableError
 from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.keys import LedgerKeys
-from agentic_trading.governance.ledger import Booking, CallState, Refusal, Reservation
+from agentic_trading.governance.redis_keys import LedgerKeys
+from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Declined, Reservation
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from tests.governance.asking import ask, reserved, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
@@ -68,8 +68,8 @@ async def test_a_booking_needs_its_moment(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens()
 
-        with pytest.raises(AskError, match="has no moment"):
-            await ledger.restore("acme", [Booking(ask(1, at=None), CallState.SETTLED, Amount(1, 0))])
+        with pytest.raises(ReservationRequestError, match="has no moment"):
+            await ledger.restore("acme", [LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0))])
 
 
 def test_calls_are_not_kept_longer_than_counters() -> None:
@@ -80,7 +80,7 @@ def test_calls_are_not_kept_longer_than_counters() -> None:
 async def test_closing_twice_is_harmless(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens([tenant(100)])
-        assert isinstance(await ledger.reserve_in_turn(ask(101)), Refusal)
+        assert isinstance(await ledger.reserve_in_turn(ask(101)), Declined)
 
         await ledger.aclose()
         await ledger.aclose()

@@ -1,12 +1,12 @@
 """Limits are merged unit by unit: the lower of two, the named before everyone's."""
 
-from agentic_trading.governance.ledgers.rules import Rules
+from agentic_trading.governance.ledgers.limit_set import LimitSet
 from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind
 from agentic_trading.governance.windows import Window
 
 
 def test_the_lower_of_two_limits_on_the_same_holds() -> None:
-    rules = Rules([
+    rules = LimitSet([
         Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=10, calls=3),
         Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=20, calls=2, tokens=5),
     ])
@@ -15,7 +15,7 @@ def test_the_lower_of_two_limits_on_the_same_holds() -> None:
 
 
 def test_a_named_limit_goes_before_everyones_and_leaves_the_rest_to_it() -> None:
-    rules = Rules(
+    rules = LimitSet(
         [
             Limit(ScopeKind.AGENT, "big", Window.DAY, nusd=100),
             Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=10, calls=3),
@@ -34,7 +34,7 @@ def test_a_named_limit_goes_before_everyones_and_leaves_the_rest_to_it() -> None
 
 
 def test_a_cap_says_the_same_in_numbers() -> None:
-    rules = Rules([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=7, calls=0)])
+    rules = LimitSet([Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=7, calls=0)])
 
     cap, named = rules.caps(ScopeKind.TRACE, Window.NONE)
 

@@ -8,23 +8,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentic_trading.governance.limiter import (
-    BreakerRules,
-    Entry,
-    LaneStatus,
+    CircuitBreakerConfig,
+    PermitRequest,
+    DeploymentStatus,
     Limiter,
-    Outcome,
+    PermitOutcome,
     Permit,
     RateLimits,
     RetryBudget,
-    Shut,
-    Wait,
+    NotPermitted,
+    Throttled,
 )
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.limiters.redis import RedisLimiter
 from tests.contracts.limiter_opening import LANE, HandClock
 from tests.redis_server import namespace
 
-BREAKER = BreakerRules(window_s=3600, least_calls=4, failure_share=0.6, open_s=3600)
+BREAKER = CircuitBreakerConfig(window_s=3600, least_calls=4, failure_share=0.6, open_s=3600)
 RETRIES = RetryBudget(share=0.25, least=2, window_s=3600)
 
 
@@ -39,7 +39,7 @@ class Enter:
 @dataclass(frozen=True, slots=True)
 class Leave:
     id: int
-    outcome: Outcome
+    outcome: PermitOutcome
     tens: int | None
 
 
@@ -51,7 +51,7 @@ class GiveUp:
 ids = st.integers(0, 9)
 step = st.one_of(
     st.builds(Enter, ids, st.integers(0, 12), st.integers(-1, 1), st.booleans()),
-    st.builds(Leave, ids, st.sampled_from(Outcome), st.none() | st.integers(0, 12)),
+    st.builds(Leave, ids, st.sampled_from(PermitOutcome), st.none() | st.integers(0, 12)),
     st.builds(GiveUp, ids),
 )
 
@@ -62,21 +62,21 @@ async def told(limiter: Limiter, steps: list[Enter | Leave | GiveUp]) -> list[ob
     for one in steps:
         match one:
             case Enter(id_, tens, priority, is_retry):
-                wanted = Entry(LANE, str(id_), tens * 10, priority, is_retry=is_retry)
+                wanted = PermitRequest(LANE, str(id_), tens * 10, priority, is_retry=is_retry)
                 answers.append(_timeless(await limiter.enter(wanted)))
             case Leave(id_, outcome, tens):
                 used = None if tens is None else tens * 10
                 await limiter.leave(Permit(LANE, str(id_), 0), outcome, tokens=used)
             case GiveUp(id_):
-                await limiter.give_up(Entry(LANE, str(id_)))
+                await limiter.give_up(PermitRequest(LANE, str(id_)))
         answers.append(_timeless(await limiter.status(LANE)))
     return answers
 
 
-def _timeless(answer: Permit | Wait | Shut | LaneStatus) -> object:
-    if isinstance(answer, Wait | Shut):
+def _timeless(answer: Permit | Throttled | NotPermitted | DeploymentStatus) -> object:
+    if isinstance(answer, Throttled | NotPermitted):
         return type(answer), answer.reason
-    if isinstance(answer, LaneStatus) and answer.tokens_left is not None:
+    if isinstance(answer, DeploymentStatus) and answer.tokens_left is not None:
         return replace(answer, tokens_left=answer.tokens_left // 10)
     return answer
 

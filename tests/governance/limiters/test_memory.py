@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.limiter import BreakerRules, Entry, Outcome, Permit, RateLimits, Shut, Wait
+from agentic_trading.governance.limiter import CircuitBreakerConfig, PermitRequest, PermitOutcome, Permit, RateLimits, NotPermitted, Throttled
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from tests.contracts.limiter_opening import LANE, OTHER, HandClock, entry
 
 MINUTE_MS = 60_000
-NEVER_OPENS = BreakerRules(least_calls=10**6)
+NEVER_OPENS = CircuitBreakerConfig(least_calls=10**6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class World:
     clock: HandClock = field(default_factory=HandClock)
     entered: list[tuple[int, Caller]] = field(default_factory=list)
     inside: list[tuple[int, Permit, Caller]] = field(default_factory=list)
-    waiting: list[tuple[int, Entry, Caller]] = field(default_factory=list)
+    waiting: list[tuple[int, PermitRequest, Caller]] = field(default_factory=list)
     most_inside: int = 0
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class World:
         for one in [one for one in self.inside if one[0] <= self.clock.ms]:
             self.inside.remove(one)
             _, permit, caller = one
-            await self.limiter.leave(permit, Outcome.ANSWERED, tokens=int(caller.tokens * caller.used))
+            await self.limiter.leave(permit, PermitOutcome.ANSWERED, tokens=int(caller.tokens * caller.used))
 
     async def _ask(self) -> None:
         for one in [one for one in self.waiting if one[0] <= self.clock.ms]:
@@ -78,10 +78,10 @@ class World:
                     self.entered.append((self.clock.ms, caller))
                     self.inside.append((self.clock.ms + caller.stays_ms, answer, caller))
                     self.most_inside = max(self.most_inside, len(self.inside))
-                case Wait():
+                case Throttled():
                     assert 0 < answer.seconds <= 1
                     self.waiting.append((self.clock.ms + round(answer.seconds * 1000), wanted, caller))
-                case Shut():
+                case NotPermitted():
                     raise AssertionError(answer)
 
 
@@ -116,11 +116,11 @@ def test_they_enter_by_priority_and_then_by_arrival_whoever_asks_first(
         permit = await limiter.enter(entry(id_="first"))
         waiting = [entry(id_=f"{n:02}", priority=priority) for n, priority in enumerate(priorities)]
         for one in waiting:
-            assert isinstance(await limiter.enter(one), Wait)
+            assert isinstance(await limiter.enter(one), Throttled)
         entered = []
         while waiting:
             assert isinstance(permit, Permit)
-            await limiter.leave(permit, Outcome.ANSWERED)
+            await limiter.leave(permit, PermitOutcome.ANSWERED)
             asking = sorted(waiting, key=lambda one: shuffled[int(one.id)])
             answers = [(one, await limiter.enter(one)) for one in asking]
             (chosen, permit), *others = [pair for pair in answers if isinstance(pair[1], Permit)]
@@ -147,7 +147,7 @@ async def test_ten_thousand_permits_that_died_leave_nothing_behind() -> None:
     limiter = MemoryLimiter(default=RateLimits(concurrent=10_000), clock=clock)
     for _ in range(10_000):
         assert isinstance(await limiter.enter(entry(lease_s=1)), Permit)
-    assert isinstance(await limiter.enter(entry()), Wait)
+    assert isinstance(await limiter.enter(entry()), Throttled)
 
     await clock.sleep(1)
 

@@ -11,20 +11,20 @@ from redis.asyncio import Redis
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.limiter import (
-    BreakerRules,
-    BreakerState,
-    Outcome,
+    CircuitBreakerConfig,
+    CircuitState,
+    PermitOutcome,
     Permit,
     RateLimits,
-    Shut,
-    Wait,
+    NotPermitted,
+    Throttled,
 )
 from agentic_trading.governance.limiters.redis import RedisLimiter
 from tests.contracts.limiter_opening import LANE, OTHER, entry
 from tests.redis_server import RealServer, namespace
 
 OPEN = RateLimits()
-FAILS_FAST = BreakerRules(least_calls=2, open_s=60)
+FAILS_FAST = CircuitBreakerConfig(least_calls=2, open_s=60)
 
 
 @asynccontextmanager
@@ -45,12 +45,12 @@ async def test_processes_share_what_a_lane_takes(redis_url: str) -> None:
     async with limiters(redis_url, 2, RateLimits(concurrent=1)) as (one, other):
         permit = await one.enter(entry())
         assert isinstance(permit, Permit)
-        assert isinstance(await other.enter(entry(id_="first")), Wait)
-        assert isinstance(await one.enter(entry(id_="second")), Wait)
+        assert isinstance(await other.enter(entry(id_="first")), Throttled)
+        assert isinstance(await one.enter(entry(id_="second")), Throttled)
 
-        await other.leave(permit, Outcome.ANSWERED)
+        await other.leave(permit, PermitOutcome.ANSWERED)
 
-        assert isinstance(await one.enter(entry(id_="second")), Wait)
+        assert isinstance(await one.enter(entry(id_="second")), Throttled)
         assert isinstance(await one.enter(entry(id_="first")), Permit)
 
 
@@ -59,10 +59,10 @@ async def test_processes_share_a_circuit(redis_url: str) -> None:
         for _ in range(2):
             permit = await one.enter(entry())
             assert isinstance(permit, Permit)
-            await one.leave(permit, Outcome.FAILED)
+            await one.leave(permit, PermitOutcome.FAILED)
 
-        assert isinstance(await other.enter(entry()), Shut)
-        assert (await other.status(LANE)).breaker is BreakerState.OPEN
+        assert isinstance(await other.enter(entry()), NotPermitted)
+        assert (await other.status(LANE)).breaker is CircuitState.OPEN
         assert isinstance(await other.enter(entry(lane=OTHER)), Permit)
 
 
@@ -74,14 +74,14 @@ async def test_at_any_moment_no_more_are_in_flight_than_allowed_whoever_asks(red
         nonlocal inside, most, done
         wanted = entry(5)
         while not isinstance(answer := await limiter.enter(wanted), Permit):
-            assert isinstance(answer, Wait)
+            assert isinstance(answer, Throttled)
             await clock.sleep(min(answer.seconds, 0.02))
         inside += 1
         most = max(most, inside)
         await clock.sleep(0)
         inside -= 1
         done += 1
-        await limiter.leave(answer, Outcome.ANSWERED)
+        await limiter.leave(answer, PermitOutcome.ANSWERED)
 
     async with (
         limiters(redis_url, 3, RateLimits(concurrent=4, requests_per_minute=1000)) as opened,
@@ -131,9 +131,9 @@ async def test_a_server_that_forgot_the_scripts_is_told_again(redis_url: str) ->
 
         await client.script_flush()
 
-        assert isinstance(await limiter.enter(entry()), Wait)
+        assert isinstance(await limiter.enter(entry()), Throttled)
         await client.script_flush()
-        await limiter.leave(permit, Outcome.ANSWERED)
+        await limiter.leave(permit, PermitOutcome.ANSWERED)
         assert (await limiter.status(LANE)).in_flight == 0
 
 
@@ -159,7 +159,7 @@ async def test_a_refused_connection_fails_fast_and_says_so(own_redis: RealServer
         with pytest.raises(LimiterUnavailableError, match="ConnectionError"):
             await limiter.enter(entry())
         with pytest.raises(LimiterUnavailableError):
-            await limiter.leave(Permit(LANE, "any", 0), Outcome.ANSWERED)
+            await limiter.leave(Permit(LANE, "any", 0), PermitOutcome.ANSWERED)
         with pytest.raises(LimiterUnavailableError):
             await limiter.give_up(entry())
         with pytest.raises(LimiterUnavailableError):
@@ -174,11 +174,11 @@ async def test_after_a_crash_of_the_server_the_lane_is_as_it_was(own_redis: Real
 
         await asyncio.to_thread(own_redis.kill)
         with pytest.raises(LimiterUnavailableError):
-            await limiter.leave(permit, Outcome.ANSWERED)
+            await limiter.leave(permit, PermitOutcome.ANSWERED)
         await asyncio.to_thread(own_redis.start)
 
         assert await limiter.enter(wanted) == permit
-        await limiter.leave(permit, Outcome.ANSWERED)
+        await limiter.leave(permit, PermitOutcome.ANSWERED)
         status = await limiter.status(LANE)
         assert (status.in_flight, status.answered) == (0, 1)
 

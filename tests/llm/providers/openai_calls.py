@@ -19,9 +19,9 @@ from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.providers.keys import Keys, OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.llm.table import Table
-from agentic_trading.worker.record import Recorder
-from agentic_trading.worker.runner import CallRunner, Parts
+from agentic_trading.llm.dated_table import DatedTable
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from tests.gateway import SCHEMA, START
 
 MODEL = "stub-large"
@@ -71,9 +71,9 @@ async def desk(base_url: str, keys: Keys | None = None, *models: Capability) -> 
         keys or OneKey("sk-stub-1"), base_url=base_url, capabilities=capabilities, clock=clock
     )
     store, ledger = MemoryInteractionStore(), MemoryLedger()
-    prices = PriceBook(Table(Path("stub.json"), PRICES, {"name": "stub"}, "0" * 64))
+    prices = PriceBook(DatedTable(Path("stub.json"), PRICES, {"name": "stub"}, "0" * 64))
     gate = Gate(ledger=ledger, prices=prices, capabilities=capabilities, clock=clock, mode="paper")
-    parts = Parts(
+    parts = RunnerDependencies(
         gate=gate,
         provider=provider,
         recorder=Recorder(store, MemoryBroker()),

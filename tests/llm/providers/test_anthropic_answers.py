@@ -11,7 +11,7 @@ from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.anthropic.errors import error_of
-from agentic_trading.llm.providers.anthropic.response import response_of
+from agentic_trading.llm.providers.anthropic.response import read_message
 from tests.build import NOW
 
 USED = {"input_tokens": 7, "output_tokens": 3}
@@ -28,7 +28,7 @@ def read(**changes: Any) -> ModelResponse:
     }
     message = Message.construct(**(fields | changes))
     object.__setattr__(message, "_request_id", "req_1")
-    return response_of(message)
+    return read_message(message)
 
 
 def refused(status: int, error: object) -> anthropic.APIStatusError:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.providers.anthropic.wire import calls_in
-from agentic_trading.llm.providers.calls import Call
+from agentic_trading.llm.providers.anthropic.raw_json import calls_in
+from agentic_trading.llm.providers.tool_calls import ToolCall
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -33,7 +33,7 @@ def test_every_input_comes_out_as_it_went_in(written: list[tuple[Any, Any]], *, 
 
     found = calls_in(message(*inputs).encode("utf-8", "surrogatepass"))
 
-    assert found == [Call("answer", one) for one in inputs]
+    assert found == [ToolCall("answer", one) for one in inputs]
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_every_input_comes_out_as_it_went_in(written: list[tuple[Any, Any]], *, 
     ],
 )
 def test_what_a_parsed_object_loses_is_kept(written: str) -> None:
-    assert calls_in(message(written).encode()) == [Call("answer", written)]
+    assert calls_in(message(written).encode()) == [ToolCall("answer", written)]
 
 
 def test_a_message_in_another_encoding_of_json_is_read_too() -> None:
-    assert calls_in(message('{"a":"ü"}').encode("utf-16")) == [Call("answer", '{"a":"ü"}')]
+    assert calls_in(message('{"a":"ü"}').encode("utf-16")) == [ToolCall("answer", '{"a":"ü"}')]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.providers.breakage import broken
+from agentic_trading.llm.providers.malformed import malform
 
 TEXT = '{"a": "x, \\"y\\": z", "b": [1, {"c": null}], "d": 2.5}'
 CHANCE = st.floats(0, 1, exclude_max=True)
@@ -26,17 +26,17 @@ CHANCE = st.floats(0, 1, exclude_max=True)
     ],
 )
 def test_each_way_breaks_one_place(way: float, where: float, text: str) -> None:
-    assert broken(TEXT, way=way, where=where) == text
+    assert malform(TEXT, way=way, where=where) == text
 
 
 @given(CHANCE, CHANCE, st.text())
 def test_any_text_is_changed(way: float, where: float, text: str) -> None:
-    assert broken(text, way=way, where=where) != text or '"' in text
+    assert malform(text, way=way, where=where) != text or '"' in text
 
 
 @given(CHANCE, CHANCE)
 def test_a_broken_object_is_not_the_object(way: float, where: float) -> None:
     try:
-        assert json.loads(broken(TEXT, way=way, where=where)) != json.loads(TEXT)
+        assert json.loads(malform(TEXT, way=way, where=where)) != json.loads(TEXT)
     except json.JSONDecodeError:
         assert way < 0.5 or way >= 0.75

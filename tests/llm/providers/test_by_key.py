@@ -7,7 +7,7 @@ import pytest
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.by_key import ByKey
+from agentic_trading.llm.providers.client_per_key import ClientPerKey
 from agentic_trading.llm.providers.scripted import ScriptedProvider
 
 
@@ -41,17 +41,17 @@ def made() -> list[Connected]:
     return []
 
 
-def by_key(keys: Handed, made: list[Connected]) -> ByKey[Provider]:
+def by_key(keys: Handed, made: list[Connected]) -> ClientPerKey[Provider]:
     """Return providers by key, which are noted as they are made."""
 
     def connect(key: str) -> Provider:
         made.append(Connected(key))
         return made[-1]
 
-    return ByKey(keys, connect)
+    return ClientPerKey(keys, connect)
 
 
-async def used(pool: ByKey[Provider], tenant: str) -> str:
+async def used(pool: ClientPerKey[Provider], tenant: str) -> str:
     """Use the provider of a tenant once; returns whose key it had."""
     async with pool.lent(tenant) as provider:
         assert isinstance(provider, Connected)

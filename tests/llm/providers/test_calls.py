@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.providers.calls import Call, text_of
+from agentic_trading.llm.providers.tool_calls import ToolCall, text_of
 from agentic_trading.structured.engine import read
 from agentic_trading.structured.outcome import Rejected
 from tests.build import response
@@ -17,28 +17,28 @@ from tests.structured.asking import ORDER
 VALID = '{"side": "BUY", "qty": 1.50}'
 ANYTHING: dict[str, Any] = {"type": "object"}
 NAMES = st.sampled_from(["answer", "Answer", "buy", ""])
-CALLS = st.lists(st.builds(Call, NAMES, st.sampled_from([VALID, "{}", "", "}]", f"}}] {VALID}", '"'])))
+CALLS = st.lists(st.builds(ToolCall, NAMES, st.sampled_from([VALID, "{}", "", "}]", f"}}] {VALID}", '"'])))
 
 
 def test_the_input_of_the_one_call_is_the_text_as_it_was_written() -> None:
     written = '{"qty": 1.50, "qty": 1.5e0}\n'
 
-    assert text_of([Call("answer", written)]) == written
+    assert text_of([ToolCall("answer", written)]) == written
 
 
 @pytest.mark.parametrize(
     "calls",
     [
-        [Call("answer", VALID), Call("answer", '{"side": "SELL", "qty": 9}')],
-        [Call("answer", VALID), Call("answer", VALID)],
-        [Call("buy", VALID)],
-        [Call("answer", VALID), Call("buy", "{}")],
+        [ToolCall("answer", VALID), ToolCall("answer", '{"side": "SELL", "qty": 9}')],
+        [ToolCall("answer", VALID), ToolCall("answer", VALID)],
+        [ToolCall("buy", VALID)],
+        [ToolCall("answer", VALID), ToolCall("buy", "{}")],
     ],
 )
 @pytest.mark.parametrize("schema", [ORDER, ANYTHING])
 @pytest.mark.parametrize("workflow", PRESETS)
 def test_other_calls_are_read_as_no_object_under_any_policy(
-    workflow: Any, schema: dict[str, Any], calls: list[Call]
+    workflow: Any, schema: dict[str, Any], calls: list[ToolCall]
 ) -> None:
     outcome = read(response(text_of(calls)), schema, PRESETS[workflow].output)
 
@@ -46,7 +46,7 @@ def test_other_calls_are_read_as_no_object_under_any_policy(
 
 
 @given(CALLS)
-def test_other_calls_are_all_told_and_none_breaks_out_of_the_list(calls: list[Call]) -> None:
+def test_other_calls_are_all_told_and_none_breaks_out_of_the_list(calls: list[ToolCall]) -> None:
     if len(calls) == 1 and calls[0].name == "answer":
         return
 

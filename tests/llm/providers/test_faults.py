@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.faults import FaultKind, Faults, FaultsError, FaultyProvider
+from agentic_trading.llm.providers.fault_injection import FaultKind, Faults, FaultsError, FaultyProvider
 from agentic_trading.llm.providers.scripted import ScriptedProvider
 from agentic_trading.structured import Accepted, InstructorParser
 from tests.build import response

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.local.chat import Answer, chat_body, failure, grammar
+from agentic_trading.llm.providers.local.chat import StreamedCompletion, local_chat_body, failure, grammar
 from agentic_trading.llm.result import Usage
 from tests.structured.asking import asked, capability, request
 
@@ -22,23 +22,23 @@ def never() -> bool:
 
 
 def test_equal_requests_have_equal_bodies() -> None:
-    assert chat_body(request()) == chat_body(request())
+    assert local_chat_body(request()) == local_chat_body(request())
 
 
 def test_a_request_without_a_temperature_is_greedy() -> None:
-    assert chat_body(request())["temperature"] == 0.0
+    assert local_chat_body(request())["temperature"] == 0.0
 
 
 def test_the_envelopes_temperature_is_sent_where_the_model_takes_one() -> None:
     takes = capability(sampling=True)
 
-    assert chat_body(request(takes, temperature=0.7))["temperature"] == 0.7
+    assert local_chat_body(request(takes, temperature=0.7))["temperature"] == 0.7
 
 
 def test_text_is_asked_for_without_a_grammar() -> None:
     prompted = request(capability(native_schema=False))
 
-    assert "grammar" not in chat_body(prompted)
+    assert "grammar" not in local_chat_body(prompted)
 
 
 def test_the_grammar_keeps_the_order_of_properties_and_wants_no_white_space() -> None:
@@ -52,7 +52,7 @@ def test_the_grammar_keeps_the_order_of_properties_and_wants_no_white_space() ->
 
 
 def test_chunks_make_an_answer() -> None:
-    answer = Answer(never)
+    answer = StreamedCompletion(never)
     chunks = [
         piece(None),
         piece('{"a"'),
@@ -67,7 +67,7 @@ def test_chunks_make_an_answer() -> None:
 
 
 def test_cached_tokens_are_counted_apart() -> None:
-    answer = Answer(never)
+    answer = StreamedCompletion(never)
 
     answer.take({"usage": {**USAGE, "prompt_tokens_details": {"cached_tokens": 10}}})
 
@@ -75,7 +75,7 @@ def test_cached_tokens_are_counted_apart() -> None:
 
 
 def test_a_call_that_nobody_waits_for_stops_the_server() -> None:
-    assert Answer(lambda: True).take(piece("more")) is True
+    assert StreamedCompletion(lambda: True).take(piece("more")) is True
 
 
 @pytest.mark.parametrize(

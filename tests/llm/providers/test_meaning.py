@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.providers.anthropic import errors as of_anthropic
-from agentic_trading.llm.providers.meaning import Meaning, meaning_of_status
+from agentic_trading.llm.providers.status_mapping import StatusMapping, meaning_of_status
 from agentic_trading.llm.providers.openai import errors as of_openai
 
 STATUSES = st.integers(300, 599)
@@ -25,8 +25,8 @@ def answer(status: int) -> httpx2.Response:
 def test_both_adapters_tell_a_status_alike(status: int) -> None:
     meant = meaning_of_status(status)
 
-    assert of_anthropic.meaning_of(CLAUDE._make_status_error_from_response(answer(status))) == meant
-    assert of_openai.meaning_of(CHAT._make_status_error_from_response(answer(status))) == meant
+    assert of_anthropic.classify_anthropic_error(CLAUDE._make_status_error_from_response(answer(status))) == meant
+    assert of_openai.classify_openai_error(CHAT._make_status_error_from_response(answer(status))) == meant
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 418, 451, 499, 500, 503, 599])
@@ -40,5 +40,5 @@ def test_a_refusal_was_not_processed(status: int) -> None:
 
 
 def test_what_is_unknown_is_the_servers_error_from_500_on_and_ours_below() -> None:
-    assert meaning_of_status(598) == Meaning(FailureKind.SERVER_ERROR, sent=True)
-    assert meaning_of_status(498) == Meaning(FailureKind.INVALID_REQUEST, sent=True)
+    assert meaning_of_status(598) == StatusMapping(FailureKind.SERVER_ERROR, sent=True)
+    assert meaning_of_status(498) == StatusMapping(FailureKind.INVALID_REQUEST, sent=True)

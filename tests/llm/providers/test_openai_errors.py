@@ -12,7 +12,7 @@ from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.providers.openai.errors import (
     BY_TYPE,
     MESSAGE_CHARS,
-    meaning_of,
+    classify_openai_error,
     provider_error,
 )
 
@@ -93,7 +93,7 @@ def test_the_table_holds_no_class_that_the_sdk_has_dropped() -> None:
 def test_a_status_means_the_same_whatever_the_body(status: int, kind: FailureKind, *, sent: bool) -> None:
     bodies: list[object] = [None, "", "<html>", [], {}, {"message": 7, "code": 1, "type": None, "param": []}]
     for body in bodies:
-        assert meaning_of(refused(status, body)) == (kind, sent)
+        assert classify_openai_error(refused(status, body)) == (kind, sent)
 
 
 @pytest.mark.parametrize("field", ["code", "type"])
@@ -148,7 +148,7 @@ def test_a_class_that_the_table_does_not_know_counts_as_its_nearest_parent() -> 
 
     response = httpx2.Response(429, request=REQUEST)
 
-    assert meaning_of(Newer("no", response=response, body=None)) == (FailureKind.RATE_LIMIT, False)
+    assert classify_openai_error(Newer("no", response=response, body=None)) == (FailureKind.RATE_LIMIT, False)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.llm.providers.openai.request import Dialect, chat_body, takes_strict
-from agentic_trading.llm.providers.openai.response import Answered, model_response
+from agentic_trading.llm.providers.openai.request import Dialect, completion_body, takes_strict
+from agentic_trading.llm.providers.openai.response import CompletionReply, model_response
 from tests.structured.asking import ANSWER, ORDER, request
 
 OPEN = {"type": "string"}
@@ -24,7 +24,7 @@ TOKENS = st.integers(0, 10**6)
 
 def sent(dialect: Dialect = "openai", *, logprobs: bool = False, **changes: Any) -> dict[str, Any]:
     """Return the body of a request; `changes` are fields of `ModelRequest`."""
-    return chat_body(replace(request(), **changes), dialect, logprobs=logprobs)
+    return completion_body(replace(request(), **changes), dialect, logprobs=logprobs)
 
 
 def read(choice: dict[str, Any] | None = None, **changes: Any) -> ModelResponse:
@@ -37,13 +37,13 @@ def read(choice: dict[str, Any] | None = None, **changes: Any) -> ModelResponse:
         **changes,
     }
     body = {name: value for name, value in completion.items() if value is not None}
-    return model_response(Answered(json.dumps(body).encode(), "r-1"))
+    return model_response(CompletionReply(json.dumps(body).encode(), "r-1"))
 
 
 def failure(body: bytes) -> ProviderError:
     """Return why a body is not taken."""
     with pytest.raises(ProviderError) as failed:
-        model_response(Answered(body, "r-1"))
+        model_response(CompletionReply(body, "r-1"))
     assert (failed.value.sent, failed.value.provider_request_id) == (True, "r-1")
     return failed.value
 
@@ -51,7 +51,7 @@ def failure(body: bytes) -> ProviderError:
 def test_instructions_are_the_system_text_and_data_is_the_users() -> None:
     made = request()
 
-    assert chat_body(made, "openai", logprobs=False)["messages"] == [
+    assert completion_body(made, "openai", logprobs=False)["messages"] == [
         {"role": "system", "content": made.system},
         {"role": "user", "content": made.user},
     ]
@@ -106,7 +106,7 @@ def test_a_native_schema_is_sent_under_the_letters_of_its_id() -> None:
 def test_a_schema_without_an_id_is_called_answer() -> None:
     nameless = {name: value for name, value in ANSWER.items() if name != "$id"}
 
-    form = chat_body(request(expected_output_schema=nameless), "openai", logprobs=False)["response_format"]
+    form = completion_body(request(expected_output_schema=nameless), "openai", logprobs=False)["response_format"]
 
     assert form["json_schema"]["name"] == "answer"
 

@@ -10,7 +10,7 @@ import pytest
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.openai.request import Dialect, chat_body
+from agentic_trading.llm.providers.openai.request import Dialect, completion_body
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.structured.parser import select
 from tests.llm.providers.openai_calls import CAPABILITY, asking, desk
@@ -67,7 +67,7 @@ async def answered(stub: str, outcome: str) -> ModelResponse:
 
 def sent(dialect: Dialect = "compatible", *, forced: bool = False, **changes: Any) -> dict[str, Any]:
     """Return the body over the answer tool; `changes` are fields of `LLMEnvelope`."""
-    return chat_body(over("strict_tool", request(**changes), forced_tool=forced), dialect, logprobs=False)
+    return completion_body(over("strict_tool", request(**changes), forced_tool=forced), dialect, logprobs=False)
 
 
 @pytest.mark.parametrize("dialect", ["openai", "compatible"])
@@ -91,7 +91,7 @@ def test_a_schema_that_strict_does_not_take_is_sent_as_a_wish() -> None:
 
 @pytest.mark.parametrize("transport", ["native_schema", "json_mode", "prompted", "text"])
 def test_no_tool_is_offered_over_another_transport(transport: Any) -> None:
-    body = chat_body(over(transport, request()), "openai", logprobs=False)
+    body = completion_body(over(transport, request()), "openai", logprobs=False)
 
     assert {"tools", "tool_choice", "parallel_tool_calls"}.isdisjoint(body)
 

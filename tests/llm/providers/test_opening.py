@@ -8,7 +8,7 @@ from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.llm.providers.opening import nothing_sent
+from agentic_trading.llm.providers.connect_errors import nothing_sent
 from tests.structured.asking import request
 
 NOWHERE = "http://127.0.0.1:1"

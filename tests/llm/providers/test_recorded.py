@@ -9,7 +9,7 @@ from agentic_trading.llm.failure import FailureKind, FailureReason
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.recorded import RecordedAnswers, RecordedKey
-from agentic_trading.llm.reading import AttemptTrace, Stage
+from agentic_trading.llm.attempt_trace import AttemptTrace, Stage
 from tests.build import interaction, result
 from tests.structured.asking import request
 

@@ -8,7 +8,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.providers.rules import RulesProvider, with_sentinel
+from agentic_trading.llm.providers.rules import RulesProvider, append_sentinel
 from agentic_trading.structured import Accepted, InstructorParser
 from tests.structured.asking import SEALED, capability, request
 
@@ -87,4 +87,4 @@ async def test_a_sealed_request_gets_the_sentinel_and_is_read_like_any_answer() 
     ],
 )
 def test_the_sentinel_becomes_the_last_member_of_an_object(text: str, sealed: str) -> None:
-    assert with_sentinel(text) == sealed
+    assert append_sentinel(text) == sealed

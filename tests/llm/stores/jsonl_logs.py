@@ -6,7 +6,7 @@ from agentic_trading.llm import Event, JsonFileInteractionStore
 from agentic_trading.llm.store import Record, Verification
 from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
 from agentic_trading.llm.stores.jsonl.reader import LogReader
-from agentic_trading.llm.stores.record import identity_of
+from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import event
 
 

@@ -12,14 +12,14 @@ from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
 from agentic_trading.llm.stores.chain import (
     GENESIS,
-    BrokenLineError,
-    Head,
+    BrokenRecordError,
+    ChainHead,
     check_link,
     read_line,
     swallows_a_line,
     write_line,
 )
-from agentic_trading.llm.stores.record import record_of
+from agentic_trading.llm.stores.record_codec import record_of
 from tests.build import event, interaction
 
 RECORD = b'{"kind":"bar.closed","id":"1"}'
@@ -32,7 +32,7 @@ plain_json = st.recursive(
 
 
 def lines_of(*records: bytes) -> list[bytes]:
-    head, lines = Head(), []
+    head, lines = ChainHead(), []
     for record in records:
         line, head = write_line(record, head)
         lines.append(line)
@@ -44,7 +44,7 @@ def lines_of(*records: bytes) -> list[bytes]:
 def test_a_record_comes_out_of_its_line_byte_for_byte(body: dict[str, Any]) -> None:
     record = canonical_bytes({"kind": "k", "body": body})
 
-    line, head = write_line(record, Head(41, "a" * 64))
+    line, head = write_line(record, ChainHead(41, "a" * 64))
     read = read_line(line)
 
     assert line.endswith(b"}\n")
@@ -57,7 +57,7 @@ def test_a_record_comes_out_of_its_line_byte_for_byte(body: dict[str, Any]) -> N
 def test_an_event_comes_out_of_its_line_as_it_was(body: dict[str, Any]) -> None:
     told = event(body=body)
 
-    line, _ = write_line(told.wire, Head())
+    line, _ = write_line(told.wire, ChainHead())
 
     assert record_of(read_line(line).record) == told
 
@@ -99,28 +99,28 @@ def test_every_changed_byte_is_seen() -> None:
         for change in (1, 32, 128):
             changed = bytearray(line)
             changed[place] ^= change
-            with pytest.raises(BrokenLineError):
-                check_link(read_line(bytes(changed)), Head())
+            with pytest.raises(BrokenRecordError):
+                check_link(read_line(bytes(changed)), ChainHead())
 
 
 def test_every_cut_is_seen() -> None:
     (line,) = lines_of(RECORD)
 
     for length in range(len(line) - 1):
-        with pytest.raises(BrokenLineError, match="does not end in seq, prev and hash"):
+        with pytest.raises(BrokenRecordError, match="does not end in seq, prev and hash"):
             read_line(line[:length])
 
 
 def test_a_line_that_is_left_out_doubled_or_moved_is_seen() -> None:
     first, second, third = map(read_line, lines_of(RECORD, RECORD, RECORD))
-    after_first = check_link(first, Head())
+    after_first = check_link(first, ChainHead())
 
     for stray, head, reason in (
-        (second, Head(), "it is number 2 and stands where number 1 belongs"),
+        (second, ChainHead(), "it is number 2 and stands where number 1 belongs"),
         (first, after_first, "it is number 1 and stands where number 2 belongs"),
         (third, after_first, "it is number 3 and stands where number 2 belongs"),
     ):
-        with pytest.raises(BrokenLineError, match=reason):
+        with pytest.raises(BrokenRecordError, match=reason):
             check_link(stray, head)
 
 
@@ -128,8 +128,8 @@ def test_a_line_of_another_log_is_seen() -> None:
     (first,) = lines_of(RECORD)
     _, stranger = lines_of(b'{"kind":"other"}', RECORD)
 
-    head = check_link(read_line(first), Head())
-    with pytest.raises(BrokenLineError, match="does not continue the line before it"):
+    head = check_link(read_line(first), ChainHead())
+    with pytest.raises(BrokenRecordError, match="does not continue the line before it"):
         check_link(read_line(stranger), head)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
-from agentic_trading.llm.stores.chain import Line
-from agentic_trading.llm.stores.facts import Facts
+from agentic_trading.llm.stores.chain import ChainedRecord
+from agentic_trading.llm.stores.index_row import IndexRow
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.reader import LogReader
 from agentic_trading.llm.stores.jsonl.records import JsonlRecords
@@ -179,7 +179,7 @@ def test_who_comes_second_takes_the_firsts_work(tmp_path: Path) -> None:
     class Overtaken(LogReader):
         """Let another process index the log while this one reads it."""
 
-        def facts(self, line: Line) -> Facts:
+        def facts(self, line: ChainedRecord) -> IndexRow:
             ids_known(path)
             return super().facts(line)
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_trading.llm import Event, RecordError
-from agentic_trading.llm.stores.chain import Head, read_line, write_line
-from agentic_trading.llm.stores.facts import facts_of
-from agentic_trading.llm.stores.record import id_of, identity_of, interactions, record_of
+from agentic_trading.llm.stores.chain import ChainHead, read_line, write_line
+from agentic_trading.llm.stores.index_row import index_row_of
+from agentic_trading.llm.stores.record_codec import id_of, identity_of, interactions, record_of
 from tests.build import event, interaction
 
 fractions = st.decimals(allow_nan=False, allow_infinity=False).filter(
@@ -43,7 +43,7 @@ def test_an_interaction_comes_back_from_its_line_equal_and_digit_for_digit(
 ) -> None:
     answered = interaction(parsed_output=parsed, raw_output=text, context=context, instructions=f"x{text}")
 
-    line, _ = write_line(answered.wire, Head())
+    line, _ = write_line(answered.wire, ChainHead())
     read = record_of(read_line(line).record)
 
     (again,) = interactions([read])
@@ -60,7 +60,7 @@ def test_an_interaction_comes_back_from_its_line_equal_and_digit_for_digit(
 def test_an_event_comes_back_from_its_line_equal(body: dict[str, Any], extra: dict[str, Any]) -> None:
     told = event(body=body, **extra)
 
-    line, _ = write_line(told.wire, Head())
+    line, _ = write_line(told.wire, ChainHead())
 
     assert record_of(read_line(line).record) == told
 
@@ -72,7 +72,7 @@ def test_an_interaction_is_known_whatever_the_order_of_its_members() -> None:
     turned = answered.wire.replace(fields, b"")[:-1] + b"," + fields[:-1] + b"}"
 
     assert record_of(turned) == answered
-    assert facts_of(turned) == facts_of(answered.wire)
+    assert index_row_of(turned) == index_row_of(answered.wire)
 
 
 @pytest.mark.parametrize("raw", [b"{}", b"[]", b'{"kind":"k"}', b'{"interaction_id":"1"}', b"no json"])
@@ -93,7 +93,7 @@ def test_the_facts_of_an_interaction_say_what_it_is_found_by_and_what_it_cost() 
         agent_id="a", workflow="planning", tenant_id="fund", parsed_output={"p": Decimal("1.0")}, success=False,
     )  # fmt: skip
 
-    facts = facts_of(answered.wire)
+    facts = index_row_of(answered.wire)
 
     assert (facts.id, facts.kind, facts.trace_id, facts.causation_id) == (
         answered.interaction_id,
@@ -118,8 +118,8 @@ def test_the_facts_of_an_interaction_say_what_it_is_found_by_and_what_it_cost() 
 def test_the_facts_of_an_event_take_its_subject_only_if_it_is_a_name() -> None:
     named, unnamed = event(body={"subject": "BTCUSDT"}), event(body={"subject": ["BTCUSDT"]})
 
-    assert (facts_of(named.wire).subject, facts_of(unnamed.wire).subject) == ("BTCUSDT", "")
-    assert (facts_of(named.wire).kind, facts_of(named.wire).attempt) == ("bar.closed", 0)
+    assert (index_row_of(named.wire).subject, index_row_of(unnamed.wire).subject) == ("BTCUSDT", "")
+    assert (index_row_of(named.wire).kind, index_row_of(named.wire).attempt) == ("bar.closed", 0)
 
 
 def test_an_event_that_would_be_read_as_an_interaction_is_refused() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentic_trading.desk.analysis.context import Context, evidence_by_layer, evidence_names
-from agentic_trading.desk.analysis.geometry import PlanPrices, plan_violations
+from agentic_trading.desk.analysis.plan_prices import PlanPrices, plan_violations
 from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.v1.judgement import Judgement, LayerJudgement
+from agentic_trading.desk.analysis.v1.judgement import JudgementV1, LayerJudgementV1
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.reading import Violation
+from agentic_trading.llm.attempt_trace import Violation
 
 
 def check_cmt_assessment_v1(envelope: LLMEnvelope, text: str) -> list[Violation]:
@@ -22,7 +22,7 @@ def check_cmt_assessment_v1(envelope: LLMEnvelope, text: str) -> list[Violation]
     entry and within the limits of the context.
     """
     try:
-        judgement = Judgement.model_validate_json(text)
+        judgement = JudgementV1.model_validate_json(text)
     except ValidationError as e:
         return [_misfit(error) for error in e.errors(include_url=False)]
     return [
@@ -37,7 +37,7 @@ def _misfit(error: Any) -> Violation:
     return Violation(path=path, keyword=error["type"], message=error["msg"])
 
 
-def _evidence_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterator[Violation]:
+def _evidence_violations(envelope: LLMEnvelope, judgement: JudgementV1) -> Iterator[Violation]:
     known = evidence_names(envelope)
     for layer, judged in judgement.layers.by_layer():
         for place, finding in enumerate(judged.findings):
@@ -52,7 +52,7 @@ def _evidence_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterato
                     )
 
 
-def _layer_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterator[Violation]:
+def _layer_violations(envelope: LLMEnvelope, judgement: JudgementV1) -> Iterator[Violation]:
     given = {layer.value: evidence for layer, evidence in evidence_by_layer(envelope).items()}
     for layer, judged in judgement.layers.by_layer():
         path = f"$.layers.{layer}"
@@ -70,7 +70,7 @@ def _layer_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterator[V
         yield from _sign_violations(path, judged, judgement.direction)
 
 
-def _silence_violations(path: str, judged: LayerJudgement) -> Iterator[Violation]:
+def _silence_violations(path: str, judged: LayerJudgementV1) -> Iterator[Violation]:
     why = "the layer is unavailable"
     if judged.direction is not Direction.NEUTRAL:
         yield _must_be(f"{path}.direction", judged.direction, Direction.NEUTRAL, why)
@@ -80,7 +80,7 @@ def _silence_violations(path: str, judged: LayerJudgement) -> Iterator[Violation
         yield _must_be(f"{path}.findings", len(judged.findings), [], why)
 
 
-def _voice_violations(path: str, judged: LayerJudgement) -> Iterator[Violation]:
+def _voice_violations(path: str, judged: LayerJudgementV1) -> Iterator[Violation]:
     if not judged.findings:
         yield Violation(
             path=f"{path}.findings",
@@ -89,7 +89,7 @@ def _voice_violations(path: str, judged: LayerJudgement) -> Iterator[Violation]:
         )
 
 
-def _sign_violations(path: str, judged: LayerJudgement, overall: Direction) -> Iterator[Violation]:
+def _sign_violations(path: str, judged: LayerJudgementV1, overall: Direction) -> Iterator[Violation]:
     if overall is Direction.NEUTRAL:
         return
     if judged.direction is overall and judged.score < 0:
@@ -100,7 +100,7 @@ def _sign_violations(path: str, judged: LayerJudgement, overall: Direction) -> I
         )
 
 
-def _plan_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterator[Violation]:
+def _plan_violations(envelope: LLMEnvelope, judgement: JudgementV1) -> Iterator[Violation]:
     proposal, direction = judgement.trade_plan, judgement.direction
     if proposal is None:
         if direction is not Direction.NEUTRAL:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 from agentic_trading.desk.analysis.judgement import Confidence, Direction, Price
 
 
-class Layer(StrEnum):
+class LayerV1(StrEnum):
     """The five layers that were judged."""
 
     TREND = "trend"
@@ -20,12 +20,12 @@ class Layer(StrEnum):
     VOLATILITY = "volatility"
 
 
-SCORE_RANGES: Final[Mapping[Layer, tuple[int, int]]] = MappingProxyType({
-    Layer.TREND: (-2, 2),
-    Layer.LEVELS: (0, 2),
-    Layer.INDICATORS: (-2, 2),
-    Layer.RISK: (-1, 1),
-    Layer.VOLATILITY: (-1, 1),
+SCORE_RANGES: Final[Mapping[LayerV1, tuple[int, int]]] = MappingProxyType({
+    LayerV1.TREND: (-2, 2),
+    LayerV1.LEVELS: (0, 2),
+    LayerV1.INDICATORS: (-2, 2),
+    LayerV1.RISK: (-1, 1),
+    LayerV1.VOLATILITY: (-1, 1),
 })
 """How far a layer can speak for the overall direction (positive) or against it (negative)."""
 
@@ -34,35 +34,35 @@ FINDING_CHARS: Final = 200
 RATIONALE_CHARS: Final = 400
 
 
-class Finding(BaseModel, frozen=True, extra="forbid"):
+class FindingV1(BaseModel, frozen=True, extra="forbid"):
     """One observation and the evidence (`E1`, `E2`, …) that it rests on."""
 
     text: str = Field(min_length=1, max_length=FINDING_CHARS)
     evidence_ids: tuple[str, ...] = Field(min_length=1)
 
 
-class LayerJudgement(BaseModel, frozen=True, extra="forbid"):
+class LayerJudgementV1(BaseModel, frozen=True, extra="forbid"):
     """What one layer says; `unavailable` means that its numbers were not given."""
 
     direction: Direction
     score: int
     confidence: Confidence
-    findings: tuple[Finding, ...] = Field(max_length=MAX_FINDINGS)
+    findings: tuple[FindingV1, ...] = Field(max_length=MAX_FINDINGS)
     unavailable: bool
 
 
 class Layers(BaseModel, frozen=True, extra="forbid"):
     """One judgement for each layer, every score within its range of `SCORE_RANGES`."""
 
-    trend: LayerJudgement
-    levels: LayerJudgement
-    indicators: LayerJudgement
-    risk: LayerJudgement
-    volatility: LayerJudgement
+    trend: LayerJudgementV1
+    levels: LayerJudgementV1
+    indicators: LayerJudgementV1
+    risk: LayerJudgementV1
+    volatility: LayerJudgementV1
 
-    def by_layer(self) -> Iterator[tuple[Layer, LayerJudgement]]:
+    def by_layer(self) -> Iterator[tuple[LayerV1, LayerJudgementV1]]:
         """Give every layer with its judgement, in the order of `Layer`."""
-        for layer in Layer:
+        for layer in LayerV1:
             yield layer, getattr(self, layer)
 
     @model_validator(mode="after")
@@ -74,7 +74,7 @@ class Layers(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class Proposal(BaseModel, frozen=True, extra="forbid"):
+class TradeProposalV1(BaseModel, frozen=True, extra="forbid"):
     """A trade in the overall direction; its side, size and reward for risk are not the model's to say.
 
     All of it is closed at `target` with a gain, or at `stop` with a loss.
@@ -86,7 +86,7 @@ class Proposal(BaseModel, frozen=True, extra="forbid"):
     invalidation: str = Field(min_length=1, max_length=FINDING_CHARS)
 
 
-class Judgement(BaseModel, frozen=True, extra="forbid"):
+class JudgementV1(BaseModel, frozen=True, extra="forbid"):
     """An answer that fits `cmt_assessment.v1`; what its parts must agree on is in `check_cmt_assessment`.
 
     A model writes in this order: first why, then where to, and only then what each layer adds to it.
@@ -96,4 +96,4 @@ class Judgement(BaseModel, frozen=True, extra="forbid"):
     direction: Direction
     confidence: Confidence
     layers: Layers
-    trade_plan: Proposal | None
+    trade_plan: TradeProposalV1 | None

@@ -10,7 +10,7 @@ from agentic_trading.desk.analysis.v1.judgement import (
     MAX_FINDINGS,
     RATIONALE_CHARS,
     SCORE_RANGES,
-    Layer,
+    LayerV1,
 )
 
 CMT_ASSESSMENT_V1: Final = "cmt_assessment.v1"
@@ -34,7 +34,7 @@ def _ref(name: str) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{name}"}
 
 
-def _layer(layer: Layer) -> dict[str, Any]:
+def _layer(layer: LayerV1) -> dict[str, Any]:
     least, most = SCORE_RANGES[layer]
     return _object(
         direction=_ref("direction"),
@@ -70,7 +70,7 @@ def _schema() -> dict[str, Any]:
             rationale=_text(RATIONALE_CHARS),
             direction=_ref("direction"),
             confidence=_ref("confidence"),
-            layers=_object(**{layer.value: _layer(layer) for layer in Layer}),
+            layers=_object(**{layer.value: _layer(layer) for layer in LayerV1}),
             trade_plan=_proposal(),
         ),
     }

@@ -8,7 +8,7 @@ from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.continuity import Continuity
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.rows import BarRows
+from agentic_trading.desk.market.bar_rows import BarRows
 
 CHUNK_BYTES = 65_536
 LONGEST_LINE_BYTES = 65_536

@@ -5,8 +5,8 @@ from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
-from agentic_trading.desk.market.layers.sheet import Sheet
-from agentic_trading.desk.market.layers.unsourced import UNSOURCED
+from agentic_trading.desk.market.layers.features import LayerFeatures
+from agentic_trading.desk.market.layers.missing_features import UNSOURCED
 from agentic_trading.desk.market.rounding import price, ratio
 
 
@@ -16,7 +16,7 @@ def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     MACD is in units of price; `macd_histogram_change` is what the histogram gained since the last bar, and
     `close_vs_vwap_20_atr` is in ATR of the same timeframe. A divergence names its way and its oscillator.
     """
-    sheet = Sheet()
+    sheet = LayerFeatures()
     present = sheet.frames(frames)
     sheet.not_available |= UNSOURCED["indicators"]
     return {
@@ -25,7 +25,7 @@ def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     }
 
 
-def _one(sheet: Sheet, frame: Frame) -> dict[str, Any]:
+def _one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
     momentum = frame.momentum
     vwap = momentum.vwap_20
     told = sheet.keep(

@@ -5,13 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.beside import RETURNS, Close, SecondMarket, common_closes, relation
-from agentic_trading.desk.market.layers.unsourced import UNSOURCED
+from agentic_trading.desk.market.correlation import RETURNS, Close, ReferenceMarket, common_closes, relation
+from agentic_trading.desk.market.layers.missing_features import UNSOURCED
 from agentic_trading.desk.market.rounding import ratio
 
 
 def intermarket_layer(
-    own: Sequence[Close], other: SecondMarket | None, *, decision: Timeframe
+    own: Sequence[Close], other: ReferenceMarket | None, *, decision: Timeframe
 ) -> dict[str, Any]:
     """Return how the market's returns go with those of a second one, on the decision timeframe.
 

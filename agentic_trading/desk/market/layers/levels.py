@@ -7,7 +7,7 @@ from typing import Any
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.indicators.swings import Swing
-from agentic_trading.desk.market.layers.sheet import Sheet
+from agentic_trading.desk.market.layers.features import LayerFeatures
 from agentic_trading.desk.market.levels import SWINGS_TOLD, Level, LevelBook, Period
 from agentic_trading.desk.market.rounding import price, ratio, stamp
 
@@ -24,7 +24,7 @@ def levels_layer(
     among the last 100 of a swing's timeframe whose high (for a swing high) or low came within a quarter
     of an ATR of it, its own bar included; without an ATR it is left out.
     """
-    sheet = Sheet()
+    sheet = LayerFeatures()
     present = sheet.frames(frames)
     _note_absent(sheet, book)
     return {
@@ -39,7 +39,7 @@ def levels_layer(
     }
 
 
-def _note_absent(sheet: Sheet, book: LevelBook) -> None:
+def _note_absent(sheet: LayerFeatures, book: LevelBook) -> None:
     absent = {
         "prior_day": (book.prior_day, "no closed day yet"),
         "prior_week": (book.prior_week, "no day of the week before is known"),

@@ -7,8 +7,8 @@ from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.gauges.patterns import Double
 from agentic_trading.desk.market.indicators.structure import Zone
-from agentic_trading.desk.market.layers.sheet import Sheet
-from agentic_trading.desk.market.layers.unsourced import UNSOURCED
+from agentic_trading.desk.market.layers.features import LayerFeatures
+from agentic_trading.desk.market.layers.missing_features import UNSOURCED
 from agentic_trading.desk.market.rounding import price, ratio
 
 GAPS_TOLD = 3
@@ -21,7 +21,7 @@ def patterns_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     timeframe, positive above the close: for a zone, that of its nearer edge, 0 inside it. Gaps are the last 3
     open ones, oldest first.
     """
-    sheet = Sheet()
+    sheet = LayerFeatures()
     present = sheet.frames(frames)
     sheet.not_available |= UNSOURCED["patterns"]
     return {
@@ -30,7 +30,7 @@ def patterns_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     }
 
 
-def _one(sheet: Sheet, frame: Frame) -> dict[str, Any]:
+def _one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
     found = frame.patterns
     flags = sheet.keep(
         frame, {"narrow_7": found.narrow_7, "wide_range": found.wide_range, "squeeze": found.squeeze}

@@ -8,7 +8,7 @@ from typing import Any
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.indicators.swings import Swing
-from agentic_trading.desk.market.layers.sheet import NO_BAR
+from agentic_trading.desk.market.layers.features import NO_BAR
 from agentic_trading.desk.market.levels import Level, LevelBook
 from agentic_trading.desk.market.rounding import price, ratio
 
@@ -18,7 +18,7 @@ BEYOND_SWING_ATR = 0.25
 TARGETS = 4
 
 
-class Side(StrEnum):
+class PositionSide(StrEnum):
     """Which way a trade would go."""
 
     LONG = "long"
@@ -26,7 +26,7 @@ class Side(StrEnum):
 
     @property
     def sign(self) -> int:
-        return 1 if self is Side.LONG else -1
+        return 1 if self is PositionSide.LONG else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def risk_layer(book: LevelBook, frame: Frame | None, *, last: float, decision: T
         return {**told, "not_available": {decision.value: reason}}
     not_available: dict[str, str] = {}
     told["atr"] = price(atr)
-    for side in Side:
+    for side in PositionSide:
         stops = [*atr_stops(side, last, atr), *swing_stops(side, last, atr, frame)]
         if len(stops) == len(STOPS_ATR):
             not_available[f"{side}.swing_stop"] = "no confirmed swing on the losing side"
@@ -62,15 +62,15 @@ def risk_layer(book: LevelBook, frame: Frame | None, *, last: float, decision: T
     return {**told, "not_available": not_available}
 
 
-def atr_stops(side: Side, last: float, atr: float) -> Iterator[Stop]:
+def atr_stops(side: PositionSide, last: float, atr: float) -> Iterator[Stop]:
     """Yield the stops at fixed multiples of the ATR, nearest first."""
     for multiple in STOPS_ATR:
         yield Stop(f"atr_{multiple}", last - side.sign * multiple * atr)
 
 
-def swing_stops(side: Side, last: float, atr: float, frame: Frame) -> Iterator[Stop]:
+def swing_stops(side: PositionSide, last: float, atr: float, frame: Frame) -> Iterator[Stop]:
     """Yield the stop beyond the latest swing on the losing side, if there is one."""
-    swings: Sequence[Swing] = frame.swing_lows if side is Side.LONG else frame.swing_highs
+    swings: Sequence[Swing] = frame.swing_lows if side is PositionSide.LONG else frame.swing_highs
     for swing in reversed(swings):
         if side.sign * (last - swing.price) > 0:
             yield Stop("swing", swing.price - side.sign * BEYOND_SWING_ATR * atr)
@@ -85,7 +85,7 @@ def _stop(stop: Stop, last: float) -> dict[str, Any]:
     }
 
 
-def _targets(side: Side, levels: Sequence[Level], last: float, atr: float) -> list[dict[str, Any]]:
+def _targets(side: PositionSide, levels: Sequence[Level], last: float, atr: float) -> list[dict[str, Any]]:
     ahead = sorted(
         (side.sign * (level.price - last), level.name, level)
         for level in levels

@@ -5,8 +5,8 @@ from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
-from agentic_trading.desk.market.layers.sheet import NOT_IN_SOURCE, Sheet
-from agentic_trading.desk.market.layers.unsourced import UNSOURCED
+from agentic_trading.desk.market.layers.features import NOT_IN_SOURCE, LayerFeatures
+from agentic_trading.desk.market.layers.missing_features import UNSOURCED
 from agentic_trading.desk.market.rounding import ratio
 
 
@@ -16,7 +16,7 @@ def sentiment_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     Shares are in percent of volume, `gap_atr` in ATR of the same timeframe. A source without taker volumes or
     trade counts is named.
     """
-    sheet = Sheet()
+    sheet = LayerFeatures()
     present = sheet.frames(frames)
     sheet.not_available |= UNSOURCED["sentiment"]
     if not any(frame.sentiment.has_takers for frame in present):
@@ -29,7 +29,7 @@ def sentiment_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     }
 
 
-def _one(sheet: Sheet, frame: Frame) -> dict[str, Any]:
+def _one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
     mood = frame.sentiment
     return sheet.keep(
         frame,

@@ -7,7 +7,7 @@ from typing import Any
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame, Trend
 from agentic_trading.desk.market.indicators.swings import Swing
-from agentic_trading.desk.market.layers.sheet import Sheet
+from agentic_trading.desk.market.layers.features import LayerFeatures
 from agentic_trading.desk.market.rounding import price, ratio, stamp
 
 OPPOSITE = {Trend.UP, Trend.DOWN}
@@ -19,7 +19,7 @@ def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     Distances and slopes are in ATR of the same timeframe, slopes per bar over 5 bars. `conflicts` names
     each pair of timeframes of which one points up and the other down.
     """
-    sheet = Sheet()
+    sheet = LayerFeatures()
     present = sheet.frames(frames)
     return {
         "timeframes": {frame.timeframe.value: _one(sheet, frame) for frame in present},
@@ -37,7 +37,7 @@ def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     }
 
 
-def _one(sheet: Sheet, frame: Frame) -> dict[str, Any]:
+def _one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
     trend, close = frame.trend, frame.close
     return {
         "close_time": stamp(frame.close_time),

@@ -7,8 +7,8 @@ from typing import Any
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.gauges.volatility import annual_pct
-from agentic_trading.desk.market.layers.sheet import Sheet
-from agentic_trading.desk.market.layers.unsourced import UNSOURCED
+from agentic_trading.desk.market.layers.features import LayerFeatures
+from agentic_trading.desk.market.layers.missing_features import UNSOURCED
 from agentic_trading.desk.market.rounding import price, ratio
 
 
@@ -18,7 +18,7 @@ def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     Realised volatility is in percent a year of 365 days. `next_bar_low` and `next_bar_high` lie one
     standard deviation of the last 20 log returns below and above the close.
     """
-    sheet = Sheet()
+    sheet = LayerFeatures()
     present = sheet.frames(frames)
     sheet.not_available |= UNSOURCED["volatility"]
     return {
@@ -27,7 +27,7 @@ def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     }
 
 
-def _one(sheet: Sheet, frame: Frame) -> dict[str, Any]:
+def _one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
     reading, bars_per_year = frame.volatility, frame.timeframe.bars_per_year
     swing = reading.realised_20
     return sheet.keep(

@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
-from agentic_trading.governance.ledgers.tasks import Tasks
+from agentic_trading.governance.ledgers.background_tasks import BackgroundTasks
 from agentic_trading.governance.redis import pool_of, within_time
 
 SAFE: Final[Mapping[str, str]] = MappingProxyType({
@@ -65,7 +65,7 @@ class ScriptServer:
         self._redis: Any = Redis.from_pool(self._pool)
         self._asked: deque[_Asked] = deque()
         self._sending = 0
-        self._tasks = Tasks()
+        self._tasks = BackgroundTasks()
 
     async def check(self) -> None:
         """Raise `LedgerSettingsError` for a server that may forget what it has acknowledged."""

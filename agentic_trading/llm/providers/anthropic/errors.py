@@ -10,22 +10,22 @@ import httpx2
 
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.meaning import Meaning, meaning_of_status
+from agentic_trading.llm.providers.status_mapping import StatusMapping, meaning_of_status
 from agentic_trading.llm.providers.retry_after import retry_after_s
 
 _MESSAGE_CHARS = 500
 _SHORTEST_SECRET = 8
 
-_REFUSED = Meaning(FailureKind.INVALID_REQUEST, sent=False)
-_FORBIDDEN = Meaning(FailureKind.AUTH_ERROR, sent=False)
-_UNPAID = Meaning(FailureKind.BILLING, sent=False)
-_LIMITED = Meaning(FailureKind.RATE_LIMIT, sent=False)
-_TIMED_OUT = Meaning(FailureKind.TIMEOUT, sent=True)
-_FAILED = Meaning(FailureKind.SERVER_ERROR, sent=True)
-_TURNED_AWAY = Meaning(FailureKind.SERVER_ERROR, sent=False)
-_OURS = Meaning(FailureKind.INTERNAL_ERROR, sent=True)
+_REFUSED = StatusMapping(FailureKind.INVALID_REQUEST, sent=False)
+_FORBIDDEN = StatusMapping(FailureKind.AUTH_ERROR, sent=False)
+_UNPAID = StatusMapping(FailureKind.BILLING, sent=False)
+_LIMITED = StatusMapping(FailureKind.RATE_LIMIT, sent=False)
+_TIMED_OUT = StatusMapping(FailureKind.TIMEOUT, sent=True)
+_FAILED = StatusMapping(FailureKind.SERVER_ERROR, sent=True)
+_TURNED_AWAY = StatusMapping(FailureKind.SERVER_ERROR, sent=False)
+_OURS = StatusMapping(FailureKind.INTERNAL_ERROR, sent=True)
 
-MEANINGS: dict[type[anthropic.AnthropicError], Meaning | None] = {
+MEANINGS: dict[type[anthropic.AnthropicError], StatusMapping | None] = {
     anthropic.AnthropicError: _OURS,
     anthropic.RetryableError: _OURS,
     anthropic.CredentialsError: _FORBIDDEN,
@@ -136,11 +136,11 @@ def error_of(
             )
             return ProviderError(FailureKind.SERVER_ERROR, message, sent=False)
         case anthropic.APIConnectionError():
-            meaning = meaning_of(e)
+            meaning = classify_anthropic_error(e)
             message = f"the connection to {base_url} ended without an answer: {_told(_last(e), key)}"
             return ProviderError(meaning.kind, message, sent=meaning.sent)
         case _:
-            meaning = meaning_of(e)
+            meaning = classify_anthropic_error(e)
             return ProviderError(meaning.kind, _told(e, key), sent=meaning.sent)
 
 
@@ -149,7 +149,7 @@ def without(key: str, text: str) -> str:
     return text.replace(key, "***") if len(key) >= _SHORTEST_SECRET else text
 
 
-def meaning_of(e: anthropic.AnthropicError) -> Meaning:
+def classify_anthropic_error(e: anthropic.AnthropicError) -> StatusMapping:
     """Return the row of the class of `e`, or of the nearest class above it; without one its status decides."""
     row = next(MEANINGS[kind] for kind in type(e).__mro__ if kind in MEANINGS)
     if row is None and isinstance(e, anthropic.APIStatusError):
@@ -159,7 +159,7 @@ def meaning_of(e: anthropic.AnthropicError) -> Meaning:
 
 def _refused(e: anthropic.APIStatusError, *, key: str, with_schema: bool, now: datetime) -> ProviderError:
     """Read an answer that is an error; its type goes before its status, which a proxy may have set."""
-    meaning = meaning_of(e)
+    meaning = classify_anthropic_error(e)
     kind = _BY_CODE.get(_word(e.error_code)) or _BY_TYPE.get(_word(e.type)) or meaning.kind
     told = without(key, f"{e.api_message or e.message}")[:_MESSAGE_CHARS]
     message = f"{e.status_code} {_word(e.type)}: {told}"

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.llm.address import checked_address
+from agentic_trading.llm.base_url import checked_address
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
-from agentic_trading.llm.providers.anthropic.prefix import PrefixTtl
-from agentic_trading.llm.providers.by_key import ByKey
+from agentic_trading.llm.providers.anthropic.prompt_cache import PrefixTtl
+from agentic_trading.llm.providers.client_per_key import ClientPerKey
 from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.opening import nothing_sent
+from agentic_trading.llm.providers.connect_errors import nothing_sent
 
 API = "https://api.anthropic.com"
 
 
-class KeyedLine(Provider, Protocol):
+class KeyedClient(Provider, Protocol):
     """What speaks to the API with one key."""
 
     async def describe_model(self, model: str) -> Mapping[str, Any]:
@@ -44,7 +44,7 @@ class AnthropicProvider:
         self._base_url = API if base_url is None else checked_address(base_url)
         self._ttl: PrefixTtl = stable_prefix_ttl
         self._clock = clock or SystemClock()
-        self._by_key = ByKey[KeyedLine](keys, self._connect)
+        self._by_key = ClientPerKey[KeyedClient](keys, self._connect)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Ask for one completion; raises `ProviderError` for anything that fails, a cut answer among it."""
@@ -65,9 +65,9 @@ class AnthropicProvider:
         """Close all connections; harmless twice."""
         await self._by_key.aclose()
 
-    def _connect(self, key: str) -> KeyedLine:
+    def _connect(self, key: str) -> KeyedClient:
         """Load the SDK, which takes most of a second and reads thousands of files: in a thread, and not before."""
         with nothing_sent():
-            from agentic_trading.llm.providers.anthropic.line import Line  # noqa: PLC0415 - see above
+            from agentic_trading.llm.providers.anthropic.client import AnthropicClient  # noqa: PLC0415 - see above
 
-            return Line(key, base_url=self._base_url, ttl=self._ttl, clock=self._clock)
+            return AnthropicClient(key, base_url=self._base_url, ttl=self._ttl, clock=self._clock)

@@ -16,10 +16,10 @@ from typing import Any
 import orjson
 from anthropic import transform_schema
 
-from agentic_trading.llm.plain import json_of
+from agentic_trading.llm.json_data import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest
-from agentic_trading.llm.providers.anthropic.prefix import PrefixTtl
-from agentic_trading.llm.providers.calls import TOOL_DESCRIPTION
+from agentic_trading.llm.providers.anthropic.prompt_cache import PrefixTtl
+from agentic_trading.llm.providers.tool_calls import TOOL_DESCRIPTION
 
 WITH_SAMPLING = "2023-06-01"
 """The last version of the API whose requests have a temperature; later ones refuse it at any value."""

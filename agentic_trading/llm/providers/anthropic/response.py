@@ -7,12 +7,12 @@ from pydantic import ValidationError
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.anthropic.wire import calls_in
-from agentic_trading.llm.providers.calls import text_of
+from agentic_trading.llm.providers.anthropic.raw_json import calls_in
+from agentic_trading.llm.providers.tool_calls import text_of
 from agentic_trading.llm.result import Usage
 
 
-def response_of(message: object, *, body: bytes | None = None) -> ModelResponse:
+def read_message(message: object, *, body: bytes | None = None) -> ModelResponse:
     """Return the answer that `message` is: all its text, the thinking left out.
 
     `body` is the message as it came, given where the answer tool was offered: the input of a call is cut out of it, for

@@ -21,7 +21,7 @@ _TOO_LONG = "exceed_context_size_error"
 Chunk = Mapping[str, Any]
 
 
-def chat_body(request: ModelRequest) -> dict[str, Any]:
+def local_chat_body(request: ModelRequest) -> dict[str, Any]:
     """Return the body of a request: equal requests have equal bodies.
 
     The prompt cache is off: a prompt that is cached in part is computed in other pieces, and may round, and so
@@ -67,7 +67,7 @@ def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Answer:
+class StreamedCompletion:
     """An answer as its chunks come; `stop` is asked before each one is taken."""
 
     stop: Callable[[], bool]

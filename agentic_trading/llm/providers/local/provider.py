@@ -8,7 +8,7 @@ from threading import Event
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.local.chat import Answer, chat_body
+from agentic_trading.llm.providers.local.chat import StreamedCompletion, local_chat_body
 from agentic_trading.llm.providers.local.server import LlamaServer
 
 MODEL = "smollm2-135m"
@@ -64,7 +64,7 @@ class LocalProvider:
             raise _closed(sent=False)
         if self._server is None:
             self._server = LlamaServer(self._weights, self._model, self._context_tokens)
-        answer = self._server.chat(chat_body(request), lambda: given_up.is_set() or self._closing.is_set())
+        answer = self._server.chat(local_chat_body(request), lambda: given_up.is_set() or self._closing.is_set())
         return _response(answer)
 
     def _end(self) -> None:
@@ -74,7 +74,7 @@ class LocalProvider:
             server.close()
 
 
-def _response(answer: Answer) -> ModelResponse:
+def _response(answer: StreamedCompletion) -> ModelResponse:
     """Return a whole answer; one that was stopped on the way has no usage."""
     if answer.usage is None:
         raise _closed(sent=True)

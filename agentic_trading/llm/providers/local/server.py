@@ -9,7 +9,7 @@ from typing import Any
 
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.local.chat import PROOF, Answer, failure, proof_body
+from agentic_trading.llm.providers.local.chat import PROOF, StreamedCompletion, failure, proof_body
 from agentic_trading.llm.weights import WEIGHTS, WeightsError, verify
 
 BATCH_TOKENS = 256
@@ -42,7 +42,7 @@ class LlamaServer:
             except (RuntimeError, ValueError) as e:
                 raise _unusable(f"llama.cpp cannot load {weights} ({e})") from e
 
-    def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> Answer:
+    def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
         """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`.
 
         A grammar that the server would leave aside without a word is `schema_refused`, and the model is not asked: each
@@ -65,8 +65,8 @@ class LlamaServer:
         """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
         self._server = None
 
-    def _asked(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> Answer:
-        answer = Answer(stop)
+    def _asked(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
+        answer = StreamedCompletion(stop)
         try:
             self._server.handle_chat_completions(dict(body), answer.take)
         except ValueError as e:  # the server's own word for a body that it does not take

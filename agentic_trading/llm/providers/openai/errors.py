@@ -8,29 +8,29 @@ import openai
 
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.meaning import Meaning, meaning_of_status
+from agentic_trading.llm.providers.status_mapping import StatusMapping, meaning_of_status
 from agentic_trading.llm.providers.retry_after import retry_after_s
 
 MESSAGE_CHARS = 500
 """A server's message is kept up to this length: some answer with a page."""
 
 
-_UNSEEN: Final = Meaning(FailureKind.INTERNAL_ERROR, sent=True)
+_UNSEEN: Final = StatusMapping(FailureKind.INTERNAL_ERROR, sent=True)
 
-BY_TYPE: Final[dict[type[Exception], Meaning | None]] = {
-    openai.AuthenticationError: Meaning(FailureKind.AUTH_ERROR, sent=False),
-    openai.OAuthError: Meaning(FailureKind.AUTH_ERROR, sent=False),
-    openai.PermissionDeniedError: Meaning(FailureKind.AUTH_ERROR, sent=False),
-    openai.BadRequestError: Meaning(FailureKind.INVALID_REQUEST, sent=False),
-    openai.NotFoundError: Meaning(FailureKind.INVALID_REQUEST, sent=False),
-    openai.UnprocessableEntityError: Meaning(FailureKind.INVALID_REQUEST, sent=False),
-    openai.RateLimitError: Meaning(FailureKind.RATE_LIMIT, sent=False),
-    openai.ConflictError: Meaning(FailureKind.SERVER_ERROR, sent=True),
+BY_TYPE: Final[dict[type[Exception], StatusMapping | None]] = {
+    openai.AuthenticationError: StatusMapping(FailureKind.AUTH_ERROR, sent=False),
+    openai.OAuthError: StatusMapping(FailureKind.AUTH_ERROR, sent=False),
+    openai.PermissionDeniedError: StatusMapping(FailureKind.AUTH_ERROR, sent=False),
+    openai.BadRequestError: StatusMapping(FailureKind.INVALID_REQUEST, sent=False),
+    openai.NotFoundError: StatusMapping(FailureKind.INVALID_REQUEST, sent=False),
+    openai.UnprocessableEntityError: StatusMapping(FailureKind.INVALID_REQUEST, sent=False),
+    openai.RateLimitError: StatusMapping(FailureKind.RATE_LIMIT, sent=False),
+    openai.ConflictError: StatusMapping(FailureKind.SERVER_ERROR, sent=True),
     openai.InternalServerError: None,
     openai.APIStatusError: None,
-    openai.APITimeoutError: Meaning(FailureKind.TIMEOUT, sent=True),
-    openai.APIConnectionError: Meaning(FailureKind.SERVER_ERROR, sent=True),
-    openai.APIResponseValidationError: Meaning(FailureKind.SERVER_ERROR, sent=True),
+    openai.APITimeoutError: StatusMapping(FailureKind.TIMEOUT, sent=True),
+    openai.APIConnectionError: StatusMapping(FailureKind.SERVER_ERROR, sent=True),
+    openai.APIResponseValidationError: StatusMapping(FailureKind.SERVER_ERROR, sent=True),
     # Raised by parts of the SDK that this adapter does not use: streams, its own parsing, web sockets, web hooks.
     openai.APIError: _UNSEEN,
     openai.OpenAIError: _UNSEEN,
@@ -43,13 +43,13 @@ BY_TYPE: Final[dict[type[Exception], Meaning | None]] = {
 """Every public error class of the SDK; None where the status decides."""
 
 BY_CODE: Final = {
-    "insufficient_quota": Meaning(FailureKind.BILLING, sent=False),
-    "billing_hard_limit_reached": Meaning(FailureKind.BILLING, sent=False),
-    "billing_not_active": Meaning(FailureKind.BILLING, sent=False),
-    "invalid_api_key": Meaning(FailureKind.AUTH_ERROR, sent=False),
-    "content_filter": Meaning(FailureKind.REFUSAL, sent=False),
-    "content_policy_violation": Meaning(FailureKind.REFUSAL, sent=False),
-    "unavailable_error": Meaning(FailureKind.SERVER_ERROR, sent=False),  # llama.cpp while it loads its model
+    "insufficient_quota": StatusMapping(FailureKind.BILLING, sent=False),
+    "billing_hard_limit_reached": StatusMapping(FailureKind.BILLING, sent=False),
+    "billing_not_active": StatusMapping(FailureKind.BILLING, sent=False),
+    "invalid_api_key": StatusMapping(FailureKind.AUTH_ERROR, sent=False),
+    "content_filter": StatusMapping(FailureKind.REFUSAL, sent=False),
+    "content_policy_violation": StatusMapping(FailureKind.REFUSAL, sent=False),
+    "unavailable_error": StatusMapping(FailureKind.SERVER_ERROR, sent=False),  # llama.cpp while it loads its model
 }
 """Words in an error's `code` or `type` that say more than its class."""
 
@@ -70,7 +70,7 @@ def provider_error(
     """
     if isinstance(e, openai.APIConnectionError):
         return _unconnected(e, base_url)
-    kind, sent = meaning_of(e)
+    kind, sent = classify_openai_error(e)
     message = _told(e)
     if len(key) >= _SHORTEST_SECRET:
         message = message.replace(key, "***")
@@ -88,7 +88,7 @@ def provider_error(
     )
 
 
-def meaning_of(e: openai.OpenAIError) -> Meaning:
+def classify_openai_error(e: openai.OpenAIError) -> StatusMapping:
     """Return what `e` means: the nearest class in the table, unless its code says more or its status decides."""
     by_type = next(BY_TYPE[kind] for kind in type(e).__mro__ if kind in BY_TYPE)
     if not isinstance(e, openai.APIStatusError):
@@ -111,7 +111,7 @@ def _unconnected(e: openai.APIConnectionError, base_url: str) -> ProviderError:
     if cause in _NEVER_CONNECTED:
         message = f"cannot connect to {base_url} ({cause}); check the base URL and that the server runs"
         return ProviderError(FailureKind.SERVER_ERROR, message, sent=False)
-    kind, sent = meaning_of(e)
+    kind, sent = classify_openai_error(e)
     return ProviderError(kind, f"the connection to {base_url} was lost ({cause})", sent=sent)
 
 

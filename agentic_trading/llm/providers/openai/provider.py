@@ -6,24 +6,24 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.llm.address import checked_address
+from agentic_trading.llm.base_url import checked_address
 from agentic_trading.llm.capability import Capabilities
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.openai.request import Dialect, chat_body
-from agentic_trading.llm.providers.openai.response import Answered, model_response
-from agentic_trading.llm.providers.opening import nothing_sent
+from agentic_trading.llm.providers.openai.request import Dialect, completion_body
+from agentic_trading.llm.providers.openai.response import CompletionReply, model_response
+from agentic_trading.llm.providers.connect_errors import nothing_sent
 
 OPENAI_URL = "https://api.openai.com/v1"
 
 _system_clock = SystemClock()
 
 
-class Session(Protocol):
+class CompletionClient(Protocol):
     """Connections to one server; the SDK that holds them is not loaded before it is needed."""
 
-    async def ask(self, key: str, body: Mapping[str, Any]) -> Answered:
+    async def ask(self, key: str, body: Mapping[str, Any]) -> CompletionReply:
         """Send `body` once; raises `ProviderError` for any answer but a good one."""
         ...
 
@@ -54,12 +54,12 @@ class OpenAIProvider:
         self._capabilities = capabilities
         self._clock = clock
         self._opening = asyncio.Lock()
-        self._session: Session | None = None
+        self._session: CompletionClient | None = None
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Ask for one completion; raises `ProviderError` for anything that fails."""
         key = await self._keys.key_of(request.envelope.tenant_id)
-        body = chat_body(request, self._dialect, logprobs=self._offers_logprobs(request))
+        body = completion_body(request, self._dialect, logprobs=self._offers_logprobs(request))
         session = await self._opened()
         return model_response(await session.ask(key, body), offers_tool="tools" in body)
 
@@ -81,20 +81,20 @@ class OpenAIProvider:
         except UnknownModelError:
             return False
 
-    async def _opened(self) -> Session:
+    async def _opened(self) -> CompletionClient:
         async with self._opening:
             if self._session is None:
                 self._session = await asyncio.to_thread(_open, self._base_url, self._clock)
             return self._session
 
 
-def _open(base_url: str, clock: Clock) -> Session:
+def _open(base_url: str, clock: Clock) -> CompletionClient:
     with nothing_sent():
-        from agentic_trading.llm.providers.openai.session import (  # noqa: PLC0415 - loads the SDK: most of a second
-            OpenAISession,
+        from agentic_trading.llm.providers.openai.client import (  # noqa: PLC0415 - loads the SDK: most of a second
+            OpenAIClient,
         )
 
-        return OpenAISession(base_url, clock)
+        return OpenAIClient(base_url, clock)
 
 
 def _dialect_of(base_url: str) -> Dialect:

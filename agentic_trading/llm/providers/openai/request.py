@@ -5,7 +5,7 @@ from re import sub
 from typing import Any, Literal
 
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest
-from agentic_trading.llm.providers.calls import TOOL_DESCRIPTION
+from agentic_trading.llm.providers.tool_calls import TOOL_DESCRIPTION
 
 Dialect = Literal["openai", "compatible"]
 """OpenAI's own API, or a server that speaks an older form of it (llama.cpp, vLLM and the like)."""
@@ -13,7 +13,7 @@ Dialect = Literal["openai", "compatible"]
 _NAME_CHARS = 64
 
 
-def chat_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) -> dict[str, Any]:
+def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) -> dict[str, Any]:
     """Return the body of `request`; what the request leaves open is not sent.
 
     The cap is `max_completion_tokens` at OpenAI, whose reasoning models refuse the older `max_tokens`, and

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field, ValidationError
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.failure import FailureKind
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.calls import Call, text_of
+from agentic_trading.llm.providers.tool_calls import ToolCall, text_of
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.spelling import LARGEST_COUNT
+from agentic_trading.llm.wire_types import LARGEST_COUNT
 
 _Tokens = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
 """Money goes by them: a count in another form is none."""
@@ -22,7 +22,7 @@ _BROKEN_OFF = frozenset({"abort", "error"})  # vLLM's and some routers' words fo
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class CompletionReply:
     """The body of an answer, and the id that the server gave the request."""
 
     body: bytes
@@ -75,7 +75,7 @@ class _Chat(BaseModel, frozen=True):
     service_tier: str | None = None
 
 
-def model_response(answered: Answered, *, offers_tool: bool = False) -> ModelResponse:
+def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> ModelResponse:
     """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
 
     `offers_tool` says that the answer tool was offered: the text is then the input of its call, where there is one,
@@ -116,17 +116,17 @@ def _text(choice: _Choice, reason: str, *, offers_tool: bool) -> tuple[str, str]
     return ("", content) if reason in _CALLS else (content, "")
 
 
-def _call(told: Any) -> Call:
+def _call(told: Any) -> ToolCall:
     """Return a call as it was told; one in another form than the API's is a call of nothing that was offered."""
     function = told.get("function") if isinstance(told, dict) else None
     match function:
         case {"name": str(name), "arguments": str(arguments)}:
-            return Call(name, arguments)
+            return ToolCall(name, arguments)
         case _:
-            return Call("", json.dumps(told))
+            return ToolCall("", json.dumps(told))
 
 
-def _read(answered: Answered) -> _Chat:
+def _read(answered: CompletionReply) -> _Chat:
     try:  # not pydantic's own reader: it refuses half a surrogate pair, which an answer may end in
         return _Chat.model_validate(json.loads(answered.body))
     except (ValidationError, ValueError, RecursionError):

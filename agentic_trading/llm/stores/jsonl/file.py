@@ -15,8 +15,8 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.stores.chain import swallows_a_line, write_line
-from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
-from agentic_trading.llm.stores.record import Identity, identity_in, identity_of
+from agentic_trading.llm.stores.jsonl.reader import START, LogReader, LogPosition
+from agentic_trading.llm.stores.record_codec import Identity, identity_in, identity_of
 
 _system_clock = SystemClock()
 
@@ -39,7 +39,7 @@ class Disk:
 class Appended:
     """What one `append` did: where the log ends now, how many lines are new, how many records it knew before."""
 
-    position: Position
+    position: LogPosition
     lines: int
     duplicates: int
     bytes_written: int
@@ -105,14 +105,14 @@ class LogFile:
         """Give the file and its lock back."""
         os.close(self._fd)
 
-    def _lines(self, records: Sequence[tuple[Identity, bytes]]) -> tuple[list[bytes], Position]:
+    def _lines(self, records: Sequence[tuple[Identity, bytes]]) -> tuple[list[bytes], LogPosition]:
         lines, head = [], self.position.head
         for identity, record in records:
             if identity.key not in self.known:
                 self.known[identity.key] = identity.facts
                 line, head = write_line(record, head)
                 lines.append(line)
-        return lines, Position(self.position.offset + sum(map(len, lines)), head)
+        return lines, LogPosition(self.position.offset + sum(map(len, lines)), head)
 
     def _put(self, data: bytes, *, sync: bool) -> None:
         if data:

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import TypeVar
 
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.stores.chain import Head
-from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
+from agentic_trading.llm.stores.chain import ChainHead
+from agentic_trading.llm.stores.jsonl.reader import START, LogReader, LogPosition
 
 T = TypeVar("T")
 
@@ -149,11 +149,11 @@ def _writing(db: sqlite3.Connection) -> Iterator[None]:
         yield
 
 
-def _head(db: sqlite3.Connection) -> Position:
+def _head(db: sqlite3.Connection) -> LogPosition:
     offset, seq, digest = db.execute("SELECT offset, seq, hash FROM head").fetchone()
-    return Position(offset, Head(seq, digest)) if seq else START
+    return LogPosition(offset, ChainHead(seq, digest)) if seq else START
 
 
-def _move_head(db: sqlite3.Connection, position: Position) -> None:
+def _move_head(db: sqlite3.Connection, position: LogPosition) -> None:
     place = (position.offset, position.head.seq, position.head.hash)
     db.execute("UPDATE head SET offset = ?, seq = ?, hash = ?", place)

@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.store import Entry, Record, Verification
-from agentic_trading.llm.stores.chain import BrokenLineError, Head, Line, check_link, read_line
-from agentic_trading.llm.stores.facts import Facts, facts_of
-from agentic_trading.llm.stores.record import record_of
+from agentic_trading.llm.store import LogEntry, Record, Verification
+from agentic_trading.llm.stores.chain import BrokenRecordError, ChainHead, ChainedRecord, check_link, read_line
+from agentic_trading.llm.stores.index_row import IndexRow, index_row_of
+from agentic_trading.llm.stores.record_codec import record_of
 
 _BATCH_LINES = 256
 _BATCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LogPosition:
     """A place between two lines: the byte offset, and the head of the chain up to there."""
 
     offset: int = 0
-    head: Head = field(default_factory=Head)
+    head: ChainHead = field(default_factory=ChainHead)
 
 
-START = Position()
+START = LogPosition()
 
 
 class LogReader:
@@ -42,7 +42,7 @@ class LogReader:
             return False
         raise StoreError(self.path, "there is no log here; name the .jsonl file of an earlier run")
 
-    def walk(self, start: Position = START, end: int | None = None) -> Iterator[tuple[Line, Position]]:
+    def walk(self, start: LogPosition = START, end: int | None = None) -> Iterator[tuple[ChainedRecord, LogPosition]]:
         """Give each line from `start` on with the place behind it; stop at offset `end`, or at an unfinished line.
 
         Raises `StoreError` naming the first line that is broken or does not continue the chain.
@@ -56,44 +56,44 @@ class LogReader:
                 if not raw.endswith(b"\n") or (end is not None and offset > end):
                     return
                 line = self._checked(raw, position.head)
-                position = Position(offset, line.head)
+                position = LogPosition(offset, line.head)
                 yield line, position
 
-    def entries(self, start: Position, after: int, end: int | None) -> tuple[list[Entry], Position]:
+    def entries(self, start: LogPosition, after: int, end: int | None) -> tuple[list[LogEntry], LogPosition]:
         """Read one batch of entries numbered above `after`, and say where it ended; no progress means no more."""
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         position = start
         for line, position in self.walk(start, end):
             if line.seq > after:
-                found.append(Entry(line.seq, self.record(line), line.hash))
+                found.append(LogEntry(line.seq, self.record(line), line.hash))
             if len(found) >= _BATCH_LINES or position.offset - start.offset >= _BATCH_BYTES:
                 break
         return found, position
 
-    def line_at(self, offset: int, length: int) -> Line | None:
+    def line_at(self, offset: int, length: int) -> ChainedRecord | None:
         """Return the line that stands there, or None if there is no whole and unbroken line."""
         with self._opened(offset) as file:
             raw = file.read(length)
         try:
             return read_line(raw) if len(raw) == length and raw.endswith(b"\n") else None
-        except BrokenLineError:
+        except BrokenRecordError:
             return None
 
-    def record(self, line: Line) -> Record:
+    def record(self, line: ChainedRecord) -> Record:
         """Return the record that a line carries; raises `StoreError` if it carries none that we know."""
         try:
             return record_of(line.record)
         except ValueError as e:
             raise self._unknown(line, e) from e
 
-    def facts(self, line: Line) -> Facts:
+    def facts(self, line: ChainedRecord) -> IndexRow:
         """Return the facts of the record that a line carries; raises `StoreError` if it carries none that we know."""
         try:
-            return facts_of(line.record)
+            return index_row_of(line.record)
         except (ValueError, LookupError, TypeError) as e:
             raise self._unknown(line, e) from e
 
-    def verify(self, written: Position | None = None) -> Verification:
+    def verify(self, written: LogPosition | None = None) -> Verification:
         """Check every line from the first; with `written`, also that the log reaches just to there."""
         position = START
         try:
@@ -120,21 +120,21 @@ class LogReader:
                 self.path, f"cannot be read ({e.strerror}); allow reading it, or mend the disk"
             ) from e
 
-    def _checked(self, raw: bytes, head: Head) -> Line:
+    def _checked(self, raw: bytes, head: ChainHead) -> ChainedRecord:
         try:
             line = read_line(raw)
             check_link(line, head)
-        except BrokenLineError as e:
+        except BrokenRecordError as e:
             raise StoreError(self.path, e.reason, line=head.seq + 1) from e
         return line
 
-    def _unknown(self, line: Line, why: Exception) -> StoreError:
+    def _unknown(self, line: ChainedRecord, why: Exception) -> StoreError:
         reason = f"it holds neither an interaction nor an event ({why}); a newer release may read it"
         return StoreError(self.path, reason, line=line.seq)
 
-    def _goes_on_after(self, position: Position) -> bool:
+    def _goes_on_after(self, position: LogPosition) -> bool:
         return self.exists() and self.path.stat().st_size > position.offset
 
 
-def _broken(position: Position, reason: str) -> Verification:
+def _broken(position: LogPosition, reason: str) -> Verification:
     return Verification(position.head.seq, position.head.hash, position.head.seq + 1, reason)

@@ -12,12 +12,12 @@ from typing import TypeVar
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.records import Spend, SpendKey, TraceSummary
-from agentic_trading.llm.store import Entry, Record, Verification
-from agentic_trading.llm.stores.facts import Facts, checked_keys, summary_of
+from agentic_trading.llm.store import LogEntry, Record, Verification
+from agentic_trading.llm.stores.index_row import IndexRow, checked_keys, summary_of
 from agentic_trading.llm.stores.jsonl.index import LogIndex
-from agentic_trading.llm.stores.jsonl.reader import START, LogReader, Position
+from agentic_trading.llm.stores.jsonl.reader import START, LogReader, LogPosition
 from agentic_trading.llm.stores.jsonl.writer import LogWriter
-from agentic_trading.llm.stores.record import interactions
+from agentic_trading.llm.stores.record_codec import interactions
 
 T = TypeVar("T")
 
@@ -87,14 +87,14 @@ class JsonlRecords:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
         return await self._ask(partial(_spend, by=checked_keys(by), tenant=tenant), nothing=[])
 
-    async def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+    async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
         async with aclosing(self.read_on(START, after)) as batches:
             async for entries, _ in batches:
                 for entry in entries:
                     yield entry
 
-    async def read_on(self, position: Position, after: int) -> AsyncGenerator[tuple[list[Entry], Position]]:
+    async def read_on(self, position: LogPosition, after: int) -> AsyncGenerator[tuple[list[LogEntry], LogPosition]]:
         """Give the entries numbered above `after` that stand behind `position`, in batches, each with its end."""
         end = await self._end()
         while True:
@@ -173,9 +173,9 @@ def _newest_traces(db: Connection, *, limit: int, with_calls: bool, tenant: str 
     return [summary_of(trace_id, _facts_of_trace(db, trace_id, tenant)) for trace_id in newest]
 
 
-def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[Facts]:
+def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[IndexRow]:
     query = f"SELECT * FROM records WHERE {_all_of('trace_id = :trace', tenant=tenant)} ORDER BY seq"  # noqa: S608 - conditions from this module
-    return [Facts(*row[3:]) for row in db.execute(query, {"trace": trace_id, "tenant": tenant})]
+    return [IndexRow(*row[3:]) for row in db.execute(query, {"trace": trace_id, "tenant": tenant})]
 
 
 def _spend(db: Connection, by: Sequence[SpendKey], tenant: str | None) -> list[Spend]:

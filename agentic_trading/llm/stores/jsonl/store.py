@@ -7,12 +7,12 @@ from pathlib import Path
 
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import Entry, Record, Verification
+from agentic_trading.llm.store import LogEntry, Record, Verification
 from agentic_trading.llm.stores.jsonl.file import Disk
 from agentic_trading.llm.stores.jsonl.reader import START
 from agentic_trading.llm.stores.jsonl.records import JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
-from agentic_trading.llm.stores.record import identity_of, interactions, wire_of
+from agentic_trading.llm.stores.record_codec import identity_of, interactions, wire_of
 
 DEFAULT_PATH = Path("data/llm_interactions.jsonl")
 
@@ -87,11 +87,11 @@ class JsonFileInteractionStore:
         """Return the newest attempts, newest first."""
         return await self._records.recent(limit)
 
-    def scan(self, after: int = 0) -> AsyncGenerator[Entry]:
+    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
         return self._records.scan(after)
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[Entry]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and wait for what this store is given next.
 
         Ends when the store is closed, after the last entry.

@@ -12,8 +12,8 @@ import structlog
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.stores.jsonl.file import Appended, Disk, LogFile
-from agentic_trading.llm.stores.jsonl.reader import Position
-from agentic_trading.llm.stores.record import Identity
+from agentic_trading.llm.stores.jsonl.reader import LogPosition
+from agentic_trading.llm.stores.record_codec import Identity
 
 log = structlog.get_logger()
 
@@ -87,7 +87,7 @@ class LogWriter:
         self._failure: StoreError | None = None
         self._unwritten: dict[str, bytes] = {}
         self.statistics = LogStatistics()
-        self.written: Position | None = None
+        self.written: LogPosition | None = None
         """Where the log ends; None until this writer has opened it."""
         self.set_aside: Path | None = None
         """Where a torn last line was moved when the file was opened, if there was one."""

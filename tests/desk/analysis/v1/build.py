@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentic_trading.desk.analysis.v1.judgement import Judgement, Layer
+from agentic_trading.desk.analysis.v1.judgement import JudgementV1, LayerV1
 
 
 def layer(score: int = 0, direction: str = "neutral", *evidence: str, **changes: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def layer(score: int = 0, direction: str = "neutral", *evidence: str, **changes:
 
 def layers(**changes: dict[str, Any]) -> dict[str, Any]:
     """Return all layers of an answer: neutral ones but for those given."""
-    return {**{name.value: layer() for name in Layer}, **changes}
+    return {**{name.value: layer() for name in LayerV1}, **changes}
 
 
 def plan(entry: str = "market", stop: str = "90", target: str = "120", **changes: Any) -> dict[str, Any]:
@@ -46,6 +46,6 @@ def answer(**changes: Any) -> dict[str, Any]:
     }
 
 
-def judgement(**changes: Any) -> Judgement:
+def judgement(**changes: Any) -> JudgementV1:
     """Return the judgement in an answer."""
-    return Judgement.model_validate(answer(**changes))
+    return JudgementV1.model_validate(answer(**changes))

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.analysis.context import Limits
+from agentic_trading.desk.analysis.context import TradeLimits
 from agentic_trading.desk.analysis.v1.check import check_cmt_assessment_v1
 from agentic_trading.llm.envelope import EvidenceItem, LLMEnvelope
 from tests.build import envelope
 from tests.desk.analysis.v1.build import answer, layer, layers, plan
 
 
-def market_at_100(*, missing: str = "", atr: str = "4", limits: Limits | None = None) -> LLMEnvelope:
+def market_at_100(*, missing: str = "", atr: str = "4", limits: TradeLimits | None = None) -> LLMEnvelope:
     """Return a question about a market at 100, without the evidence of the layer `missing`."""
     names = [name for name in ("trend", "levels", "indicators", "risk", "volatility") if name != missing]
     context = {
@@ -26,7 +26,7 @@ def market_at_100(*, missing: str = "", atr: str = "4", limits: Limits | None = 
         "atr": atr,
         "prompted_by": {"kind": "regime_flip", "detail": "1h was down, is up"},
         "position": None,
-        "limits": (limits or Limits()).model_dump(),
+        "limits": (limits or TradeLimits()).model_dump(),
     }
     evidence = [
         EvidenceItem(evidence_id=f"item-{name}", source=f"layers/{name}", content={}) for name in names
@@ -200,7 +200,7 @@ def test_no_price_is_further_than_half_of_the_entry_away() -> None:
 
 
 def test_the_limits_are_those_of_the_envelope() -> None:
-    narrow = market_at_100(limits=Limits(max_distance_atr=2))
+    narrow = market_at_100(limits=TradeLimits(max_distance_atr=2))
 
     assert list(problems(answer(), narrow)) == ["$.trade_plan.stop", "$.trade_plan.target"]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentic_trading.desk.analysis.v1.judgement import SCORE_RANGES, Judgement, Layer, Proposal
+from agentic_trading.desk.analysis.v1.judgement import SCORE_RANGES, JudgementV1, LayerV1, TradeProposalV1
 from tests.desk.analysis.v1.build import answer, judgement, layer, layers, plan
 
 
@@ -23,10 +23,10 @@ def test_a_price_keeps_every_digit_that_was_written() -> None:
 
 @given(st.decimals(min_value="1e-18", max_value=999_999_999_999, places=18))
 def test_a_price_is_written_without_exponent_and_read_back_equal(price: Decimal) -> None:
-    written = Proposal(entry="market", stop=price, target=price, invalidation="x").model_dump_json()
+    written = TradeProposalV1(entry="market", stop=price, target=price, invalidation="x").model_dump_json()
 
     assert "E" not in json.loads(written)["target"]
-    assert Proposal.model_validate_json(written).target == price
+    assert TradeProposalV1.model_validate_json(written).target == price
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_what_is_not_text_of_plain_digits_is_no_price(price: Any) -> None:
         judgement(trade_plan=plan(stop=price))
 
 
-@pytest.mark.parametrize("name", list(Layer))
-def test_a_score_outside_the_range_of_its_layer_is_refused(name: Layer) -> None:
+@pytest.mark.parametrize("name", list(LayerV1))
+def test_a_score_outside_the_range_of_its_layer_is_refused(name: LayerV1) -> None:
     least, most = SCORE_RANGES[name]
 
     for score in (least, most):
@@ -51,8 +51,8 @@ def test_a_score_outside_the_range_of_its_layer_is_refused(name: Layer) -> None:
 @pytest.mark.parametrize("extra", ["total", "veto", "risk_reward", "size", "symbol", "side", "quantity"])
 def test_a_model_has_no_say_in_what_is_computed(extra: str) -> None:
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        Judgement.model_validate(answer(**{extra: 1}))
+        JudgementV1.model_validate(answer(**{extra: 1}))
 
 
 def test_layers_come_in_the_order_of_their_numbers() -> None:
-    assert [name for name, _ in judgement().layers.by_layer()] == list(Layer)
+    assert [name for name, _ in judgement().layers.by_layer()] == list(LayerV1)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.desk.analysis.v1.judgement import SCORE_RANGES, Judgement, Layer
+from agentic_trading.desk.analysis.v1.judgement import SCORE_RANGES, JudgementV1, LayerV1
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.structured.strict import strict_schema
+from agentic_trading.structured.strict_schema import strict_schema
 from tests.desk.analysis.v1.build import answer, layer, layers, plan
 
 VALIDATOR = jsonschema_rs.validator_for(dict(CMT_ASSESSMENT_V1_SCHEMA), validate_formats=True, offline=True)
@@ -31,7 +31,7 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
 def fits_model(value: Any) -> bool:
     """Tell whether a value is a judgement."""
     try:
-        Judgement.model_validate(value)
+        JudgementV1.model_validate(value)
     except ValidationError:
         return False
     return True
@@ -53,7 +53,7 @@ def test_a_provider_can_hold_an_answer_to_it() -> None:
     enforced = strict_schema(canonical_bytes(dict(CMT_ASSESSMENT_V1_SCHEMA)), sentinel=False)
 
     assert enforced is not None
-    assert list(enforced["properties"]) == list(Judgement.model_fields)
+    assert list(enforced["properties"]) == list(JudgementV1.model_fields)
     for name, (least, most) in SCORE_RANGES.items():
         score = enforced["properties"]["layers"]["properties"][name]["properties"]["score"]
         assert score["enum"] == list(range(least, most + 1))
@@ -77,7 +77,7 @@ PLANS = st.fixed_dictionaries({
 })
 
 
-def scored(name: Layer) -> st.SearchStrategy[dict[str, Any]]:
+def scored(name: LayerV1) -> st.SearchStrategy[dict[str, Any]]:
     """Return any judgement that one layer may be given."""
     return st.fixed_dictionaries({
         "direction": JUDGED,
@@ -92,7 +92,7 @@ ANSWERS = st.fixed_dictionaries({
     "rationale": TEXTS,
     "direction": JUDGED,
     "confidence": st.sampled_from(["high", "medium", "low"]),
-    "layers": st.fixed_dictionaries({name.value: scored(name) for name in Layer}),
+    "layers": st.fixed_dictionaries({name.value: scored(name) for name in LayerV1}),
     "trade_plan": st.none() | PLANS,
 })
 
@@ -100,7 +100,7 @@ ANSWERS = st.fixed_dictionaries({
 @given(ANSWERS)
 def test_what_fits_the_schema_is_a_judgement_and_is_written_back_unchanged(value: dict[str, Any]) -> None:
     assert VALIDATOR.is_valid(value)
-    assert json.loads(Judgement.model_validate(value).model_dump_json()) == value
+    assert json.loads(JudgementV1.model_validate(value).model_dump_json()) == value
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Which log a command reads: the one that is named, or that of the newest session."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+LOG_NAME: Final = "interactions.jsonl"
+
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="PATH",
+        help="A log or a session's folder; if left out, AGENTIC_STORE, else the newest session below AGENTIC_RUNS.",
+    ),
+]
+
+OfTenant = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="ID", help="Only this tenant's records; if left out, all tenants'."),
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def log_of(store: Path | None) -> Path:
+    """Return the log that `--store`, or the environment in its place, means.
+
+    Raises `OptionError` if there is none, `SettingsError` for a wrong variable.
+    """
+    from agentic_trading.app.cli.startup import start
+    from agentic_trading.app.options import OptionError
+
+    settings = start()
+    named = store or settings.store
+    if named is None:
+        return newest_log(settings.runs)
+    log = _log_at(named)
+    if log is None:
+        option = "--store" if store else "AGENTIC_STORE"
+        raise OptionError(option, f"{named}, where no log is", f"a log, or a folder that holds {LOG_NAME}")
+    return log
+
+
+def _log_at(place: Path) -> Path | None:
+    try:
+        log = place / LOG_NAME if place.is_dir() else place
+        return log if log.is_file() else None
+    except OSError:  # a name that no file can have, or a folder that nobody may look into
+        return None
+
+
+def list_command(log: Path, tenant: str | None) -> str:
+    """Return the command that names the chains which the log holds for a tenant, or for all."""
+    whose = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
+    return f"agentic-trading trace list --store {log}{whose}"
+
+
+def newest_log(runs: Path) -> Path:
+    """Return the log below `runs` that was written last; raises `OptionError` if there is none."""
+    from agentic_trading.app.options import OptionError
+
+    logs = list(runs.glob(f"*/{LOG_NAME}"))
+    if not logs:
+        raise OptionError(
+            "--store",
+            f"left out, and no session is below {runs}",
+            "a log or a session's folder; `run` makes one",
+        )
+    return max(logs, key=lambda log: log.stat().st_mtime_ns)

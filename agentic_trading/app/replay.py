@@ -1,0 +1,220 @@
+"""The same session again, from its own log: no network, and every difference named."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app.feeds import read_bars
+from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
+from agentic_trading.app.run_setup import recorded_attempts, refuse_unlisted
+from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
+from agentic_trading.client.gateway import GatewayReply, Gateway
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.errors import TradingError
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureKind, NoDecision
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.replay.divergence import first_difference, request_changes
+from agentic_trading.replay.network import no_network
+
+Edit = Callable[[LLMEnvelope], LLMEnvelope]
+"""Change an envelope before it is asked, to see what a change would have done."""
+
+
+class ReplayReport(BaseModel, frozen=True):
+    """What a replay came to. `identical` means: the decision log is the same, byte for byte.
+
+    `answered` counts calls served from the recording, `misses` attempts that it does not hold, `unused` recorded
+    attempts that were not asked for. `first_difference` and `request_changes` name where the two part, and why.
+    """
+
+    session_id: str
+    run_number: int
+    bars: int
+    workers: int
+    recorded_digest: str
+    digest: str
+    identical: bool
+    answered: int
+    misses: int
+    unused: int
+    first_difference: str | None = None
+    request_changes: tuple[str, ...] = ()
+
+
+class NoDigestError(TradingError):
+    """A run has no digest to compare with: it was killed before it ended."""
+
+    def __init__(self, session: Path, run: int) -> None:
+        self.session = session
+        self.run = run
+        super().__init__(f"{session}: run {run} did not end; go on with `run --resume --out {session}` first")
+
+
+async def replay(
+    session: Path,
+    *,
+    run: int | None = None,
+    workers: int = 4,
+    edit: Edit | None = None,
+    models_file: Path | None = None,
+) -> ReplayReport:
+    """Play a run of a session again and compare; nothing is written, and the network is blocked.
+
+    `models_file` adds rows to the table of models: a run that was started with one needs it again.
+    The replay ends at the first moment that asks for an answer which is not recorded. Raises `OptionError` for a
+    folder that is no session, `StoreError` for a log that is missing or broken, `NoDigestError` for a killed run.
+    """
+    folder = SessionFolder(session)
+    manifest = await asyncio.to_thread(folder.read_manifest, run)
+    if manifest.digest is None:
+        raise NoDigestError(session, manifest.run_number)
+    attempts = await recorded_attempts(folder, manifest)
+    before = await asyncio.to_thread(_decided, folder.decisions(manifest.run_number))
+    recorded = wire.recording(attempts)
+    seen = ReplayObservations(frozenset(one.envelope.request_hash for one in attempts))
+    played, lines = SessionResult(), list[bytes]()
+
+    async def after_moment(_moment: TimeSlice, new: Sequence[bytes]) -> None:
+        lines.extend(new)
+        if seen.missed:
+            raise _EndedByMissError
+
+    with no_network():
+        try:
+            stage = await _stage(folder, manifest, recorded, workers, models_file)
+            watch = SessionObserver(after_moment, around=lambda gateway: ObservedGateway(gateway, seen, edit))
+            await run_play(stage, played, watch)
+        except _EndedByMissError:
+            pass
+    digest = _digest(lines)
+    difference = first_difference(before, lines)
+    return ReplayReport(
+        session_id=manifest.session_id,
+        run_number=manifest.run_number,
+        bars=len(played.bars),
+        workers=workers,
+        recorded_digest=manifest.digest,
+        digest=digest,
+        identical=digest == manifest.digest and difference is None,
+        answered=seen.answered,
+        misses=len(recorded.misses),
+        unused=len(recorded.unused),
+        first_difference=None if difference is None else str(difference),
+        request_changes=_changes(attempts, seen.first_missed),
+    )
+
+
+class _EndedByMissError(TradingError):
+    """Ends a replay that cannot go on."""
+
+
+@dataclass(slots=True)
+class ReplayObservations:
+    """What a replay has asked: how many calls had an answer, and the envelopes of one moment that had none.
+
+    `recorded` are the hashes of all requests on record: one that is not among them has no answer, whatever it failed
+    of before that could be seen.
+    """
+
+    recorded: frozenset[str]
+    answered: int = 0
+    missed: list[LLMEnvelope] = field(default_factory=list)
+
+    @property
+    def first_missed(self) -> LLMEnvelope | None:
+        """The first of them by subject: which one was seen first is up to the workers."""
+        return min(self.missed, key=lambda asked: (asked.subject, asked.step), default=None)
+
+    def hear(self, asked: LLMEnvelope, answer: GatewayReply) -> None:
+        """Take note of a call that has ended."""
+        if asked.request_hash not in self.recorded or _is_miss(answer):
+            self.missed.append(asked)
+        else:
+            self.answered += 1
+
+
+class ObservedGateway:
+    """A gateway that may change what is asked, and notes which calls had an answer."""
+
+    def __init__(self, gateway: Gateway, seen: ReplayObservations, edit: Edit | None) -> None:
+        self._gateway = gateway
+        self._seen = seen
+        self._edit = edit
+
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+        """Ask, and see whether there was an answer."""
+        asked = self._edit(envelope) if self._edit else envelope
+        answer = await self._gateway.ask(asked)
+        self._seen.hear(asked, answer)
+        return answer
+
+    async def record(self, event: Event) -> None:
+        """Record."""
+        await self._gateway.record(event)
+
+
+def _is_miss(answer: GatewayReply) -> bool:
+    failure = answer.reason if isinstance(answer, NoDecision) else answer.result.failure
+    return failure is not None and failure.category is FailureKind.REPLAY_MISS
+
+
+async def _stage(
+    folder: SessionFolder,
+    manifest: RunManifest,
+    recorded: wire.Recording,
+    workers: int,
+    models_file: Path | None,
+) -> SessionSetup:
+    tables = await asyncio.to_thread(wire.load_tables, models_file)
+    refuse_unlisted(manifest, tables)
+    fed = {source: await _fed(folder, manifest, source) for source in manifest.data}
+    feeds = [wire.bars_feed(bars, symbol=source.symbol, name=source.name) for source, bars in fed.items()]
+    return SessionSetup(
+        session_id=manifest.session_id,
+        mode="backtest",
+        symbols=[source.symbol for source in manifest.data],
+        feeds=feeds,
+        most_bars=None,
+        answers=wire.replayed(recorded, manifest.provider, manifest.model),
+        tables=tables,
+        store=wire.memory_log(),
+        ledger=wire_budgets.budget_ledger(0),
+        clock=wire.clock_for("backtest"),
+        workers=workers,
+    )
+
+
+async def _fed(folder: SessionFolder, manifest: RunManifest, source: DataSource) -> list[Bar]:
+    path = folder.bars(manifest.run_number, source.symbol)
+    if not await asyncio.to_thread(path.is_file):
+        raise StoreError(path, "is not there; a replay is fed with the bars that its run was fed")
+    return await read_bars(path, source.symbol)
+
+
+def _changes(attempts: Sequence[LLMInteraction], missed: LLMEnvelope | None) -> tuple[str, ...]:
+    """Say what is different in the first request without an answer, if the recording has its counterpart."""
+    if missed is None:
+        return ()
+    counterparts = (one.envelope for one in attempts if one.envelope.envelope_id == missed.envelope_id)
+    recorded = next(counterparts, None)
+    return () if recorded is None else tuple(request_changes(recorded, missed))
+
+
+def _decided(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().splitlines()
+    except OSError as e:
+        raise StoreError(path, f"cannot be read ({e.strerror}); a replay is compared with it") from e
+
+
+def _digest(lines: Sequence[bytes]) -> str:
+    return sha256(b"".join(line + b"\n" for line in lines)).hexdigest()

@@ -1,0 +1,299 @@
+"""How a run begins: as a new one, or where an interrupted one has stopped."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from agentic_trading import __version__
+from agentic_trading.app import wire
+from agentic_trading.app.feeds import BarSource, read_bars
+from agentic_trading.app.session_folder import RunManifest, SessionFolder
+from agentic_trading.app.feed_checks import ReadAhead
+from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions
+from agentic_trading.app.providers import base_url_of, select_provider, host_free, prove, ready
+from agentic_trading.app.recordings import session_folder
+from agentic_trading.app.plural import pluralize
+from agentic_trading.clock import SystemClock
+from agentic_trading.desk.market.bar import EPOCH, Bar
+from agentic_trading.governance.ledger import LedgerEntry
+from agentic_trading.governance.rebuild import LedgerRebuild
+from agentic_trading.ids import derived_id, random_id
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedRun:
+    """What an interrupted run has left: its answers, what they were charged, and the bars that it was fed."""
+
+    answers: wire.Recording
+    bookings: Sequence[LedgerEntry]
+    bars: Mapping[str, Sequence[Bar]]
+
+    @property
+    def spent_nusd(self) -> int:
+        """What its calls cost at most, in nano-dollars."""
+        return sum(one.charged.nusd for one in self.bookings)
+
+    @property
+    def calls(self) -> int:
+        """How many calls were sent, as the ledger counts them: not one that surely never arrived."""
+        return sum(one.charged.calls for one in self.bookings)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run that may begin: its manifest is written. `earlier` is None for a new one."""
+
+    manifest: RunManifest
+    answers: wire.AnswerSource
+    earlier: InterruptedRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """The run whose answers shall be given again."""
+
+    manifest: RunManifest
+    attempts: Sequence[LLMInteraction]
+
+
+async def new_run(
+    options: RunOptions, folder: SessionFolder, named: Sequence[BarSource], store: wire.Log, tables: wire.Tables
+) -> PreparedRun:
+    """Begin the folder's next run; nothing is written unless it can.
+
+    Raises `OptionError`, `WeightsError` or `FaultsError` for who shall answer, `StoreError` for a folder or log that
+    cannot be used, `StoreLockedError` while another process runs in the folder.
+    """
+    recorded = await _recorded(options)
+    if recorded is not None:
+        _refuse_other_symbols(recorded.manifest, named)
+    answers = await _answers(options, recorded, tables)
+    await asyncio.to_thread(folder.prepare)
+    await store.open()
+    run_number = await asyncio.to_thread(folder.last_run) + 1
+    symbols = [source.data.symbol for source in named]
+    manifest = RunManifest(
+        package=__version__,
+        session_id=_session_id(options, recorded, answers, run_number, symbols),
+        run_number=run_number,
+        mode=options.mode,
+        answers=options.provider,
+        provider=answers.llm,
+        model=answers.model,
+        base_url=host_free(base_url_of(options)),
+        data=tuple(source.data for source in named),
+        bars=options.most_bars,
+        budget_usd=options.budget_usd,
+        max_calls=options.max_calls,
+        inject=options.inject,
+        seed=options.seed,
+        workers=options.workers,
+        first_seq=(await store.verify()).lines,
+        started_at=SystemClock().now(),
+    )
+    await asyncio.to_thread(folder.write_manifest, manifest)
+    return PreparedRun(manifest, answers)
+
+
+async def resumed_run(
+    options: RunOptions,
+    folder: SessionFolder,
+    feeds: Sequence[ReadAhead],
+    store: wire.Log,
+    tables: wire.Tables,
+) -> PreparedRun:
+    """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those asked for now.
+
+    Raises what `new_run` raises, and `OptionError` for a folder without a run, for other inputs than the run was
+    started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
+    end if there is nothing more to feed it: nothing is written then.
+    """
+    manifest = await _resumable(options, folder, feeds)
+    answers = await _answers(options, await _recorded(options), tables, manifest.model)
+    await asyncio.to_thread(folder.prepare)
+    await store.open()
+    # Once more: until the lock was ours, another process may have ended the run.
+    manifest = await _resumable(options, folder, feeds)
+    earlier = await left_by(folder, manifest, store)
+    if options.provider != "recorded":
+        answers = replace(answers, recorded=earlier.answers)
+    goes_on = {
+        "bars": options.most_bars,
+        "budget_usd": options.budget_usd,
+        "max_calls": options.max_calls,
+        "workers": options.workers,
+        "interrupted": False,
+        "digest": None,
+    }
+    manifest = manifest.model_copy(update=goes_on)
+    await asyncio.to_thread(folder.write_manifest, manifest)
+    return PreparedRun(manifest, answers, earlier)
+
+
+class ScannableLog(Protocol):
+    """A log that can be read from its beginning to its end."""
+
+    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
+        """Give every entry with a number above `after`, in order, and end."""
+        ...
+
+
+async def left_by(folder: SessionFolder, manifest: RunManifest, store: ScannableLog) -> InterruptedRun:
+    """Return what a run has left in the log and beside it; a call of unknown end counts as what it could cost."""
+    interactions: list[LLMInteraction] = []
+    reading = LedgerRebuild(wire.DEFAULT_TENANT, manifest.mode)
+    async for entry in store.scan(manifest.first_seq):
+        reading.read(entry.record)
+        if isinstance(entry.record, LLMInteraction):
+            interactions.append(entry.record)
+    # A call of which only the dispatch is on record is asked again: what it may have cost is booked beside it.
+    bookings = reading.bookings(lost_as=" (lost)")
+    return InterruptedRun(wire.recording(interactions), bookings, await _fed(folder, manifest))
+
+
+async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> list[LLMInteraction]:
+    """Return what was answered in one run of a session, in the log's order.
+
+    Raises `StoreError` for a log that is missing or broken.
+    """
+    last_seq = await asyncio.to_thread(folder.last_seq, manifest)
+    records = wire.records_of(folder.log)
+    try:
+        entries = [entry async for entry in records.scan(manifest.first_seq)]
+    finally:
+        await records.aclose()
+    return [
+        entry.record
+        for entry in entries
+        if isinstance(entry.record, LLMInteraction) and (last_seq is None or entry.seq <= last_seq)
+    ]
+
+
+async def _recorded(options: RunOptions) -> RecordedRun | None:
+    """Return the run whose answers shall be given again, if that was asked for."""
+    if options.recorded_from is None:
+        return None
+    with ExitStack() as unpacked:
+        path = await asyncio.to_thread(unpacked.enter_context, session_folder(options.recorded_from))
+        folder = SessionFolder(path)
+        manifest = await asyncio.to_thread(folder.read_manifest, option="--from")
+        attempts = await recorded_attempts(folder, manifest)
+        await asyncio.to_thread(unpacked.close)
+    return RecordedRun(manifest, attempts)
+
+
+async def _answers(
+    options: RunOptions, recorded: RecordedRun | None, tables: wire.Tables, model: str = ""
+) -> wire.AnswerSource:
+    """Return who answers a run: the rules, a model, or an earlier session; `model` is that of a run that goes on."""
+    if recorded is not None:
+        manifest = recorded.manifest
+        refuse_unlisted(manifest, tables)
+        return wire.replayed(wire.recording(recorded.attempts), manifest.provider, manifest.model)
+    if options.provider not in MODELS:
+        return wire.rules(inject=options.inject, seed=options.seed)
+    who = select_provider(options, tables, now=SystemClock().now(), model=model)
+    provider = await ready(options, who)
+    if options.provider in HOSTED:
+        try:
+            await prove(provider, who)
+        except BaseException:
+            await provider.aclose()
+            raise
+    answers = wire.AnswerSource(wire.with_faults(provider, options.inject, options.seed), who.llm, who.model)
+    return replace(answers, counts=options.estimate == "exact")
+
+
+def _session_id(
+    options: RunOptions,
+    recorded: RecordedRun | None,
+    answers: wire.AnswerSource,
+    run_number: int,
+    symbols: Sequence[str],
+) -> str:
+    """Return the id that all ids of a run are made from.
+
+    A recording played into a folder of its own keeps the id, and so the digest; in a log that holds other runs, the
+    same ids would be taken for the same records.
+    """
+    if recorded is not None:
+        own = recorded.manifest.session_id
+        return own if run_number == 1 else derived_id("session", own, run_number)
+    # A ledger that others use knows calls by their ids: the same run again, elsewhere, makes calls of its own.
+    own_alone = () if options.ledger_url is None else (random_id(),)
+    return derived_id(
+        "session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols, *own_alone
+    )
+
+
+async def _resumable(options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]) -> RunManifest:
+    """Return the manifest of the run that shall go on, if it can; raises `OptionError`."""
+    manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
+    refuse_other_inputs(options, manifest, [feed.name for feed in feeds])
+    fed = await _fed(folder, manifest)
+    most = max((len(bars) for bars in fed.values()), default=0)
+    if options.most_bars is not None and options.most_bars < most:
+        allowed = f"{most - options.warm_up} and more, which run {manifest.run_number} was fed"
+        raise OptionError("--bars", options.bars, allowed)
+    if manifest.has_ended and sum(map(len, fed.values())) < manifest.bars_done:
+        was = f"run {manifest.run_number}, which has ended, and whose {pluralize(manifest.bars_done, 'bar')} are not all here"
+        raise OptionError("--resume", was, "a run with the files of bars that it was fed")
+    if manifest.has_ended and (options.most_bars == most or not await _goes_on(feeds, fed)):
+        was = f"run {manifest.run_number}, which has come to its end after {pluralize(most, 'bar')} of a symbol"
+        raise OptionError(
+            "--resume", was, "a run that was interrupted, or a source with more bars and --bars for them"
+        )
+    return manifest
+
+
+async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, list[Bar]]:
+    """Return the bars that a run was fed, by symbol."""
+    run = manifest.run_number
+    symbols = [source.symbol for source in manifest.data]
+    return {symbol: await read_bars(folder.bars(run, symbol), symbol) for symbol in symbols}
+
+
+async def _goes_on(feeds: Sequence[ReadAhead], fed: Mapping[str, Sequence[Bar]]) -> bool:
+    """Say whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
+    for feed in feeds:
+        last = fed[feed.symbol][-1].close_time if fed[feed.symbol] else EPOCH
+        if await feed.show(1, after=last):
+            return True
+    return False
+
+
+def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
+    """Raise `OptionError` for what a run that goes on cannot change; `names` are those of its data now."""
+    asked_and_before = {
+        "--data": (",".join(names), ",".join(source.name for source in manifest.data)),
+        "--mode": (options.mode, manifest.mode),
+        "--provider": (options.provider, manifest.answers),
+        "--model": (options.model or manifest.model, manifest.model),
+        "--base-url": (host_free(base_url_of(options)), manifest.base_url),
+        "--inject": (options.inject, manifest.inject),
+        "--seed": (options.seed, manifest.seed),
+    }
+    for option, (asked, before) in asked_and_before.items():
+        if asked != before:
+            allowed = f"{before!r}, as run {manifest.run_number} was started with"
+            raise OptionError(option, repr(asked), allowed)
+
+
+def refuse_unlisted(manifest: RunManifest, tables: wire.Tables) -> None:
+    """Raise `OptionError` where the model that answered a run is in no table: every call would fail of that alone."""
+    names = [row.model for row in tables.capabilities if row.provider is manifest.provider]
+    if manifest.model and manifest.model not in names:
+        was = f"without a row for {manifest.provider}/{manifest.model}, which answered the recorded run"
+        raise OptionError("AGENTIC_MODELS_FILE", was, "the file that the run was started with")
+
+
+def _refuse_other_symbols(recorded: RunManifest, named: Sequence[BarSource]) -> None:
+    asked = [source.data.symbol for source in named]
+    before = [source.symbol for source in recorded.data]
+    if sorted(asked) != sorted(before):
+        allowed = f"bars of {', '.join(before)}, as the recorded run was fed"
+        raise OptionError("--data", f"bars of {', '.join(asked)}", allowed)

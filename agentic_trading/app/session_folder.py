@@ -1,0 +1,213 @@
+"""A session's folder: one log, and for each of its runs a manifest, a decision log and the bars that were fed."""
+
+import asyncio
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from agentic_trading.app.options import RunMode, OptionError, ProviderName
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import StoreError
+
+BAR_COLUMNS = (
+    "open_time",
+    "open",
+    "high",
+    "low",
+    "close",
+    "volume",
+    "quote_volume",
+    "trades",
+    "taker_buy_volume",
+)
+
+MADE_BY_RUN = "a folder that `run --out` made"
+
+
+class DataSource(BaseModel, frozen=True):
+    """One feed of a run, as it was named."""
+
+    name: str
+    symbol: str
+
+
+class RunManifest(BaseModel, frozen=True):
+    """What a run was asked to be and how far it came: what a replay needs, beside the log and the bars.
+
+    `answers` says who was asked: the rules, a model, or a recording of what `provider` answered. `model` is empty where
+    each workflow asked its own; `base_url` is a server's address without its host, empty for the provider's own;
+    `max_calls` counts attempts, None where they were not limited. `first_seq` is the number of
+    the log line before its first one. `digest` is that of the decision log, None while the run has not ended.
+    """
+
+    package: str
+    session_id: str
+    run_number: int
+    mode: RunMode
+    answers: ProviderName = "rules"
+    provider: LLMProvider
+    model: str
+    base_url: str = ""
+    data: tuple[DataSource, ...]
+    bars: int | None
+    budget_usd: Decimal
+    max_calls: int | None = None
+    inject: str
+    seed: str
+    workers: int
+    first_seq: int
+    started_at: datetime
+    bars_done: int = 0
+    interrupted: bool = False
+    digest: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run came to the end of its bars: it was neither killed nor interrupted."""
+        return self.digest is not None and not self.interrupted
+
+
+class SessionFolder:
+    """Where the files of a session lie. Run 1 has the plain names, run 2 and later their number in them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def log(self) -> Path:
+        """The log of all runs."""
+        return self.path / "interactions.jsonl"
+
+    def manifest(self, run: int) -> Path:
+        """What run `run` was asked to be."""
+        return self.path / f"run{_number(run)}.json"
+
+    def decisions(self, run: int) -> Path:
+        """The decision log of a run."""
+        return self.path / f"decisions{_number(run)}.jsonl"
+
+    def bars(self, run: int, symbol: str) -> Path:
+        """The bars that a run was fed of one symbol."""
+        return self.path / f"bars{_number(run)}-{symbol}.csv"
+
+    def last_run(self) -> int:
+        """Return the number of the newest run, 0 if there is none."""
+        run = 0
+        while self.manifest(run + 1).exists():
+            run += 1
+        return run
+
+    def prepare(self) -> None:
+        """Make the folder; raises `StoreError` if it cannot be made or written to."""
+        with _writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / ".writable"
+            probe.write_bytes(b"")
+            probe.unlink()
+
+    def read_manifest(self, run: int | None = None, *, option: str = "the session") -> RunManifest:
+        """Return the manifest of a run, by default the newest; `option` is what named the folder.
+
+        Raises `OptionError` if it is not there or not one.
+        """
+        try:
+            last = self.last_run()
+        except OSError as e:  # a name that no file can have, or a folder that nobody may look into
+            raise OptionError(option, f"{self.path} ({e.strerror})", MADE_BY_RUN) from e
+        if last == 0:
+            lacks = "where no run is" if self.path.is_dir() else "where no folder is"
+            raise OptionError(option, f"{self.path}, {lacks}", MADE_BY_RUN)
+        number = run or last
+        if number > last:
+            raise OptionError(option, f"{self.path}, run {number}", f"a run from 1 to {last}")
+        try:
+            return RunManifest.model_validate_json(self.manifest(number).read_bytes())
+        except (ValidationError, OSError) as e:
+            raise OptionError(
+                str(self.manifest(number)), "not the manifest of a run", "a file that `run` wrote"
+            ) from e
+
+    def last_seq(self, manifest: RunManifest) -> int | None:
+        """Return the number of the last log line of a run: that before the next run's first; None for the newest."""
+        following = manifest.run_number + 1
+        return self.read_manifest(following).first_seq if self.manifest(following).exists() else None
+
+    def write_manifest(self, manifest: RunManifest) -> None:
+        """Write or replace the manifest of a run, whole or not at all; raises `StoreError` if it cannot be written."""
+        fields = orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+        _replace(self.manifest(manifest.run_number), fields + b"\n")
+
+
+class BarFiles:
+    """Keep the bars that a run is fed, so that it can be played again whatever becomes of their source.
+
+    `fed` are the bars that the files of an interrupted run hold: they are fed again, and not added again. Raises
+    `StoreError` where a file cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: SessionFolder,
+        manifest: RunManifest,
+        fed: Mapping[str, Sequence[Bar]] = MappingProxyType({}),
+    ) -> None:
+        run = manifest.run_number
+        self._paths = {source.symbol: folder.bars(run, source.symbol) for source in manifest.data}
+        self._fed = {symbol: fed.get(symbol, ()) for symbol in self._paths}
+        self._known = {symbol: len(bars) for symbol, bars in self._fed.items()}
+
+    async def open(self) -> None:
+        """Start the files with a header and the bars that were fed before; a row that a crash has cut goes."""
+        for symbol, path in self._paths.items():
+            rows = [",".join(BAR_COLUMNS), *map(bar_row, self._fed[symbol])]
+            await asyncio.to_thread(_replace, path, "".join(f"{row}\n" for row in rows).encode())
+
+    async def append(self, bars: Sequence[Bar]) -> None:
+        """Add bars, each to the file of its symbol."""
+        new = []
+        for bar in bars:
+            if self._known[bar.symbol] > 0:
+                self._known[bar.symbol] -= 1
+            else:
+                new.append(bar)
+        if new:
+            await asyncio.to_thread(self._write, new)
+
+    def _write(self, bars: Sequence[Bar]) -> None:
+        for bar in bars:
+            path = self._paths[bar.symbol]
+            with _writing(path), path.open("a", encoding="utf-8") as file:
+                file.write(bar_row(bar) + "\n")
+
+
+def bar_row(bar: Bar) -> str:
+    """Return a bar as a row of the columns that `BAR_COLUMNS` names."""
+    values = bar.model_dump(mode="json", include=set(BAR_COLUMNS))
+    return ",".join("" if values[name] is None else str(values[name]) for name in BAR_COLUMNS)
+
+
+def _number(run: int) -> str:
+    return "" if run == 1 else f"-{run}"
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    fresh = path.with_name(f"{path.name}.new")
+    with _writing(path):
+        fresh.write_bytes(content)
+        fresh.replace(path)
+
+
+@contextmanager
+def _writing(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StoreError(path, f"cannot be written ({e.strerror}); choose another --out") from e

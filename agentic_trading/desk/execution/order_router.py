@@ -1,0 +1,137 @@
+"""The way to the exchange and back: limits once more, orders out, fills on record."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from agentic_trading.desk.exchange import Account, Cancellation, Exchange, OpenOrder, Order, ExecutionReport
+from agentic_trading.desk.execution.order import FillLimits, OrderIntent
+from agentic_trading.desk.execution.trade_journal import TradeJournal
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_order_risk
+from agentic_trading.desk.execution.schedule import plan_orders
+from agentic_trading.desk.execution.strategy import FillStrategy
+from agentic_trading.desk.instrument import EXACT, ZERO, Instrument
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.errors import NoBarsError
+
+MINUTE = timedelta(minutes=1)
+
+
+class OrderRouter:
+    """Send the orders of a strategy, let bars fill them, and record all of it.
+
+    Not for several tasks at once: what is open is looked at before it is added to.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        record: TradeJournal,
+        instruments: Mapping[str, Instrument],
+        fill_limits: FillLimits,
+        risk_limits: RiskLimits,
+    ) -> None:
+        self._exchange = exchange
+        self._record = record
+        self._instruments = instruments
+        self._fill_limits = fill_limits
+        self._risk_limits = risk_limits
+        self._last: dict[str, Bar] = {}
+        self._submitted: deque[datetime] = deque()
+
+    async def place(
+        self, intent: OrderIntent, strategy: FillStrategy, *, known_at: datetime
+    ) -> Sequence[Order] | Rejection:
+        """Submit and record the orders of a strategy: all of them, or none if a limit stops one.
+
+        `known_at` is when the strategy was there: no bar that opened before it fills an order.
+        """
+        instrument = self._instruments[intent.symbol]
+        limits = self._fill_limits.narrowed_to(intent, instrument)
+        orders = plan_orders(intent, strategy, limits, known_at=known_at)
+        facts = await self.facts(intent.symbol, intent.as_of)
+        for order in orders:
+            broken = check_order_risk(order, self._risk_limits, instrument, facts)
+            if broken is not None:
+                rejection = broken.of(intent.side, intent.quantity, intent.sizing)
+                await self._record.rejection(intent, rejection)
+                return rejection
+            facts = _with_pending(facts, order)
+        for order in orders:
+            await self._record.order(intent, order)
+            await self._exchange.submit(order)
+            self._submitted.append(intent.as_of)
+        return orders
+
+    async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
+        """Let a closed bar fill what is open; return and record what happened, in order."""
+        reports = await self._exchange.on_bar(bar)
+        self._last[bar.symbol] = bar
+        for report in reports:
+            await self._record.report(report)
+        return reports
+
+    async def withdraw(self, symbol: str) -> list[Cancellation]:
+        """Cancel and record what is unfilled of a symbol, before its position is closed."""
+        unfilled = [
+            entry.order.order_id
+            for entry in await self._exchange.open_orders()
+            if entry.order.symbol == symbol and entry.left > 0
+        ]
+        ended = [await self._exchange.cancel(order_id) for order_id in unfilled]
+        cancelled = [cancellation for cancellation in ended if cancellation is not None]
+        for cancellation in cancelled:
+            await self._record.report(cancellation)
+        return cancelled
+
+    async def facts(self, symbol: str, at: datetime) -> RiskFacts:
+        """Return what the limits need to know at `at`; raises `NoBarsError` before the first bar of `symbol`."""
+        if symbol not in self._last:
+            raise NoBarsError(symbol)
+        while self._submitted and self._submitted[0] <= at - MINUTE:
+            self._submitted.popleft()
+        marks = {each: bar.close for each, bar in self._last.items()}
+        account = await self._exchange.account()
+        working = [entry for entry in await self._exchange.open_orders() if entry.left > 0]
+        return RiskFacts(
+            last_close=marks[symbol],
+            equity=account.equity(marks),
+            position=account.quantity(symbol),
+            pending=sum(
+                (
+                    EXACT.multiply(entry.order.side.sign, entry.left)
+                    for entry in working
+                    if entry.order.symbol == symbol and not entry.order.reduce_only
+                ),
+                ZERO,
+            ),
+            gross=_gross(account, working, marks),
+            halted=self._last[symbol].volume == 0,
+            open_orders=len(working),
+            orders_last_minute=len(self._submitted),
+        )
+
+
+def _gross(account: Account, working: Sequence[OpenOrder], marks: Mapping[str, Decimal]) -> Decimal:
+    """Return what all positions and open entries are worth at their marks, long and short added."""
+    worth = ZERO
+    for held in account.positions:
+        worth = EXACT.fma(held.quantity.copy_abs(), marks[held.symbol], worth)
+    for entry in working:
+        if not entry.order.reduce_only:
+            worth = EXACT.fma(entry.left, marks[entry.order.symbol], worth)
+    return worth
+
+
+def _with_pending(facts: RiskFacts, order: Order) -> RiskFacts:
+    """Return the facts as they are once `order` is open too."""
+    added = ZERO if order.reduce_only else EXACT.multiply(order.side.sign, order.quantity)
+    return replace(
+        facts,
+        pending=EXACT.add(facts.pending, added),
+        gross=EXACT.fma(added.copy_abs(), facts.last_close, facts.gross),
+        open_orders=facts.open_orders + 1,
+        orders_last_minute=facts.orders_last_minute + 1,
+    )

@@ -1,0 +1,131 @@
+"""Lines of CSV or JSON to bars, with the line and column of anything that is not one."""
+
+import csv
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.csv_cells import CELLS
+from agentic_trading.desk.market.errors import BarError, BarFormatError
+
+REQUIRED: Final = tuple(field for field, cell in CELLS.items() if cell.required)
+ALIASES: Final = {
+    "date": "open_time",
+    "quote_asset_volume": "quote_volume",
+    "number_of_trades": "trades",
+    "taker_buy_base_asset_volume": "taker_buy_volume",
+}
+NOT_READ: Final = ("close_time", "taker_buy_quote_asset_volume", "ignore")
+IDENTITY: Final = ("symbol", "timeframe")
+COLUMNS: Final = (*CELLS, *ALIASES, *NOT_READ, *IDENTITY)
+
+KLINE: Final = (*REQUIRED, "close_time", "quote_volume", "trades", "taker_buy_volume", *NOT_READ[1:])
+WITHOUT_HEADER: Final = {len(layout): layout for layout in (REQUIRED, tuple(CELLS), KLINE)}
+
+Pairs = Sequence[tuple[str, object]]
+
+
+class BarRows:
+    """Read the bars of one source, line by line.
+
+    A line is one row of CSV or one JSON object. The columns of CSV are named by a header before the first
+    row or, without one, known by their count: 6 (the required ones), 9 (the shipped files) or 12 (the
+    kline files of exchanges). Blank lines and lines that start with `#` hold no bar. `COLUMNS` are all
+    names; `symbol` and `timeframe` need not be there, but must be those of the source if they are.
+    """
+
+    def __init__(self, source: str, symbol: str, timeframe: Timeframe) -> None:
+        self._source = source
+        self._identity = {"symbol": symbol, "timeframe": timeframe.value}
+        self._header: tuple[str, ...] | None = None
+
+    def read(self, line: int, raw: bytes) -> Bar | None:
+        """Return the bar on line `line` (from 1), or None if the line holds none.
+
+        Raises `BarFormatError` with line, column, value and what was allowed.
+        """
+        text = self._decoded(line, raw).strip()
+        if not text or text.startswith("#"):
+            return None
+        if text.startswith("{"):
+            return self._bar(line, self._json_pairs(line, text))
+        cells = self._csv_cells(line, text)
+        if self._header is None:
+            if cells[0][:1].isalpha():
+                self._header = self._checked_names(line, [cell.lower() for cell in cells])
+                return None
+            self._header = self._layout_of(line, cells)
+        if len(cells) != len(self._header):
+            allowed = f"{len(self._header)} cells: {', '.join(self._header)}"
+            raise self._error(line, "(row)", f"{len(cells)} cells", allowed)
+        return self._bar(line, list(zip(self._header, cells, strict=True)))
+
+    def _decoded(self, line: int, raw: bytes) -> str:
+        try:
+            return raw.decode("utf-8-sig" if line == 1 else "utf-8")
+        except UnicodeDecodeError as e:
+            raise self._error(line, "(row)", raw[:80], "UTF-8 text") from e
+
+    def _csv_cells(self, line: int, text: str) -> list[str]:
+        try:
+            return [cell.strip() for cell in next(csv.reader([text]))]
+        except csv.Error as e:
+            raise self._error(line, "(row)", text[:80], "one row of CSV on one line") from e
+
+    def _json_pairs(self, line: int, text: str) -> Pairs:
+        try:
+            pairs = json.loads(
+                text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=list
+            )
+        except (ValueError, RecursionError) as e:
+            raise self._error(line, "(row)", text[:80], "one JSON object on one line") from e
+        self._checked_names(line, [name for name, _ in pairs])
+        return [(name, "" if value is None else value) for name, value in pairs]
+
+    def _layout_of(self, line: int, cells: Sequence[str]) -> tuple[str, ...]:
+        if len(cells) not in WITHOUT_HEADER:
+            counts = ", ".join(str(count) for count in WITHOUT_HEADER)
+            raise self._error(line, "(row)", f"{len(cells)} cells", f"a header first, or {counts} cells")
+        return WITHOUT_HEADER[len(cells)]
+
+    def _checked_names(self, line: int, names: Sequence[str]) -> tuple[str, ...]:
+        seen: set[str] = set()
+        for name in names:
+            if name not in COLUMNS:
+                raise self._error(line, name, name, ", ".join(COLUMNS))
+            field = ALIASES.get(name, name)
+            if field in seen:
+                raise self._error(line, name, name, f"one column for {field}")
+            seen.add(field)
+        for field in REQUIRED:
+            if field not in seen:
+                raise self._error(line, field, None, f"a column for each of {', '.join(REQUIRED)}")
+        return tuple(names)
+
+    def _bar(self, line: int, pairs: Pairs) -> Bar:
+        columns: dict[str, str] = {}
+        values: dict[str, Any] = dict(self._identity)
+        for column, text in pairs:
+            field = ALIASES.get(column, column)
+            columns[field] = column
+            if field in CELLS:
+                values[field] = self._value(line, column, field, text)
+            elif field in IDENTITY and text != self._identity[field]:
+                raise self._error(line, column, text, self._identity[field])
+        try:
+            return Bar.model_validate(values)
+        except BarError as e:
+            raise self._error(line, columns[e.field], str(e.value), e.allowed) from e
+
+    def _value(self, line: int, column: str, field: str, text: object) -> object | None:
+        cell = CELLS[field]
+        if text == "" and not cell.required:
+            return None
+        value = cell.read(text) if isinstance(text, str) else None
+        if value is None:
+            raise self._error(line, column, text, cell.allowed)
+        return value
+
+    def _error(self, line: int, column: str, value: object, allowed: str) -> BarFormatError:
+        return BarFormatError(self._source, line, column, value, allowed)

@@ -1,0 +1,132 @@
+"""Two markets side by side: how their returns go together, and which of them is the stronger."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import pairwise
+from math import fsum, log, sqrt
+
+RETURNS = 48
+STRENGTH_BARS = 24
+MOMENTUM_BARS = 6
+CLOSES_KEPT = 2 * RETURNS  # a hole on one side takes closes from both
+
+
+class Quadrant(StrEnum):
+    """Relative strength above or below its mean, and rising or falling."""
+
+    LEADING = "leading"
+    WEAKENING = "weakening"
+    LAGGING = "lagging"
+    IMPROVING = "improving"
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """What a bar closed at, and when."""
+
+    at: datetime
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class MarketCorrelation:
+    """The last 48 returns of two markets, bar by bar at common close times; None where a side does not move.
+
+    `beta` is what the first moved for each percent of the second. `other_leads` correlates the first's return
+    with the second's one bar earlier, `own_leads` the other way round. `relative_strength_pct` is what the
+    first gained over 24 bars beyond the second, in percent. `quadrant` compares the ratio of their prices with
+    its mean over 24 bars and with itself 6 bars earlier, after the idea of Julius de Kempenaer's relative
+    rotation graphs.
+    """
+
+    symbol: str
+    correlation: float | None
+    beta: float | None
+    other_leads: float | None
+    own_leads: float | None
+    own_return_pct: float
+    other_return_pct: float
+    relative_strength_pct: float
+    quadrant: Quadrant
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceMarket:
+    """The closes of another market up to a moment, oldest first, on the timeframe of decisions."""
+
+    symbol: str
+    closes: Sequence[Close]
+
+    def until(self, as_of: datetime) -> "ReferenceMarket":
+        """Return what of it was known at a moment."""
+        return ReferenceMarket(self.symbol, tuple(close for close in self.closes if close.at <= as_of))
+
+
+def common_closes(own: Sequence[Close], other: ReferenceMarket) -> list[tuple[float, float]]:
+    """Return the prices of both markets at the close times that they share, oldest first."""
+    others: Mapping[datetime, float] = {close.at: close.price for close in other.closes}
+    return [(close.price, others[close.at]) for close in own if close.at in others]
+
+
+def relation(own: Sequence[Close], other: ReferenceMarket) -> MarketCorrelation | None:
+    """Return how two markets stand to each other, from log returns; None before 49 common closes."""
+    prices = common_closes(own, other)[-(RETURNS + 1) :]
+    if len(prices) <= RETURNS:
+        return None
+    mine = [log(b[0] / a[0]) for a, b in pairwise(prices)]
+    theirs = [log(b[1] / a[1]) for a, b in pairwise(prices)]
+    variance = covariance(theirs, theirs)
+    then, now = prices[-1 - STRENGTH_BARS], prices[-1]
+    own_gain, other_gain = 100.0 * (now[0] / then[0] - 1.0), 100.0 * (now[1] / then[1] - 1.0)
+    return MarketCorrelation(
+        symbol=other.symbol,
+        correlation=correlation(mine, theirs),
+        beta=covariance(mine, theirs) / variance if variance > 0.0 else None,
+        other_leads=correlation(mine[1:], theirs[:-1]),
+        own_leads=correlation(mine[:-1], theirs[1:]),
+        own_return_pct=own_gain,
+        other_return_pct=other_gain,
+        relative_strength_pct=own_gain - other_gain,
+        quadrant=_quadrant([mine_now / theirs_now for mine_now, theirs_now in prices]),
+    )
+
+
+def correlation_with(own: Sequence[Close], others: Sequence[tuple[ReferenceMarket, float]]) -> float | None:
+    """Return how a market's last 48 log returns go with the weighted sum of those of others, in -1..1.
+
+    Bars count whose close times all of them share. None before 49 of these, and if one side does not move.
+    """
+    prices = [{close.at: close.price for close in market.closes} for market, _ in others]
+    shared = [close for close in own if all(close.at in each for each in prices)][-(RETURNS + 1) :]
+    if len(shared) <= RETURNS:
+        return None
+    mine = [log(b.price / a.price) for a, b in pairwise(shared)]
+    weights = [weight for _, weight in others]
+    theirs = [
+        fsum(weight * log(each[b.at] / each[a.at]) for weight, each in zip(weights, prices, strict=True))
+        for a, b in pairwise(shared)
+    ]
+    return correlation(mine, theirs)
+
+
+def covariance(ones: Sequence[float], others: Sequence[float]) -> float:
+    """Return the sample covariance of two rows of equal length, at least two values each."""
+    one_mean, other_mean = fsum(ones) / len(ones), fsum(others) / len(others)
+    products = ((one - one_mean) * (other - other_mean) for one, other in zip(ones, others, strict=True))
+    return fsum(products) / (len(ones) - 1)
+
+
+def correlation(ones: Sequence[float], others: Sequence[float]) -> float | None:
+    """Return Pearson's correlation in -1..1; None if one of the rows does not move."""
+    spread = sqrt(covariance(ones, ones)) * sqrt(covariance(others, others))
+    return max(-1.0, min(1.0, covariance(ones, others) / spread)) if spread > 0.0 else None
+
+
+def _quadrant(ratios: Sequence[float]) -> Quadrant:
+    strong = ratios[-1] >= fsum(ratios[-STRENGTH_BARS:]) / STRENGTH_BARS
+    rising = ratios[-1] >= ratios[-1 - MOMENTUM_BARS]
+    if strong:
+        return Quadrant.LEADING if rising else Quadrant.WEAKENING
+    return Quadrant.IMPROVING if rising else Quadrant.LAGGING

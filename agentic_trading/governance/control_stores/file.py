@@ -1,0 +1,86 @@
+"""A board in a folder: a file a tenant, for the processes of one machine."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.control_stores.codec import read_stored, stored
+from agentic_trading.governance.errors import ControlsUnavailableError
+
+_LOCK = "controls.lock"
+
+
+class FileControlStore:
+    """Orders of operators in `folder`, which is made with the first of them.
+
+    A file is replaced as a whole, under a lock that every writer takes, and is on disk when `replace` returns. Reading
+    takes no lock. All processes must be on one machine: locks of network drives are not relied on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def read(self, tenant: str) -> TenantControls:
+        """Return what the tenant's file holds."""
+        return await asyncio.to_thread(self._read, self._path(tenant))
+
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
+        """Write the tenant's file anew, unless another one has done so since."""
+        return await asyncio.to_thread(self._replace, self._path(tenant), controls)
+
+    async def aclose(self) -> None:
+        """Do nothing: no file is kept open."""
+
+    def _path(self, tenant: str) -> Path:
+        return self._folder / f"controls-{quote(tenant, safe='', errors='surrogatepass')}.json"
+
+    def _read(self, path: Path) -> TenantControls:
+        with _reaching(path):
+            try:
+                raw = path.read_bytes()
+            except FileNotFoundError:
+                return TenantControls()
+        return read_stored(raw, str(path))
+
+    def _replace(self, path: Path, controls: TenantControls) -> bool:
+        with _reaching(path), self._alone():
+            if self._read(path).version != controls.version - 1:
+                return False
+            _write(path, stored(controls))
+            return True
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep every other writer of the folder out for as long as the block lasts."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / _LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+@contextmanager
+def _reaching(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise ControlsUnavailableError(str(path), e.strerror or type(e).__name__) from e
+
+
+def _write(path: Path, raw: bytes) -> None:
+    """Put `raw` in the place of the file, all of it or nothing, and onto the disk."""
+    new = path.with_name(f"{path.name}.new")  # what a dead writer left there is written over
+    with new.open("wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

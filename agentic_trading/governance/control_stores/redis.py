@@ -1,0 +1,73 @@
+"""A board on a Redis or Valkey: for processes on many machines."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.control_stores.codec import read_stored, stored
+from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
+from agentic_trading.governance.redis_keys import tag
+from agentic_trading.governance.redis import pool_of, within_time
+
+_FOREIGN: Final = -1
+
+
+class RedisControlStore:
+    """Orders of operators in one hash a tenant, under the tenant's hash tag.
+
+    A server that does not answer within two seconds, or takes no connection within two, is away. What was written
+    outlives the server if it syncs its append-only file before it answers (`appendfsync always`). Reads a file when it is made: do not make it on the event loop.
+    """
+
+    def __init__(self, url: str, *, namespace: str = "agentic") -> None:
+        self._redis: Any = Redis.from_pool(pool_of(url))
+        self._script = self._redis.register_script(
+            (files(__package__) / "scripts" / "replace.lua").read_text("utf-8")
+        )
+        self._namespace = namespace
+
+    async def read(self, tenant: str) -> TenantControls:
+        """Return what the tenant's hash holds."""
+        key = self._key(tenant)
+        async with _reaching(key):
+            fields = await self._redis.hgetall(key)
+        if not fields:
+            return TenantControls()
+        controls = read_stored(fields.get(b"document", b""), key)
+        if fields.get(b"version") != str(controls.version).encode():
+            raise ControlsUnreadableError(key, "its version is not that of its document")
+        return controls
+
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
+        """Write the tenant's hash anew in one step, unless another one has done so since."""
+        key = self._key(tenant)
+        async with _reaching(key):
+            answer = await self._script(keys=[key], args=[controls.version, stored(controls)])
+        if answer == _FOREIGN:
+            raise ControlsUnreadableError(key, "it has no version")
+        return bool(answer)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    def _key(self, tenant: str) -> str:
+        return f"{tag(self._namespace, tenant)}:controls"
+
+
+@asynccontextmanager
+async def _reaching(key: str) -> AsyncGenerator[None]:
+    try:
+        async with within_time():
+            yield
+    except ResponseError as e:
+        if str(e).startswith("WRONGTYPE"):
+            raise ControlsUnreadableError(key, "it is no hash") from e
+        raise ControlsUnavailableError(key, str(e)) from e
+    except (RedisError, OSError) as e:
+        raise ControlsUnavailableError(key, str(e) or type(e).__name__) from e

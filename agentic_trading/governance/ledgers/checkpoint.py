@@ -1,0 +1,78 @@
+"""How far one tenant's book in the memory ledger has come, and why nothing may begin in it any more, if that is so."""
+
+from dataclasses import dataclass, field
+
+from agentic_trading.governance.allowance import KEY
+from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.governance.ledger import ReservationState, LedgerCheckpoint
+from agentic_trading.governance.ledgers.reservation_entry import ReservationEntry
+
+
+@dataclass(slots=True)
+class Fence:
+    """Why nothing may begin any more, and the calls that have ended since."""
+
+    why: str
+    has_gone_back: bool
+    ended: dict[str, ReservationEntry] = field(default_factory=dict)
+
+    def note(self, id_: str, call: ReservationEntry) -> None:
+        """Take note of a call that has just ended, unless it was a sum set aside: that paid for calls a log knows for themselves."""
+        if call.state is not ReservationState.RELEASED and not call.ask.key.startswith(KEY):
+            self.ended[id_] = call
+
+
+class LedgerEpoch:
+    """Steps are counted within a generation. `began` tells this book from those of the same tenant in other processes, or before."""
+
+    __slots__ = ("_began", "_expected", "_generation", "_tenant", "closure", "sequence")
+
+    def __init__(self, tenant: str, began: str) -> None:
+        self._tenant = tenant
+        self._began = began
+        self._generation = self._expected = 1
+        self.sequence = 0
+        self.closure: Fence | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether no step was taken and none is expected."""
+        return self.sequence == 0 and self._expected == 1 and self.closure is None
+
+    @property
+    def position(self) -> LedgerCheckpoint:
+        """The steps so far."""
+        return LedgerCheckpoint(self._generation, f"{self._began}/{self._generation}", self.sequence)
+
+    def check(self) -> None:
+        """Raise `LedgerRolledBackError` if the book is shut, or was found to have forgotten steps."""
+        if self.closure is not None:
+            raise self.refusal(self.closure)
+
+    def refusal(self, closure: Fence) -> LedgerRolledBackError:
+        """Return what is told to who comes when nothing may begin."""
+        return LedgerRolledBackError(self._tenant, closure.why, _spelled(self.position))
+
+    def expect(self, position: LedgerCheckpoint) -> Fence | None:
+        """Take note of a position; return why nothing may begin any more, if the book has not come as far."""
+        self._expected = max(self._expected, position.generation)
+        if not _is_behind(self.position, position):
+            return None
+        ended = {} if self.closure is None else self.closure.ended
+        return Fence(_spelled(position), has_gone_back=True, ended=ended)
+
+    def begin_again(self) -> None:
+        """Begin the next generation, open."""
+        self._generation = self._expected = max(self._generation, self._expected) + 1
+        self.sequence = 0
+        self.closure = None
+
+
+def _is_behind(mine: LedgerCheckpoint, known: LedgerCheckpoint) -> bool:
+    return mine.generation < known.generation or (
+        mine.generation == known.generation and (mine.mark != known.mark or mine.sequence < known.sequence)
+    )
+
+
+def _spelled(position: LedgerCheckpoint) -> str:
+    return f"step {position.sequence} of generation {position.generation} ({position.mark})"

@@ -1,0 +1,83 @@
+"""In which windows a scope is counted, and up to what: the limits of one tenant, merged."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind
+from agentic_trading.governance.windows import Window
+
+_ENDLESS = 1 << 200
+_OPEN = Ceiling()
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A ceiling whose absent units are spelled as numbers that nothing reaches: a check then needs no branch."""
+
+    ceiling: Ceiling
+    nusd: int
+    tokens: int
+    calls: int
+
+
+CountedWindows = Collection[tuple[ScopeKind, Window]]
+Ceilings = Mapping[Window, Ceiling]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """For one kind of scope; a named scope has its own."""
+
+    everyone: dict[Window, Ceiling] = field(default_factory=dict)
+    named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
+
+
+class LimitSet:
+    """Say what every scope is counted in.
+
+    Of several limits on the same scope and window the lower holds, unit by unit; a named one goes before that on
+    everyone. `counted` are kept without a ceiling where no limit needs them.
+    """
+
+    def __init__(self, limits: Iterable[Limit] = (), counted: CountedWindows = ()) -> None:
+        self._ceilings: dict[ScopeKind, _Rule] = {kind: _Rule() for kind in ScopeKind}
+        for kind, window in counted:
+            self._ceilings[kind].everyone[window] = _OPEN
+        for limit in limits:
+            rule = self._ceilings[limit.scope]
+            ceilings = rule.everyone if limit.id == ANY else rule.named.setdefault(limit.id, {})
+            ceilings[limit.window] = ceilings.get(limit.window, _OPEN).tighter(limit.ceiling)
+        for rule in self._ceilings.values():
+            for named in rule.named.values():
+                for window, ceiling in rule.everyone.items():
+                    named[window] = named.get(window, _OPEN).or_else(ceiling)
+
+    def of(self, kind: ScopeKind, id_: str) -> Ceilings:
+        """Return the windows that a scope is counted in, each with its ceiling; it may be open."""
+        rule = self._ceilings[kind]
+        return rule.named.get(id_, rule.everyone)
+
+    def limited(self, kind: ScopeKind) -> Iterator[tuple[str, Window]]:
+        """Say which scopes of a kind have a ceiling, and in which windows; `*` is every one."""
+        rule = self._ceilings[kind]
+        for id_, ceilings in ((ANY, rule.everyone), *rule.named.items()):
+            for window, ceiling in ceilings.items():
+                if ceiling != _OPEN:
+                    yield id_, window
+
+    def windows(self, kind: ScopeKind) -> list[Window]:
+        """Say in which windows a scope of a kind is counted, whatever its id is."""
+        rule = self._ceilings[kind]
+        return list(dict.fromkeys(chain(rule.everyone, *rule.named.values())))
+
+    def caps(self, kind: ScopeKind, window: Window) -> tuple[Cap | None, Mapping[str, Cap]]:
+        """Return the cap in a window of every scope of a kind, None where it is not counted, and of the named ones."""
+        rule = self._ceilings[kind]
+        everyone = cap(rule.everyone[window]) if window in rule.everyone else None
+        return everyone, {id_: cap(own[window]) for id_, own in rule.named.items() if window in own}
+
+
+def cap(ceiling: Ceiling) -> Cap:
+    """Return a ceiling as a cap."""
+    return Cap(ceiling, *(_ENDLESS if most is None else most for most in ceiling.units))

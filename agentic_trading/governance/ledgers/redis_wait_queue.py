@@ -1,0 +1,167 @@
+"""Those of this process who wait for headroom on the server, and the bells by which they are called."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from agentic_trading.governance.errors import LedgerError
+from agentic_trading.governance.ledger import Blocked, Declined, Reservation
+from agentic_trading.governance.ledgers.background_tasks import BackgroundTasks
+
+LOOK_S = 1.0
+"""How often somebody who waits looks without being called; more seldom if very many wait."""
+
+_LOOKS_A_SECOND = 200
+_LEASE_LOOKS = 3
+_LISTENING_S = 0.5
+
+WakeUps = AsyncGenerator[tuple[str, str]]
+"""Who is called: a line, and the places in it, a line of text each; `*` is everybody. Empty ones call nobody."""
+
+
+class ReserveAttempt(NamedTuple):
+    """What a look came to; `is_new` is a reservation that nobody had before."""
+
+    answer: Reservation | Declined | Blocked
+    is_new: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class RedisWaiter:
+    """Somebody who waits; `place` is empty before the first look, `ticket` is the part of it that is theirs."""
+
+    line: str
+    place: str = ""
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def ticket(self) -> str:
+        """Their place in the order of arrival."""
+        return self.place.rpartition(".")[2]
+
+
+class WaiterClient(Protocol):
+    """What somebody who waits can do about it."""
+
+    async def look(self, waiter: RedisWaiter) -> ReserveAttempt:
+        """Ask again, and keep the place."""
+        ...
+
+    async def give_back(self) -> None:
+        """Give back what was just reserved."""
+        ...
+
+    async def leave(self, place: str) -> None:
+        """Give up the place."""
+        ...
+
+
+class RedisWaitQueue:
+    """Waits for those who cannot be served at once: called by the server, or looking now and then."""
+
+    def __init__(self, hear: Callable[[], WakeUps], look_s: float = LOOK_S) -> None:
+        self._hear = hear
+        self._look_s = look_s
+        self._at: dict[tuple[str, str], RedisWaiter] = {}
+        self._tasks = BackgroundTasks()
+        self._listening: asyncio.Event | None = None
+        self._listener: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    @property
+    def look_s(self) -> float:
+        """How long to wait for a call before looking all the same."""
+        return max(self._look_s, len(self._at) / _LOOKS_A_SECOND)
+
+    @property
+    def lease_s(self) -> float:
+        """For how long who waits is taken to be alive after a look."""
+        return _LEASE_LOOKS * self.look_s
+
+    async def wait(self, line: str, turn: WaiterClient) -> Reservation | Declined:
+        """Wait until a look is answered for good; who is cancelled gives up the place, and what it has led to."""
+        with self._joined(line) as waiter:
+            try:
+                while isinstance(answer := await self._look(waiter, turn), Blocked):
+                    await self._listen()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self.look_s):
+                            await waiter.bell.wait()
+                    waiter.bell.clear()
+            except asyncio.CancelledError:
+                if waiter.place:
+                    with suppress(LedgerError):  # the place has a lease
+                        await turn.leave(waiter.place)
+                raise
+            return answer
+
+    def placed(self, waiter: RedisWaiter, place: str) -> None:
+        """Take note of the place that a look has given; a call for it may have come before: look once more."""
+        if place != waiter.place:
+            waiter.place = place
+            self._at[waiter.line, place] = waiter
+            waiter.bell.set()
+
+    async def aclose(self) -> None:
+        """Listen no longer; harmless twice."""
+        if self._listener is not None:
+            self._listener.cancel()
+        await self._tasks.aclose()
+        self._listening = self._listener = None
+
+    @contextmanager
+    def _joined(self, line: str) -> Iterator[RedisWaiter]:
+        waiter = RedisWaiter(line)
+        try:
+            yield waiter
+        finally:
+            self._at.pop((line, waiter.place), None)
+
+    async def _look(self, waiter: RedisWaiter, turn: WaiterClient) -> Reservation | Declined | Blocked:
+        """Look to the end, even if cancelled: only then is it known what there is to give back."""
+        looking = await self._tasks.start(_ended(turn.look(waiter)), name="look")
+        try:
+            found = await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            found = await looking
+            if isinstance(found, ReserveAttempt) and found.is_new:
+                with suppress(LedgerError):  # the reservation has a lease
+                    await turn.give_back()
+            raise
+        if isinstance(found, Exception):
+            raise found
+        return found.answer
+
+    async def _listen(self) -> None:
+        """Have somebody listen for calls; without them, waiters look now and then all the same."""
+        if self._listening is None:
+            self._listening = asyncio.Event()
+            self._listener = await self._tasks.start(self._answer_calls(self._listening), name="calls")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LISTENING_S):
+                await self._listening.wait()
+
+    async def _answer_calls(self, listening: asyncio.Event) -> None:
+        async with aclosing(self._hear()) as calls:
+            async for line, places in calls:
+                listening.set()
+                for waiter in self._everybody(line) if places == "*" else self._those(line, places):
+                    waiter.bell.set()
+
+    def _everybody(self, line: str) -> Iterator[RedisWaiter]:
+        return (waiter for (of, _), waiter in self._at.items() if line in {of, "*"})
+
+    def _those(self, line: str, places: str) -> Iterator[RedisWaiter]:
+        found = (self._at.get((line, place)) for place in places.split("\n"))
+        return (waiter for waiter in found if waiter is not None)
+
+
+async def _ended(look: Coroutine[Any, Any, ReserveAttempt]) -> ReserveAttempt | Exception:
+    try:
+        return await look
+    except Exception as e:  # noqa: BLE001 - raised again at who waits, not at the others in the group
+        return e

@@ -1,0 +1,111 @@
+"""The arithmetic of rates, in whole milliseconds and without a clock: a bucket that fills, counts that pass."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+MINUTE_MS = 60_000
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """What is left of a minute's limit: full at first, filling evenly, below zero while something is owed.
+
+    The level counts `MINUTE_MS` to one, so that what a millisecond adds is a whole number (the limit itself).
+    """
+
+    per_minute: int
+    at_ms: int
+    level: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin full."""
+        self.level = self.full
+
+    @property
+    def full(self) -> int:
+        """The highest level: one minute's limit."""
+        return self.per_minute * MINUTE_MS
+
+    @property
+    def left(self) -> int:
+        """What may be taken at once, whole ones only."""
+        return max(0, self.level // MINUTE_MS)
+
+    def fill(self, now_ms: int) -> None:
+        """Come to the present; a clock that went back adds nothing."""
+        if now_ms > self.at_ms:
+            self.level = min(self.full, self.level + self.per_minute * (now_ms - self.at_ms))
+        self.at_ms = now_ms
+
+    def wait_ms(self, amount: int, ahead: int = 0) -> int:
+        """Return after how long `amount` is there beyond what is `ahead`; more than a full bucket needs a full one."""
+        short = min(amount * MINUTE_MS, self.full) + ahead * MINUTE_MS - self.level
+        return -(-short // self.per_minute) if short > 0 else 0
+
+    def take(self, amount: int) -> None:
+        """Take `amount`, there or not; a negative one is given back, up to full."""
+        self.level = min(self.full, self.level - amount * MINUTE_MS)
+
+
+@dataclass(slots=True)
+class SlidingWindowCounter:
+    """Two counts over a window that moves slot by slot: all of the last `window_ms`, and up to one slot more."""
+
+    slot_ms: int
+    slots: int
+    first: int = 0
+    second: int = 0
+    _kept: deque[list[int]] = field(default_factory=deque)
+
+    @classmethod
+    def over(cls, window_s: float, slots: int) -> "SlidingWindowCounter":
+        """Return an empty tally of a window in so many slots."""
+        return cls(slot_length_ms(window_s, slots), slots)
+
+    def move_to(self, now_ms: int) -> None:
+        """Forget what has passed, and what a clock that went back has not come to yet."""
+        slot = now_ms // self.slot_ms
+        while self._kept and self._kept[0][0] < slot - self.slots:
+            self._forget(self._kept.popleft())
+        while self._kept and self._kept[-1][0] > slot:
+            self._forget(self._kept.pop())
+
+    def add(self, now_ms: int, first: int, second: int) -> None:
+        """Count at the present; `move_to` it first."""
+        slot = now_ms // self.slot_ms
+        if not self._kept or self._kept[-1][0] != slot:
+            self._kept.append([slot, 0, 0])
+        last = self._kept[-1]
+        last[1] += first
+        last[2] += second
+        self.first += first
+        self.second += second
+
+    def take_back(self, at_ms: int, first: int, second: int) -> None:
+        """Undo what was counted at `at_ms`, if it has not passed."""
+        slot = at_ms // self.slot_ms
+        for kept in self._kept:
+            if kept[0] == slot:
+                kept[1] -= first
+                kept[2] -= second
+                self.first -= first
+                self.second -= second
+
+    def next_ms(self, now_ms: int) -> int:
+        """Return after how long the oldest of the second count passes; at least 1."""
+        oldest = next((slot for slot, _, second in self._kept if second), now_ms // self.slot_ms)
+        return max(1, (oldest + self.slots + 1) * self.slot_ms - now_ms)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._kept.clear()
+        self.first = self.second = 0
+
+    def _forget(self, kept: list[int]) -> None:
+        self.first -= kept[1]
+        self.second -= kept[2]
+
+
+def slot_length_ms(window_s: float, slots: int) -> int:
+    """Return the length of one of `slots` that cover a window, rounded up."""
+    return max(1, -(-round(window_s * 1000) // slots))

@@ -1,0 +1,179 @@
+"""What a worker tells of its budgets, so that people in other processes can watch."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from agentic_trading.governance.admission_statistics import DeniedCall
+from agentic_trading.governance.burn_rate import BurnRate, Forecast
+from agentic_trading.governance.ledger import Balance, LedgerStatistics, QueuedReservation
+from agentic_trading.governance.limit import ScopeKind, Unit
+from agentic_trading.governance.windows import Window
+from agentic_trading.llm.failure import FailureKind
+
+Units = tuple[int, int, int]
+"""Nano-dollars, tokens, calls."""
+
+
+class CounterStatus(BaseModel, frozen=True):
+    """One counter: its ceiling, what is spent (with what is in doubt), held and in doubt, and where that leads."""
+
+    scope: ScopeKind
+    id: str
+    window: Window
+    window_id: str
+    most: tuple[int | None, int | None, int | None]
+    spent: Units
+    held: Units
+    in_doubt: Units
+    nusd_per_hour: int | None = None
+    exhausted_at: datetime | None = None
+
+
+class QueuedStatus(BaseModel, frozen=True):
+    """An attempt that waits for headroom: what it asked for, what it lacks, since when."""
+
+    reservation_id: str
+    scope: ScopeKind
+    id: str
+    unit: Unit
+    asked: int
+    left: int
+    priority: int
+    since: datetime
+
+
+class DenialStatus(BaseModel, frozen=True):
+    """An attempt that was refused, and why."""
+
+    at: datetime
+    envelope_id: str
+    agent: str
+    workflow: str
+    kind: FailureKind
+    why: str
+
+
+class CallCounts(BaseModel, frozen=True):
+    """Calls of one worker process since its start; `reserved_nusd` ÷ `charged_nusd` is what estimates hold back."""
+
+    admitted: int = 0
+    refused: int = 0
+    in_flight: int = 0
+    in_doubt: int = 0
+    overruns: int = 0
+    reserved_nusd: int = 0
+    charged_nusd: int = 0
+
+
+class BudgetStatus(BaseModel, frozen=True):
+    """What one worker process tells of one tenant: `time` is real, `as_of` that of the calls.
+
+    `is_running` is False in the last one that it tells.
+    """
+
+    worker: str
+    tenant: str
+    time: datetime
+    as_of: datetime
+    is_running: bool
+    limits_version: int
+    counters: tuple[CounterStatus, ...]
+    parked: tuple[QueuedStatus, ...] = ()
+    refusals: tuple[DenialStatus, ...] = ()
+    calls: CallCounts = CallCounts()
+
+
+class StatusFeed(Protocol):
+    """Keeps the last thing that each worker has told of each tenant; told things may be lost, and are never wrong."""
+
+    async def publish(self, status: BudgetStatus) -> None:
+        """Tell `status`, in place of what its worker told of its tenant before."""
+        ...
+
+    async def read(self, tenant: str) -> Sequence[BudgetStatus]:
+        """Return what was told of a tenant, by worker; what nobody has told for long may be gone."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give back what was opened; harmless twice."""
+        ...
+
+
+def counters(balances: Iterable[Balance], forecasts: Iterable[Forecast]) -> tuple[CounterStatus, ...]:
+    """Return the counters that have a ceiling, each with its forecast, where there is one."""
+    known = {_key(forecast.balance): forecast for forecast in forecasts}
+    return tuple(
+        counter(balance, known.get(_key(balance)))
+        for balance in balances
+        if any(most is not None for most in balance.ceiling.units)
+    )
+
+
+def counter(balance: Balance, forecast: Forecast | None = None) -> CounterStatus:
+    """Return a counter as it is told."""
+    burn: BurnRate | None = forecast.burn if forecast is not None else None
+    return CounterStatus(
+        scope=balance.scope,
+        id=balance.id,
+        window=balance.window,
+        window_id=balance.window_id,
+        most=balance.ceiling.units,
+        spent=balance.spent.units,
+        held=balance.held.units,
+        in_doubt=balance.in_doubt.units,
+        nusd_per_hour=burn.long.nusd if burn is not None else None,
+        exhausted_at=forecast.exhausted_at if forecast is not None else None,
+    )
+
+
+def parked(line: Iterable[QueuedReservation]) -> tuple[QueuedStatus, ...]:
+    """Return who waits, as it is told."""
+    return tuple(
+        QueuedStatus(
+            reservation_id=one.reservation_id,
+            scope=one.held.scope,
+            id=one.held.id,
+            unit=one.held.unit,
+            asked=one.held.asked,
+            left=one.held.left,
+            priority=one.priority,
+            since=one.since,
+        )
+        for one in line
+    )
+
+
+def refusals(calls: Iterable[DeniedCall], tenant: str) -> tuple[DenialStatus, ...]:
+    """Return a tenant's refused calls, as they are told."""
+    return tuple(
+        DenialStatus(
+            at=one.at,
+            envelope_id=one.envelope.envelope_id,
+            agent=one.envelope.agent_id or one.envelope.agent_type,
+            workflow=str(one.envelope.workflow),
+            kind=one.reason.category,
+            why=one.reason.description,
+        )
+        for one in calls
+        if one.envelope.tenant_id == tenant
+    )
+
+
+def call_counts(ledger: LedgerStatistics, *, admitted: int, refused: int) -> CallCounts:
+    """Return the counts of a process, as they are told."""
+    return CallCounts(
+        admitted=admitted,
+        refused=refused,
+        in_flight=ledger.in_flight,
+        in_doubt=ledger.in_doubt - ledger.late,
+        overruns=ledger.overruns,
+        reserved_nusd=ledger.reserved_nusd,
+        charged_nusd=ledger.charged_nusd,
+    )
+
+
+def _key(balance: Balance) -> tuple[ScopeKind, str, Window, str]:
+    return balance.scope, balance.id, balance.window, balance.window_id

@@ -1,0 +1,94 @@
+"""How fast a model is asked: an attempt's way through the limiter, in the words of calls."""
+
+from contextlib import suppress
+
+from agentic_trading.clock import Clock
+from agentic_trading.governance.errors import LimiterUnavailableError
+from agentic_trading.governance.limiter import PermitRequest, Deployment, Limiter, PermitOutcome, Permit, NotPermitted, Throttled
+from agentic_trading.governance.retry import Failed
+from agentic_trading.ids import NewId, random_id
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.failure import FailureKind, FailureReason
+
+_GRACE_S = 30.0
+_OUTAGES = frozenset({FailureKind.SERVER_ERROR, FailureKind.TIMEOUT})
+"""What says that a provider is in trouble; everything else is about one request, or about us."""
+
+
+class Throttle:
+    """Limits what is asked of each model at once and in a minute, and stops asking one that keeps failing.
+
+    Money is not at stake here: where the limiter cannot be reached, calls go on without it. Waiting takes the real
+    time of `clock`.
+    """
+
+    def __init__(self, limiter: Limiter | None, clock: Clock, *, new_id: NewId = random_id) -> None:
+        self._limiter = limiter
+        self._clock = clock
+        self._name = new_id()  # two workers that want to send the same attempt have a place each
+
+    async def enter(
+        self, envelope: LLMEnvelope, id_: str, tokens: int, *, is_retry: bool
+    ) -> Permit | Throttled | FailureReason | None:
+        """Take a place, or say how long to wait or why not; None where nothing is limited."""
+        if self._limiter is None:
+            return None
+        entry = PermitRequest(
+            Deployment(envelope.provider, envelope.model),
+            f"{id_}@{self._name}",
+            tokens,
+            priority=envelope.priority,
+            lease_s=envelope.retry_policy.attempt_timeout_s + _GRACE_S,
+            is_retry=is_retry,
+        )
+        try:
+            answer = await self._limiter.enter(entry)
+        except LimiterUnavailableError:
+            return None
+        return _shut(answer) if isinstance(answer, NotPermitted) else answer
+
+    async def wait(self, wait: Throttled) -> None:
+        """Let the time pass after which it is worth trying again."""
+        await self._clock.sleep(wait.seconds)
+
+    async def answered(self, permit: Permit | None, tokens: int) -> None:
+        """Say that the model has answered, and how many tokens it took."""
+        await self._leave(permit, PermitOutcome.ANSWERED, tokens=tokens)
+
+    async def failed(self, permit: Permit | None, failure: Failed | None) -> None:
+        """Say that there was no answer; without `failure` it says nothing about the provider."""
+        is_outage = failure is not None and failure.kind in _OUTAGES
+        pause_s = failure.retry_after_s if failure is not None else None
+        await self._leave(permit, PermitOutcome.FAILED if is_outage else PermitOutcome.NEUTRAL, pause_s=pause_s)
+
+    async def unused(self, permit: Permit | None) -> None:
+        """Give a place back that was not used."""
+        await self._leave(permit, PermitOutcome.UNUSED)
+
+    async def _leave(
+        self,
+        permit: Permit | None,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
+    ) -> None:
+        if permit is None or self._limiter is None:
+            return
+        with suppress(LimiterUnavailableError):  # its lease ends
+            await self._limiter.leave(permit, outcome, tokens=tokens, pause_s=pause_s)
+
+
+def _shut(shut: NotPermitted) -> FailureReason:
+    lane = f"{shut.lane.provider}/{shut.lane.model}"
+    if shut.reason == "circuit_open":
+        return FailureReason(
+            category=FailureKind.CIRCUIT_OPEN,
+            description=f"{lane} keeps failing and is not asked for {shut.seconds:.0f} s; ask another model, or later",
+            recoverable=True,
+        )
+    return FailureReason(
+        category=FailureKind.RETRY_BUDGET,
+        description=f"{lane} was asked again too often in the last minute; allowed is a tenth of its calls, and ten",
+        recoverable=True,
+    )

@@ -1,0 +1,111 @@
+"""One SDK client, made for one key."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from anthropic import AnthropicError, AsyncAnthropic, DefaultAioHttpClient, Timeout
+from anthropic.types import Message
+
+from agentic_trading.clock import Clock
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.anthropic.errors import error_of
+from agentic_trading.llm.providers.anthropic.prompt_cache import PrefixTtl
+from agentic_trading.llm.providers.anthropic.request import counted_of, message_of
+from agentic_trading.llm.providers.anthropic.response import read_message
+
+CONNECT_S = 5.0
+GRACE_S = 5.0
+"""How long the SDK waits longer than the caller, whose limit is over the whole call and not between two bytes."""
+
+
+class AnthropicClient:
+    """Speak to the API with one key, over connections that are kept open. Made in a thread: certificates are read."""
+
+    def __init__(self, key: str, *, base_url: str, ttl: PrefixTtl, clock: Clock) -> None:
+        self._key = key
+        self._base_url = base_url
+        self._ttl: PrefixTtl = ttl
+        self._clock = clock
+        self._client = AsyncAnthropic(
+            api_key=key,
+            base_url=base_url,
+            max_retries=0,  # every retry is paid, so each passes the gate
+            http_client=DefaultAioHttpClient(follow_redirects=False),
+            open_telemetry={"propagation": False, "traces": False},
+        )
+        # Read from the environment otherwise, where they would go before the tenant's key.
+        self._client._custom_headers = {}  # noqa: SLF001 - the SDK reads the variable in its constructor alone
+        # They take a tenth of a second the first time, which the loop would have to wait at the first call.
+        self._messages, self._models = self._client.messages, self._client.models
+        self._raw = self._messages.with_raw_response
+        Message.construct(
+            content=[{"type": "text", "text": ""}], usage={"input_tokens": 0, "output_tokens": 0}
+        )
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Ask for one completion."""
+        arguments = _sendable(lambda: message_of(request, ttl=self._ttl))
+        with self._told_apart(with_schema=request.response_schema is not None):
+            answer: Any = await self._raw.create(**arguments, timeout=_patience(request))
+            message, body = await answer.parse(), await answer.read()
+        return read_message(message, body=body if "tools" in arguments else None)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Return the count of input tokens, or None where the address gives none."""
+        arguments = _sendable(lambda: counted_of(request, ttl=self._ttl))
+        try:
+            with self._told_apart():
+                count: Any = await self._messages.count_tokens(**arguments, timeout=_patience(request))
+        except ProviderError as e:
+            e.sent = False  # a count is free
+            raise
+        tokens = getattr(count, "input_tokens", None)
+        return tokens if isinstance(tokens, int) and tokens >= 0 else None
+
+    async def describe_model(self, model: str) -> Mapping[str, Any]:
+        """Return the API's own entry of a model as JSON."""
+        with self._told_apart():
+            entry: Any = await self._models.retrieve(model, timeout=CONNECT_S + GRACE_S)
+        return dict(entry.model_dump(mode="json"))
+
+    async def aclose(self) -> None:
+        """Close the connections; harmless twice."""
+        await self._client.close()
+
+    @contextmanager
+    def _told_apart(self, *, with_schema: bool = False) -> Iterator[None]:
+        """Raise an error of the SDK as what it means; a traceback leaves out what repeats the key."""
+        try:
+            yield
+        except AnthropicError as e:
+            error = error_of(
+                e,
+                key=self._key,
+                base_url=self._base_url,
+                with_schema=with_schema,
+                now=self._clock.now(),
+            )
+            raise error from (None if self._key in str(e) else e)
+        except (ValueError, RecursionError) as e:  # the SDK lets through what its JSON reader says
+            raise ProviderError(FailureKind.SERVER_ERROR, f"the answer is no JSON: {e}", sent=True) from e
+
+
+def _sendable(spell: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return spell()
+    except ValueError as e:
+        raise ProviderError(
+            FailureKind.INVALID_REQUEST, f"the request cannot be sent: {e}", sent=False
+        ) from e
+    except AssertionError as e:  # the SDK's own check of a schema that it rewrites
+        raise ProviderError(
+            FailureKind.SCHEMA_REFUSED, f"the SDK cannot spell the schema: {e}", sent=False
+        ) from e
+
+
+def _patience(request: ModelRequest) -> Timeout:
+    """Return a finite limit: without one the SDK refuses long answers, with its own it gives up after ten minutes."""
+    return Timeout(request.envelope.retry_policy.attempt_timeout_s + GRACE_S, connect=CONNECT_S)

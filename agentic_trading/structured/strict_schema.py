@@ -1,0 +1,242 @@
+"""The form of a JSON Schema that providers hold an answer to, or why there is none."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.llm.json_data import CanonicalObject
+from agentic_trading.structured.schema import (
+    Schema,
+    asked,
+    children,
+    children_changed,
+    kinds,
+    nested,
+    referred,
+)
+from agentic_trading.structured.sentinel import add_sentinel
+
+# What constrained decoders hold an answer to; every other keyword is told in words and checked here.
+_ENFORCED = frozenset(
+    {"type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "definitions",
+     "description", "additionalProperties"}
+)  # fmt: skip
+# What a grammar engine holds besides (LLGuidance, found by running: docs/decisions/0011-local-model.md).
+_BOUNDS = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
+     "minItems", "maxItems"}
+)  # fmt: skip
+_NO_GRAMMAR = re.compile(
+    r"\(\?(?!:)|\\[bB1-9]"
+)  # look-around, flags, word borders and back references in a pattern
+_WITHOUT_STRICT_FORM = (
+    "patternProperties", "prefixItems", "unevaluatedProperties", "unevaluatedItems", "additionalItems",
+    "dependentSchemas", "dependencies", "if", "not",
+)  # fmt: skip
+_SAYS_SOMETHING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf"})
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class NoStrictForm:
+    """A schema cannot be enforced, for `reason`."""
+
+    reason: str
+
+
+def strict_schema(schema_json: bytes, *, sentinel: bool, bounds: bool = False) -> CanonicalObject | None:
+    """Return the form that providers enforce, or None where the schema has no such form.
+
+    Objects are closed, `oneOf` is `anyOf` (the branches of a `discriminator` by the constant of their tag), and what
+    is not enforced stands in the description: formats, and bounds, lengths and patterns unless `bounds` says that
+    the provider holds them as well. There is no such form for open maps, tuples, conditions and recursion, and none
+    for a broken schema. Do not change the result: it is shared.
+    """
+    form = _form(schema_json, sentinel=sentinel, bounds=bounds)
+    return None if isinstance(form, NoStrictForm) else form
+
+
+@lru_cache(maxsize=256)
+def strict_problem(
+    schema_json: bytes, *, most_optional: int | None = None, most_unions: int | None = None
+) -> str | None:
+    """Return why a provider would not take the schema to enforce it, or None where it would.
+
+    `most_optional` and `most_unions` are its limits (`Capability`). They are counted as Anthropic was observed to
+    count (pydantic-ai 2.68, `_anthropic_schema_limits.py`): optional is a property that is not required, a union one
+    whose own schema has `anyOf` or several types, in every object but those behind a reference.
+    """
+    form = _form(schema_json, sentinel=False, bounds=False)
+    if isinstance(form, NoStrictForm):
+        return form.reason
+    objects = list(_objects_in_place(form))
+    optional = sum(name not in node.get("required", ()) for node in objects for name in node["properties"])
+    if most_optional is not None and optional > most_optional:
+        return f"{optional} optional properties; the provider takes {most_optional}"
+    unions = sum(_is_union(child) for node in objects for child in node["properties"].values())
+    if most_unions is not None and unions > most_unions:
+        return f"{unions} properties of several types; the provider takes {most_unions}"
+    return None
+
+
+@lru_cache(maxsize=256)
+def _form(schema_json: bytes, *, sentinel: bool, bounds: bool) -> CanonicalObject | NoStrictForm:
+    schema = asked(schema_json, sentinel=False)
+    if schema is None:
+        return NoStrictForm("the schema is broken")
+    reason = _problem(schema)
+    if reason is not None:
+        return NoStrictForm(reason)
+    whole = add_sentinel(schema) if sentinel else schema
+    strict = _Strict(whole, _ENFORCED | _BOUNDS if bounds else _ENFORCED).of(whole)
+    return CanonicalObject(strict, canonical_bytes(strict))
+
+
+def _problem(schema: Schema) -> str | None:
+    if schema.get("type") != "object":
+        return "#: is not plainly an object"
+    defined = _definitions(schema)
+    for place, node in nested(schema):
+        reason = _problem_of(node, defined) if isinstance(node, dict) else None
+        if reason is not None:
+            return f"{place}: {reason}"
+    return "a definition refers to itself" if _is_recursive(defined) else None
+
+
+def _problem_of(node: Schema, defined: Mapping[str, Any]) -> str | None:
+    for keyword in _WITHOUT_STRICT_FORM:
+        if keyword in node:
+            return f"{keyword} cannot be enforced"
+    for place, child in children(node):
+        if isinstance(child, bool) and place != "/additionalProperties":
+            return f"{place[1:]} allows {'anything' if child else 'nothing'}"
+    if "anyOf" in node and "oneOf" in node:
+        return "anyOf beside oneOf cannot be enforced"
+    if "$ref" in node:
+        return None if node["$ref"] in defined else f"refers to {node['$ref']!r:.80}, not to a definition"
+    return _too_open(node)
+
+
+def _too_open(node: Schema) -> str | None:
+    if "object" in kinds(node) and (reason := _open_object(node)) is not None:
+        return reason
+    if "array" in kinds(node) and not isinstance(node.get("items"), dict):
+        return "an array of anything"
+    return "allows anything" if _SAYS_SOMETHING.isdisjoint(node) else None
+
+
+def _open_object(node: Schema) -> str | None:
+    if "properties" not in node or node.get("additionalProperties", False) is not False:
+        return "an open object"
+    undeclared = [name for name in node.get("required", ()) if name not in node["properties"]]
+    return f"requires {undeclared[0]!r:.80} and does not declare it" if undeclared else None
+
+
+def _definitions(schema: Schema) -> dict[str, Any]:
+    return {
+        f"#/{keyword}/{name}": child
+        for keyword in ("$defs", "definitions")
+        for name, child in schema.get(keyword, {}).items()
+    }
+
+
+def _is_recursive(named: Mapping[str, Any]) -> bool:
+    """Whether a definition leads back to itself: what leads nowhere is taken away until nothing is left, or a ring."""
+    uses = {
+        name: {node["$ref"] for _, node in nested(child) if isinstance(node, dict) and "$ref" in node}
+        for name, child in named.items()
+    }
+    users: dict[str, list[str]] = {name: [] for name in named}
+    for name, used in uses.items():
+        for other in used:
+            users[other].append(name)
+    harmless = [name for name, used in uses.items() if not used]
+    for name in harmless:  # grows while it is walked
+        for user in users[name]:
+            uses[user].discard(name)
+            if not uses[user]:
+                harmless.append(user)
+    return len(harmless) < len(named)
+
+
+def _with_type(schema: Schema) -> Schema:
+    """Name the one type of constants: providers want a type of everything."""
+    if "type" in schema or {"enum", "const"}.isdisjoint(schema):
+        return schema
+    values = schema["enum"] if "enum" in schema else [schema["const"]]
+    types = {_TYPES.get(type(value), "") for value in values}
+    return {"type": types.pop(), **schema} if len(types) == 1 and "" not in types else schema
+
+
+class _Strict:
+    """Makes the strict form of the schemas in `root`, of which `enforced` keywords are kept."""
+
+    def __init__(self, root: Schema, enforced: frozenset[str]) -> None:
+        self._root = root
+        self._enforced = enforced
+
+    def of(self, schema: Schema) -> Schema:
+        """Return the strict form of one schema of the root."""
+        tagged = self._tagged(schema) if "discriminator" in schema else schema
+        strict = children_changed(_with_type(tagged), self.of)
+        if "oneOf" in strict:
+            strict["anyOf"] = strict.pop("oneOf")
+        told = [
+            f"{keyword}: {orjson.dumps(strict.pop(keyword)).decode()}"
+            for keyword in [*strict]
+            if keyword not in self._enforced or (keyword == "pattern" and _NO_GRAMMAR.search(strict[keyword]))
+        ]
+        if told:
+            words = [strict.get("description", ""), f"({', '.join(told)})"]
+            strict["description"] = " ".join(filter(None, words))
+        if "object" in kinds(strict):
+            strict["additionalProperties"] = False
+        return strict
+
+    def _tagged(self, schema: Schema) -> Schema:
+        """Return a choice whose branches are told apart by the constant of a required tag."""
+        rest = {keyword: value for keyword, value in schema.items() if keyword != "discriminator"}
+        said = schema["discriminator"]
+        tag = said.get("propertyName") if isinstance(said, Mapping) else None
+        if not isinstance(tag, str):
+            return rest
+        told = said.get("mapping")
+        mapping = told if isinstance(told, Mapping) else {}
+        for keyword in ("oneOf", "anyOf"):
+            if keyword in rest:
+                rest[keyword] = [self._with_tag(branch, tag, mapping) for branch in rest[keyword]]
+        return rest
+
+    def _with_tag(self, branch: Schema, tag: str, mapping: Mapping[str, Any]) -> Schema:
+        reference = branch.get("$ref")
+        node = branch if reference is None else referred(self._root, reference)
+        told = node.get("properties", {}).get(tag)
+        if told is None:
+            return branch
+        values = [value for value, target in mapping.items() if target == reference]
+        if values and {"const", "enum"}.isdisjoint(told):
+            told = {**told, "const": values[0]} if len(values) == 1 else {**told, "enum": values}
+        elif tag in node.get("required", ()):
+            return branch
+        required = list(dict.fromkeys([*node.get("required", ()), tag]))
+        return {**node, "properties": {**node["properties"], tag: told}, "required": required}
+
+
+def _objects_in_place(schema: Mapping[str, Any]) -> Iterator[Schema]:
+    """Yield every object of a strict form that is not behind a reference."""
+    for place, node in nested(dict(schema)):
+        if (
+            isinstance(node, dict)
+            and "properties" in node
+            and not place.startswith(("#/$defs/", "#/definitions/"))
+        ):
+            yield node
+
+
+def _is_union(schema: Any) -> bool:
+    return "anyOf" in schema or isinstance(schema.get("type"), list)

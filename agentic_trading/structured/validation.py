@@ -1,0 +1,282 @@
+"""Hold a value against its original JSON Schema, whatever the provider promised (D9)."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from urllib.parse import quote
+
+import jsonschema_rs
+import orjson
+
+from agentic_trading.canonical import CanonicalError, canonical_bytes, exact_bytes
+from agentic_trading.llm.attempt_trace import Stage, Violation
+from agentic_trading.structured.complexity import SchemaTooComplexError, schema_complexity, max_answer_depth, is_deeper
+from agentic_trading.structured.errors import ParserException, UnreadableError
+from agentic_trading.structured.pydantic_schema import SchemaLike, check_of_model, schema_of
+from agentic_trading.structured.strict_json import MAX_DEPTH, member_path
+from agentic_trading.structured.semantic import violations_of
+from agentic_trading.structured.violations import MAX_VIOLATIONS, describe_violations, more_broken, rules_broken, shown
+
+MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
+_BYTES_AS_AN_ERROR = (
+    1_000  # of values that an error carries with it: to copy them takes as long as to find it
+)
+MAX_PATTERN_CHARS = 4_096
+_MAX_BACKTRACKS = 10_000  # of one text against a pattern, which take about a tenth of a millisecond
+_LONG_NUMBER = re.compile(rb"[0-9.]{17}|[0-9][eE]")
+_LOOKS_AROUND = re.compile(rb"\(\?[=!<]|\\\\[1-9]")
+_WHOLE = "json-schema:///whole"  # a base that any `$id` can be resolved against
+_LARGEST_BITS = 1024  # of an integer that a double can hold
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledSchema:
+    """A schema that is fit for use, its canonical JSON and validator, and how deep an answer to it may be nested.
+
+    `is_short`: no number in it has more digits than every double has. `looks_around`: a pattern in it does, or refers back,
+    so that its time grows with the square of a text. `weight`: how many times as long as another the
+    dearest error takes to be found.
+    """
+
+    schema: Any
+    spelling: bytes
+    validator: jsonschema_rs.Validator
+    deepest: int
+    is_short: bool
+    looks_around: bool
+    weight: int
+
+    def part(self, steps: Sequence[str | int]) -> jsonschema_rs.Validator:
+        """Return the validator of the schema that stands at `steps` within this one; what it refers to is known to it."""
+        pointer = "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
+        return _part(self.spelling, quote(pointer))
+
+
+def validate(value: Any, schema: SchemaLike) -> list[Violation]:
+    """Return every rule of `schema` that `value` breaks; an empty list means that it is valid.
+
+    All drafts, formats on, `$schema` chooses; without it the newest. Of a pydantic model the JSON Schema holds, then
+    the model's own validators run on the value as JSON. What JSON does not have (NaN, Infinity, a number beyond a
+    double's range, a lone surrogate, other types than its own) is a violation anywhere. At most `MAX_VIOLATIONS` are
+    named, the rest are counted. Raises `ParserException` with stage `schema_invalid` for a schema that is broken or
+    refers outside itself, and for what is neither a mapping nor a pydantic model.
+    """
+    unspeakable = list(islice(_not_json(value, "$"), MAX_VIOLATIONS))
+    if unspeakable:
+        return unspeakable
+    try:
+        broken = violations(value, compiled(spelled(schema_of(schema))))
+    except UnreadableError as e:
+        raise ParserException("validate", "", e.stage, "", e) from e
+    if broken or isinstance(schema, Mapping):
+        return broken
+    return violations_of(check_of_model(schema), exact_bytes(value).decode())
+
+
+def violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> list[Violation]:
+    """Return what decoded JSON breaks; valid values cost a few microseconds.
+
+    `rounded` is `Decoded.rounded` of the same value: what fits so fits, as no number of it is near enough to a bound to
+    be taken for another. What does not is judged, and described, by its exact numbers.
+    """
+    if is_too_deep(value, schema):
+        message = (
+            f"is nested deeper than {schema.deepest} levels, the most for a schema that refers to itself so"
+        )
+        return [Violation(path="$", keyword="depth", message=message)]
+    if schema.looks_around and is_too_long(value):
+        message = f"holds a text of more than {MAX_PATTERN_CHARS} characters, the most for a pattern that looks around"
+        return [Violation(path="$", keyword="size", message=message)]
+    if rounded is not None and schema.is_short and schema.validator.is_valid(rounded):
+        return []
+    if schema.validator.is_valid(value):
+        return []
+    if errors_at_most(value, schema) <= MAX_ERRORS:
+        return _named(schema.validator.iter_errors(value), value, schema)
+    return _first(value, schema)
+
+
+def is_too_long(value: Any) -> bool:
+    """Whether a text in `value` is longer than a pattern that looks around can go through in bounded time."""
+    level = [value]
+    while level:
+        if any(isinstance(node, str) and len(node) > MAX_PATTERN_CHARS for node in level):
+            return True
+        level = [child for node in level for child in _children(node)]
+    return False
+
+
+def _first(value: Any, schema: CompiledSchema) -> list[Violation]:
+    """Describe one error; where there is a choice, even one may hold a great many others."""
+    if b'"anyOf"' not in schema.spelling and b'"oneOf"' not in schema.spelling:
+        try:
+            schema.validator.validate(value)
+        except jsonschema_rs.ValidationError as e:
+            return _named([e], value, schema)
+    message = "breaks rules of the schema, and is too large to say where"
+    return [Violation(path="$", keyword="size", message=message, actual=shown(value))]
+
+
+def _named(errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: CompiledSchema) -> list[Violation]:
+    """Describe the first errors and count the others: to describe one takes longer than to find it."""
+    found: list[Violation] = []
+    more = 0
+    for error in errors:
+        named = list(islice(describe_violations(error, value, schema.schema), MAX_VIOLATIONS - len(found)))
+        found += named
+        more += max(0, rules_broken(error) - len(named))
+    return [*found, more_broken(more)] if more else found
+
+
+def is_too_deep(value: Any, schema: CompiledSchema) -> bool:
+    """Whether `value` is nested deeper than can be checked against `schema` in bounded time."""
+    return schema.deepest < MAX_DEPTH and is_deeper(value, schema.deepest)
+
+
+def errors_at_most(value: Any, schema: CompiledSchema) -> int:
+    """Return a bound of how many errors `value` can have, those within each branch of a choice counted too.
+
+    One that takes longer to be found counts as several.
+    """
+    count = depth = 0
+    level = [value]
+    while count <= MAX_ERRORS and level:
+        count += len(level)
+        level = [child for node in level for child in _children(node)]
+        depth += bool(level)
+    return count * _checks(schema.spelling, min(depth, schema.deepest)) * schema.weight
+
+
+@lru_cache(maxsize=1024)
+def _checks(schema_json: bytes, depth: int) -> int:
+    try:
+        return schema_complexity(orjson.loads(schema_json), depth)
+    except (
+        RecursionError
+    ):  # counted without one when the schema was compiled, from less deep within the program
+        return MAX_ERRORS + 1
+
+
+def spelled(schema: Mapping[str, Any]) -> bytes:
+    """Return the canonical JSON of a schema, by which its validator is found again.
+
+    Raises `UnreadableError` with stage `schema_invalid` for what is not JSON.
+    """
+    try:
+        return canonical_bytes(schema)
+    except CanonicalError as e:
+        raise _broken(e.path, e.reason) from e
+
+
+@lru_cache(maxsize=256)
+def compiled(schema_json: bytes) -> CompiledSchema:
+    """Return the validator of a schema in canonical JSON.
+
+    Raises `UnreadableError` with stage `schema_invalid` if the schema is broken, refers outside itself, costs too
+    much to check against or allows no object at its top.
+    """
+    schema = orjson.loads(schema_json)
+    try:
+        deepest = max_answer_depth(schema, len(schema_json))
+    except SchemaTooComplexError as e:
+        raise _broken("$", e.reason) from e
+    kinds = schema.get("type", "object")
+    if isinstance(kinds, str | list) and "object" not in kinds:
+        raise _broken("$.type", f"{json.dumps(kinds)} allows no object; an answer is one object")
+    try:
+        validator = _validator(schema)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
+        raise _broken("$", str(e).partition("\n")[0]) from e
+    is_short = _LONG_NUMBER.search(schema_json) is None
+    weight = 1 + max(map(len, _carried(schema)), default=0) // _BYTES_AS_AN_ERROR
+    looks_around = _LOOKS_AROUND.search(schema_json) is not None
+    return CompiledSchema(schema, schema_json, validator, deepest, is_short, looks_around, weight)
+
+
+@lru_cache(maxsize=512)
+def _part(schema_json: bytes, pointer: str) -> jsonschema_rs.Validator:
+    whole = orjson.loads(schema_json)
+    reference = {"$ref": f"{_WHOLE}#{pointer}"}
+    if "$schema" in whole:
+        reference["$schema"] = whole["$schema"]
+    return _validator(reference, registry=jsonschema_rs.Registry([(_WHOLE, whole)]))
+
+
+def _validator(schema: Any, **known: Any) -> jsonschema_rs.Validator:
+    return jsonschema_rs.validator_for(
+        schema,
+        validate_formats=True,
+        offline=True,
+        mask="the value",
+        pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=_MAX_BACKTRACKS),
+        **known,
+    )
+
+
+def _carried(schema: Any) -> Iterator[bytes]:
+    """Yield what an error may carry with it: the values that would have passed, or the schema that must not."""
+    if isinstance(schema, dict):
+        yield from (
+            orjson.dumps(schema[keyword]) for keyword in ("enum", "const", "not") if keyword in schema
+        )
+    for child in _children(schema):
+        yield from _carried(child)
+
+
+def _broken(path: str, reason: str) -> UnreadableError:
+    violation = Violation(
+        path=path, keyword="schema", message=f"the schema cannot be used: {reason}", expected="a JSON Schema"
+    )
+    return UnreadableError(Stage.SCHEMA_INVALID, [violation])
+
+
+def _children(node: Any) -> Iterator[Any]:
+    if isinstance(node, dict):
+        yield from node.values()
+    elif isinstance(node, list):
+        yield from node
+
+
+def _not_json(value: Any, path: str, depth: int = 0) -> Iterator[Violation]:
+    if depth > MAX_DEPTH:
+        yield _no_json(path, f"is nested deeper than {MAX_DEPTH} levels")
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            if not isinstance(key, str) or not _is_text(key):
+                yield _no_json(path, f"the key {key!r:.80} is not text")
+            else:
+                yield from _not_json(child, member_path(path, key), depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, child in enumerate(value):
+            yield from _not_json(child, f"{path}[{index}]", depth + 1)
+    elif reason := _not_scalar(value):
+        yield _no_json(path, reason)
+
+
+def _no_json(path: str, reason: str) -> Violation:
+    return Violation(path=path, keyword="json", message=reason, expected="JSON")
+
+
+def _not_scalar(value: Any) -> str:
+    """Return why a leaf is not JSON, or nothing."""
+    match value:
+        case None | bool():
+            return ""
+        case int():
+            return "an integer is beyond the range of a double" if value.bit_length() > _LARGEST_BITS else ""
+        case float() | Decimal():
+            return "" if math.isfinite(value) else f"{value} is not a JSON number"
+        case str():
+            return "" if _is_text(value) else "holds a lone surrogate"
+        case _:
+            return f"a {type(value).__name__} is not a JSON value"
+
+
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)

@@ -1,0 +1,327 @@
+"""Say of a broken rule where it stands, what was there, and what would have passed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from urllib.parse import unquote
+
+from jsonschema_rs import ValidationError
+
+from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.structured.suggestions import near_miss, nearest, nearest_number, plain_number
+from agentic_trading.structured.strict_json import member_path
+
+MAX_VIOLATIONS = 20
+_SHOWN_CHARS = 200
+_SHOWN_OPTIONS = 50
+_FOLLOWED = 8  # references and choices from one schema into the next
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A broken rule: where it is, the validator's facts, the value there, and the schema that the rule stands in."""
+
+    path: str
+    facts: dict[str, Any]
+    actual: Any
+    rules: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    expected: Any = None
+    allowed: Any = None
+    suggestion: Any = None
+
+
+def describe_violations(error: ValidationError, root: Any, schema: Any) -> Iterator[Violation]:
+    """Yield the violations behind one error of the validator, in words that a model can act on.
+
+    `root` is the whole value: the error's own copy has rounded numbers. A missing or undeclared property is named
+    by its own path. Where only one branch of an `anyOf` or `oneOf` can be meant, by the value's type or by the
+    constants of its members, that branch's errors are given.
+    """
+    case = _case(error, root, schema)
+    match error.kind.name:
+        case "required":
+            yield _missing(case, schema)
+        case "additionalProperties" | "unevaluatedProperties" as keyword:
+            for name in case.facts["unexpected"]:
+                yield _undeclared(case, keyword, name)
+        case "anyOf" | "oneOf" as keyword:
+            yield from _choice(error, case, root, schema)
+        case keyword:
+            yield _violation(error, case, _HINTS.get(keyword, _no_hint)(case))
+
+
+def rules_broken(error: ValidationError) -> int:
+    """Return how many violations one error stands for at least, without describing them."""
+    if error.kind.name in {"additionalProperties", "unevaluatedProperties"}:
+        return len(error.kind.as_dict()["unexpected"])
+    return 1
+
+
+def more_broken(count: int) -> Violation:
+    """Return what is told in the place of `count` rules that are broken besides."""
+    return Violation(path="$", keyword="more", message=f"{count} more rules are broken")
+
+
+def json_path(steps: Sequence[str | int]) -> str:
+    """Return `steps` as a JSON path: `$.legs[0].qty`."""
+    path = "$"
+    for step in steps:
+        path = f"{path}[{step}]" if isinstance(step, int) else member_path(path, step)
+    return path
+
+
+def shown(value: Any) -> Any:
+    """Return `value` short, and so that it reads back from a log as it was put in."""
+    match value:
+        case None | bool() | float():
+            return value
+        case str():
+            return value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…"
+        case int() | Decimal():
+            return plain_number(value)
+        case dict():
+            return f"an object with {len(value)} properties"
+        case list():
+            return f"an array of {len(value)} items"
+        case _:
+            return f"{value!r:.{_SHOWN_CHARS}}"
+
+
+def _case(error: ValidationError, root: Any, schema: Any) -> _Case:
+    steps = steps_in(root, error.instance_path)
+    path = json_path(error.instance_path if steps is None else steps)
+    actual = error.instance if steps is None else _at(root, steps)
+    return _Case(path, error.kind.as_dict(), actual, rules_at(schema, error.schema_path))
+
+
+def _choice(error: ValidationError, case: _Case, root: Any, schema: Any) -> Iterator[Violation]:
+    branches = case.facts["context"]
+    if branch := _meant(branches, error.instance_path):
+        for inner in branch:
+            yield from describe_violations(inner, root, schema)
+    elif tags := _tags_of_all(branches, error.instance_path):
+        tag = _case(tags[0], root, schema)
+        yield _violation(tags[0], tag, _any_of(tags, tag.actual))
+    else:
+        firsts = [branch[0] for branch in branches if branch]
+        about = [first for first in firsts if first.instance_path == error.instance_path]
+        yield _violation(error, case, _any_of(about, case.actual))
+
+
+def _violation(error: ValidationError, case: _Case, hint: _Hint) -> Violation:
+    return Violation(
+        path=case.path,
+        keyword=error.kind.name,
+        message=error.message[:_SHOWN_CHARS],
+        expected=hint.expected,
+        actual=shown(case.actual),
+        allowed=hint.allowed,
+        suggestion=hint.suggestion,
+    )
+
+
+def _missing(case: _Case, schema: Any) -> Violation:
+    name = case.facts["property"]
+    kinds, options = _form(_at_or_none(case.rules, ["properties", name]), schema)
+    return Violation(
+        path=member_path(case.path, name),
+        keyword="required",
+        message="is required and missing",
+        expected=" or ".join(kinds) or "a value",
+        allowed=_listed(options),
+    )
+
+
+def _undeclared(case: _Case, keyword: str, name: str) -> Violation:
+    declared = case.rules.get("properties")
+    names = list(declared or ())[:_SHOWN_OPTIONS]
+    return Violation(
+        path=member_path(case.path, name),
+        keyword=keyword,
+        message="is not a property of the schema",
+        expected="no such property",
+        allowed=names if declared is not None else None,
+        suggestion=near_miss(name, [option for option in names if option not in case.actual])
+        or near_miss(name, names),
+    )
+
+
+def _form(form: Any, schema: Any, left: int = _FOLLOWED) -> tuple[list[str], list[Any]]:
+    """Return the types and the values that a schema names, through references and the branches of a choice."""
+    if not isinstance(form, dict) or not left:
+        return [], []
+    if isinstance(reference := form.get("$ref"), str) and reference.startswith("#/"):
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in unquote(reference[2:]).split("/")]
+        return _form(_at_or_none(schema, steps), schema, left - 1)
+    kinds = [form["type"]] if isinstance(form.get("type"), str) else list(form.get("type", ()))
+    options = [form["const"]] if "const" in form else list(form.get("enum", ()))
+    branches = [_form(branch, schema, left - 1) for branch in form.get("anyOf") or form.get("oneOf") or ()]
+    kinds += [kind for of_branch, _ in branches for kind in of_branch if kind not in kinds]
+    if all(values or of_branch == ["null"] for of_branch, values in branches):
+        options += [option for _, values in branches for option in values]
+    return list(dict.fromkeys(kinds)), options
+
+
+def _meant(
+    branches: Sequence[Sequence[ValidationError]], place: Sequence[str | int]
+) -> Sequence[ValidationError]:
+    """Return the errors of the only branch that can be meant, if there is exactly one."""
+    fitting = _of_this_type(branches, place)
+    if len(fitting) > 1:
+        fitting = [branch for branch in fitting if not _tags(branch, place)]
+    return fitting[0] if len(fitting) == 1 else ()
+
+
+def _of_this_type(
+    branches: Sequence[Sequence[ValidationError]], place: Sequence[str | int]
+) -> list[Sequence[ValidationError]]:
+    return [branch for branch in branches if not any(_is_other_type(error, place) for error in branch)]
+
+
+def _is_other_type(error: ValidationError, place: Sequence[str | int]) -> bool:
+    return error.kind.name == "type" and list(error.instance_path) == list(place)
+
+
+def _tags(branch: Sequence[ValidationError], place: Sequence[str | int]) -> list[ValidationError]:
+    """Return the errors of members that have to be a certain value: by them branches are told apart."""
+    return [
+        error
+        for error in branch
+        if error.kind.name in {"const", "enum"} and len(error.instance_path) == len(place) + 1
+    ]
+
+
+def _tags_of_all(
+    branches: Sequence[Sequence[ValidationError]], place: Sequence[str | int]
+) -> list[ValidationError]:
+    """Return the errors of the one member that has a wrong value in every branch of the value's type."""
+    tags = [_tags(branch, place) for branch in _of_this_type(branches, place)]
+    if not all(tags) or len({found[0].instance_path[-1] for found in tags}) != 1:
+        return []
+    return [found[0] for found in tags]
+
+
+def rules_at(schema: Any, schema_path: Sequence[str | int]) -> dict[str, Any]:
+    """Return the schema that the keyword at the end of `schema_path` stands in; empty if that is none."""
+    steps = steps_in(schema, schema_path[:-1])
+    rules = None if steps is None else _at(schema, steps)
+    return rules if isinstance(rules, dict) else {}
+
+
+def steps_in(root: Any, path: Sequence[str | int]) -> tuple[str | int, ...] | None:
+    """Return `path` with the keys that stand in `root`, or None where it leads nowhere.
+
+    The validator gives a key of digits as a number (`"01"` as 1) and leaves out an empty one.
+    """
+    steps: list[str | int] = []
+    node = root
+    for step in path:
+        true_step = str(step) if isinstance(node, dict) else step
+        try:
+            node = node[true_step]
+        except (KeyError, IndexError, TypeError):
+            return None
+        steps.append(true_step)
+    return tuple(steps)
+
+
+def _at(root: Any, steps: Sequence[str | int]) -> Any:
+    node = root
+    for step in steps:
+        node = node[step]
+    return node
+
+
+def _at_or_none(root: Any, steps: Sequence[str | int]) -> Any:
+    with suppress(KeyError, IndexError, TypeError):
+        return _at(root, steps)
+    return None
+
+
+def _listed(options: Sequence[Any]) -> list[Any] | None:
+    return [shown(option) for option in options[:_SHOWN_OPTIONS]] or None
+
+
+def _no_hint(_case: _Case) -> _Hint:
+    return _Hint()
+
+
+def _type(case: _Case) -> _Hint:
+    return _Hint(expected=" or ".join(sorted(case.facts["types"])))
+
+
+def _options(case: _Case) -> _Hint:
+    options = case.facts["options"]
+    return _Hint(allowed=_listed(options), suggestion=nearest(case.actual, options))
+
+
+def _constant(case: _Case) -> _Hint:
+    value = shown(case.facts["expected_value"])
+    return _Hint(allowed=[value], suggestion=value)
+
+
+def _any_of(errors: Sequence[ValidationError], actual: Any) -> _Hint:
+    facts = [error.kind.as_dict() for error in errors]
+    kinds = dict.fromkeys(kind for fact in facts for kind in fact.get("types", ()))
+    options = [option for fact in facts for option in _options_of(fact)]
+    return _Hint(" or ".join(kinds) or None, _listed(options), nearest(actual, options))
+
+
+def _options_of(facts: dict[str, Any]) -> list[Any]:
+    return [facts["expected_value"]] if "expected_value" in facts else facts.get("options", [])
+
+
+def _bound(sign: str) -> Callable[[_Case], _Hint]:
+    def hint(case: _Case) -> _Hint:
+        return _Hint(
+            allowed=f"{sign} {shown(case.facts['limit'])}", suggestion=nearest_number(case.actual, case.rules)
+        )
+
+    return hint
+
+
+def _size(sign: str, unit: str) -> Callable[[_Case], _Hint]:
+    def hint(case: _Case) -> _Hint:
+        return _Hint(allowed=f"{sign} {case.facts['limit']} {unit}")
+
+    return hint
+
+
+def _multiple(case: _Case) -> _Hint:
+    unit = shown(case.facts["multiple_of"])
+    return _Hint(allowed=f"multiples of {unit}", suggestion=nearest_number(case.actual, case.rules))
+
+
+def _named(fact: str) -> Callable[[_Case], _Hint]:
+    """Hint at what the rule names; of a pattern that was given up the validator tells no more than that."""
+
+    def hint(case: _Case) -> _Hint:
+        return _Hint(expected=shown(case.facts.get(fact, case.rules.get(fact))))
+
+    return hint
+
+
+_HINTS: dict[str, Callable[[_Case], _Hint]] = {
+    "type": _type,
+    "enum": _options,
+    "const": _constant,
+    "minimum": _bound(">="),
+    "maximum": _bound("<="),
+    "exclusiveMinimum": _bound(">"),
+    "exclusiveMaximum": _bound("<"),
+    "minLength": _size("at least", "characters"),
+    "maxLength": _size("at most", "characters"),
+    "minItems": _size("at least", "items"),
+    "maxItems": _size("at most", "items"),
+    "minProperties": _size("at least", "properties"),
+    "maxProperties": _size("at most", "properties"),
+    "multipleOf": _multiple,
+    "format": _named("format"),
+    "pattern": _named("pattern"),
+}

@@ -1,0 +1,239 @@
+"""What one attempt gave, put together as an `LLMResult`; plain functions, no waiting."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.determinism import level_of, level_served_again
+from agentic_trading.governance.scopes import agent_of
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.failure import FailureKind, FailureReason
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import ExactObject, LLMResult, NextStep
+from agentic_trading.structured.pipeline import text_that_was_read
+from agentic_trading.structured.outcome import Accepted, Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a call left and came back, and how long it took in real milliseconds."""
+
+    dispatched_at: datetime
+    finished_at: datetime
+    latency_ms: float
+
+
+def dispatched(request: ModelRequest, admission: Admitted, *, now: datetime) -> Event:
+    """Return the record that a request is about to be sent, with what is set aside for it."""
+    envelope = request.envelope
+    return Event(
+        kind="attempt.dispatched",
+        id=derived_id("dispatched", envelope.envelope_id, request.attempt),
+        trace_id=envelope.trace_id,
+        causation_id=envelope.envelope_id,
+        tenant_id=envelope.tenant_id,
+        as_of=envelope.as_of,
+        time=now,
+        body={
+            "attempt": request.attempt,
+            "request_hash": envelope.request_hash,
+            "provider": envelope.provider,
+            "model": envelope.model,
+            "reserved_nusd": admission.amount.nusd,
+            "reserved_tokens": admission.amount.tokens,
+            "idempotency_key": envelope.idempotency_key,
+            "agent": agent_of(envelope),
+            "workflow": str(envelope.workflow),
+        },
+    )
+
+
+def answered(
+    request: ModelRequest,
+    response: ModelResponse,
+    outcome: Accepted | Rejected,
+    admission: Admitted,
+    charge: Charge,
+    timing: Timing,
+    next_step: NextStep,
+) -> LLMResult:
+    """Return the result of a call that was answered, accepted or not."""
+    accepted = isinstance(outcome, Accepted)
+    sampling = request.temperature is not None
+    return LLMResult(
+        result_id=derived_id("result", request.envelope.envelope_id, request.attempt),
+        envelope_id=request.envelope.envelope_id,
+        timestamp=timing.finished_at,
+        raw_output=text_that_was_read(response),
+        parsed_output=ExactObject(outcome.value) if isinstance(outcome, Accepted) else {},
+        validation_passed=accepted,
+        validation_errors=[]
+        if isinstance(outcome, Accepted)
+        else [f"{v.path}: {v.message}" for v in outcome.errors],
+        latency_ms=timing.latency_ms,
+        **vars(response.usage) | (response.usage.model_extra or {}),
+        cost_nusd=charge.cost_nusd,
+        reserved_nusd=admission.amount.nusd,
+        reserved_tokens=admission.amount.tokens,
+        price_book=admission.price_book,
+        priced_on=priced_on(admission),
+        provider=request.envelope.provider,
+        model=response.model,
+        model_requested=request.envelope.model,
+        stop_reason=response.stop_reason,
+        provider_request_id=response.provider_request_id,
+        provider_response_id=response.provider_response_id,
+        attempt_number=request.attempt,
+        error=None if isinstance(outcome, Accepted) else outcome.failure.description,
+        success=accepted,
+        failure=None if isinstance(outcome, Accepted) else outcome.failure,
+        reading=outcome.trace,
+        determinism_level=level_of(
+            request.envelope,
+            admission.capability,
+            sampling_applied=sampling,
+            accepted=accepted and not _is_of_another(request, response, admission.capability),
+        ),
+        sampling_applied=sampling,
+        dispatched_at=timing.dispatched_at,
+        finished_at=timing.finished_at,
+        next_step=next_step,
+    )
+
+
+def failed(
+    envelope: LLMEnvelope,
+    attempt: int,
+    reason: FailureReason,
+    next_step: NextStep,
+    *,
+    now: datetime,
+    admission: Admitted | None = None,
+    charge: Charge | None = None,
+    timing: Timing | None = None,
+    in_doubt: bool = False,
+    provider_request_id: str = "",
+) -> LLMResult:
+    """Return the result of an attempt that gave no answer, sent or not; without `timing` it was never sent."""
+    return LLMResult(
+        result_id=derived_id("result", envelope.envelope_id, attempt),
+        envelope_id=envelope.envelope_id,
+        timestamp=now,
+        latency_ms=timing.latency_ms if timing else 0.0,
+        cost_nusd=charge.cost_nusd if charge else 0,
+        reserved_nusd=admission.amount.nusd if admission else 0,
+        reserved_tokens=admission.amount.tokens if admission else 0,
+        price_book=admission.price_book if admission else "",
+        priced_on=priced_on(admission) if admission else None,
+        provider=envelope.provider,
+        model_requested=envelope.model,
+        attempt_number=attempt,
+        error=f"{reason.category}: {reason.description}",
+        success=False,
+        failure=reason,
+        actionable=False,
+        in_doubt=in_doubt,
+        provider_request_id=provider_request_id,
+        dispatched_at=timing.dispatched_at if timing else None,
+        finished_at=timing.finished_at if timing else None,
+        next_step=next_step,
+    )
+
+
+def degraded(result: LLMResult) -> LLMResult:
+    """Return the last result of a workflow that may go on without an answer: text kept, nothing to act on."""
+    return LLMResult.model_validate(
+        {**result.model_dump(), "parsed_output": {}, "success": True, "actionable": False},
+    )
+
+
+def served_again(
+    recorded: LLMResult,
+    envelope: LLMEnvelope,
+    outcome: Accepted | Rejected | None,
+    next_step: NextStep,
+) -> LLMResult:
+    """Return a recorded result as the answer to `envelope`: read again, not paid for, marked as recorded."""
+    fields = {
+        **recorded.model_dump(),
+        "result_id": derived_id("result", envelope.envelope_id, recorded.attempt_number),
+        "envelope_id": envelope.envelope_id,
+        "cost_nusd": 0,
+        "cost_usd": 0.0,
+        "reserved_nusd": 0,
+        "reserved_tokens": 0,
+        "served_from": "recorded",
+        "next_step": next_step,
+        "determinism_level": level_served_again(envelope),
+    }
+    match outcome:
+        case Accepted():
+            fields.update(
+                parsed_output=outcome.value,
+                validation_passed=True,
+                validation_errors=[],
+                reading=outcome.trace,
+                success=True,
+                failure=None,
+                error=None,
+            )
+            fields.pop("actionable")
+        case Rejected():
+            fields.update(
+                parsed_output={},
+                validation_passed=False,
+                reading=outcome.trace,
+                success=False,
+                validation_errors=[f"{v.path}: {v.message}" for v in outcome.errors],
+                failure=outcome.failure,
+                error=outcome.failure.description,
+                actionable=False,
+            )
+        case None:
+            pass
+    return LLMResult.model_validate(fields)
+
+
+def priced_on(admission: Admitted) -> date:
+    """Return the day whose prices count, as a provider's days begin: in UTC."""
+    return admission.priced_at.astimezone(UTC).date()
+
+
+def recorded_response(recorded: LLMResult) -> ModelResponse:
+    """Return the answer of a recorded result as it came, to be read again."""
+    return ModelResponse(
+        text=recorded.raw_output,
+        stop_reason=recorded.stop_reason,
+        usage=recorded.usage,
+        model=recorded.model,
+        provider_request_id=recorded.provider_request_id,
+        provider_response_id=recorded.provider_response_id,
+    )
+
+
+def is_of_wrong_model(request: ModelRequest, response: ModelResponse, capability: Capability) -> bool:
+    """Whether another model served than was asked for, where that must not be: orders, and what must repeat itself."""
+    envelope = request.envelope
+    must_not_be = (
+        envelope.workflow is EnvelopeWorkflow.EXECUTION or envelope.safety_constraints.require_deterministic
+    )
+    return must_not_be and _is_of_another(request, response, capability)
+
+
+def _is_of_another(request: ModelRequest, response: ModelResponse, capability: Capability) -> bool:
+    return response.model != request.envelope.model and response.model not in capability.served_as
+
+
+def not_used(result: LLMResult) -> LLMResult:
+    """Return the result of an answer that is not used, because another model gave it."""
+    reason = FailureReason(
+        category=FailureKind.WRONG_MODEL,
+        description=f"asked for {result.model_requested}, served by {result.model}",
+        recoverable=False,
+    )
+    fields = {**result.model_dump(), "parsed_output": {}, "validation_passed": False, "actionable": False}
+    fields |= {"success": False, "failure": reason, "error": f"{reason.category}: {reason.description}"}
+    return LLMResult.model_validate(fields)

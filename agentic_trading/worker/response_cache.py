@@ -1,0 +1,200 @@
+"""Answers that are given once: what a request of level `recorded` got first, it gets again until its deadline."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime
+from weakref import WeakValueDictionary
+
+from agentic_trading.clock import Clock
+from agentic_trading.governance.determinism import freezes
+from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
+from agentic_trading.llm.errors import EnvelopeValidationError
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.envelope_rules import check_envelope
+from agentic_trading.worker.stoppable_wait import StoppableWait
+from agentic_trading.worker.slots import Parking
+
+MOST_FROZEN = 10_000
+"""Answers that are kept; beyond that those whose deadline has come go first, then those not asked for the longest."""
+
+_Key = tuple[str, str, int]
+_NOTHING_FROZEN: AbstractAsyncContextManager[None] = nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    """The attempts at the envelope that was answered first, up to the accepted one."""
+
+    envelope_id: str
+    deadline: datetime | None
+    attempts: tuple[LLMResult, ...]
+
+    def served_to(self, envelope: LLMEnvelope) -> Mapping[int, LLMResult]:
+        """Return the attempts by number: all for the very same envelope, for another one those that were answered."""
+        if envelope.envelope_id == self.envelope_id:
+            return {result.attempt_number: result for result in self.attempts}
+        answered = [result for result in self.attempts if result.reading is not None]
+        return {
+            number: result.model_copy(update={"attempt_number": number})
+            for number, result in enumerate(answered, start=1)
+        }
+
+    def is_over(self, now: datetime) -> bool:
+        """Whether the deadline has come; without one it never does."""
+        return self.deadline is not None and now >= self.deadline
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Queue:
+    """Those who make the same request, one after the other: who has its turn, and who waits for it."""
+
+    length: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @contextmanager
+    def joined(self) -> Iterator[bool]:
+        """Stand in it; gives whether others do already."""
+        others = self.length > 0
+        self.length += 1
+        try:
+            yield others
+        finally:
+            self.length -= 1
+
+
+class CachedCall:
+    """One call of level `recorded` under way: what is served to it, and what it gives to be frozen."""
+
+    def __init__(
+        self, answers: "ResponseCache", envelope: LLMEnvelope, served: Mapping[int, LLMResult]
+    ) -> None:
+        self._answers = answers
+        self._envelope = envelope
+        self._served = served
+        self._heard: list[LLMResult] = []
+
+    def find(self, attempt: int) -> LLMResult | None:
+        """Return what this attempt gave when the request was answered first, or None."""
+        return self._served.get(attempt)
+
+    def hear(self, result: LLMResult) -> None:
+        """Take an attempt that is on record; the first accepted one is frozen together with those before it."""
+        self._heard.append(result)
+        if _is_first(result):
+            self._answers.freeze(self._envelope, self._heard)
+
+
+class ResponseCache:
+    """The first accepted answer of each tenant's request and occurrence, until the deadline of who asked first.
+
+    Without a deadline it is kept for as long as the process lives. Of two same requests at once the second waits for
+    the first, so that one of them is paid for; that holds within one process. An answer of another model than the one
+    asked for is not frozen. The log is the truth: after a restart `fill` it from there.
+    """
+
+    def __init__(self, clock: Clock, *, most: int = MOST_FROZEN) -> None:
+        if most < 1:
+            raise ValueError(f"most is {most}; allowed is 1 and more")
+        self._clock = clock
+        self._most = most
+        self._frozen: OrderedDict[_Key, _Frozen] = OrderedDict()
+        self._queues: WeakValueDictionary[_Key, _Queue] = WeakValueDictionary()
+
+    def fill(self, interactions: Iterable[LLMInteraction]) -> None:
+        """Freeze what was frozen when these were recorded; they must come in the log's order.
+
+        What is over by this clock is not served, and what is frozen here already stays.
+        """
+        under_way: dict[tuple[str, str], list[LLMResult]] = {}
+        for interaction in interactions:
+            envelope = interaction.envelope
+            if not freezes(envelope):
+                continue
+            attempts = under_way.setdefault((envelope.tenant_id, envelope.envelope_id), [])
+            attempts.append(interaction.result)
+            if _is_first(interaction.result):
+                self.freeze(envelope, attempts)
+
+    def freeze(self, envelope: LLMEnvelope, attempts: Iterable[LLMResult]) -> None:
+        """Keep the attempts at `envelope`, of which the last one was accepted, unless its request has an answer."""
+        key, now = _key(envelope), self._clock.now()
+        if self._known(key, now) is not None:
+            return
+        if len(self._frozen) >= self._most:
+            self._make_room(now)
+        self._frozen[key] = _Frozen(envelope.envelope_id, envelope.deadline, tuple(attempts))
+
+    def turn(
+        self, envelope: LLMEnvelope, pauses: StoppableWait, parked: Parking = nullcontext
+    ) -> AbstractAsyncContextManager[CachedCall | None]:
+        """Let one call at a time make a request of level `recorded`; gives None for an envelope of any other level.
+
+        Who waits longer than its deadline, or than `pauses` allow, gets None too: it has not its turn, and must not be
+        sent. `parked` is entered for as long as somebody waits.
+        """
+        return self._turn(envelope, pauses, parked) if freezes(envelope) else _NOTHING_FROZEN
+
+    @asynccontextmanager
+    async def _turn(
+        self, envelope: LLMEnvelope, pauses: StoppableWait, parked: Parking
+    ) -> AsyncGenerator[CachedCall | None]:
+        queue = self._queues.setdefault(_key(envelope), _Queue())
+        has_turn = False
+        with queue.joined() as must_wait:
+            try:
+                async with parked() if must_wait else nullcontext():
+                    has_turn = await self._acquired(queue.turn, envelope.deadline, pauses)
+                yield CachedCall(self, envelope, self._served(envelope)) if has_turn else None
+            finally:
+                if has_turn:
+                    queue.turn.release()
+
+    async def _acquired(self, lock: asyncio.Lock, deadline: datetime | None, pauses: StoppableWait) -> bool:
+        while deadline is None or self._clock.now() < deadline:
+            left_s = None if deadline is None else (deadline - self._clock.now()).total_seconds()
+            try:
+                async with asyncio.timeout(left_s):
+                    return await pauses.over(lock.acquire())
+            except TimeoutError:
+                continue  # a clock that stands still says when the deadline has come
+        return False
+
+    def _served(self, envelope: LLMEnvelope) -> Mapping[int, LLMResult]:
+        """Return the frozen attempts; none to an envelope that breaks a rule, which is for the gate to refuse."""
+        key = _key(envelope)
+        frozen = self._known(key, self._clock.now())
+        if frozen is None:
+            return {}
+        try:
+            check_envelope(envelope)
+        except EnvelopeValidationError:
+            return {}
+        self._frozen.move_to_end(key)
+        return frozen.served_to(envelope)
+
+    def _known(self, key: _Key, now: datetime) -> _Frozen | None:
+        frozen = self._frozen.get(key)
+        if frozen is not None and frozen.is_over(now):
+            del self._frozen[key]
+            return None
+        return frozen
+
+    def _make_room(self, now: datetime) -> None:
+        """Drop what is over, and a tenth if that is not enough: each sweep then makes room for many."""
+        for key in [key for key, frozen in self._frozen.items() if frozen.is_over(now)]:
+            del self._frozen[key]
+        while len(self._frozen) > self._most * 9 // 10:
+            self._frozen.popitem(last=False)
+
+
+def _key(envelope: LLMEnvelope) -> _Key:
+    return envelope.tenant_id, envelope.request_hash, envelope.occurrence
+
+
+def _is_first(result: LLMResult) -> bool:
+    """Whether a result is of an answer that was accepted live, and of level `recorded` because it is frozen."""
+    return result.served_from == "live" and result.determinism_level is DeterminismLevel.RECORDED
