@@ -14,16 +14,20 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, Deferred
-from agentic_trading.governance.estimate import Amount, bound
+from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission_decisions import Deferred
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.prices import bound
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationRequest, Reservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import Window
 from agentic_trading.ids import fraction
-from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage

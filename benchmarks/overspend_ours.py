@@ -18,24 +18,28 @@ from typing_extensions import override
 from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.governance.admission_decisions import Deferred
 from agentic_trading.governance.errors import LedgerError, LedgerUnavailableError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationRequest, Ledger, Reservation
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import Window
 from agentic_trading.ids import random_id, seeded_ids
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.result import LLMResult, Usage
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.worker.errors import AttemptTakenError
+from agentic_trading.worker.error_boundary import AttemptTakenError
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks.peers.load import LOADS, NUSD_PER_TOKEN, Load, billed_as

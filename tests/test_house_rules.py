@@ -20,7 +20,7 @@ MAY_IMPORT_LATE = (
     "agentic_trading/app/cli/",
     "agentic_trading/llm/providers/anthropic/provider.py",
     "agentic_trading/llm/providers/openai/provider.py",
-    "agentic_trading/structured/salvage.py",  # an extra that most never need
+    "agentic_trading/structured/pipeline.py",  # an extra that most never need
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -9,10 +9,10 @@ from agentic_trading.app.cli.parse_one import verdict as told_of
 from agentic_trading.app.answer_parsing import ParseQuestion, form_of, policy_of, read_text
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.attempt_trace import Stage
+from agentic_trading.llm.envelope_rules import PRESETS
+from agentic_trading.llm.result import Stage
 from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
-from agentic_trading.structured.errors import may_be_asked_again
+from agentic_trading.structured.outcome import may_be_asked_again
 from agentic_trading.structured.render import rendered
 from tests.build import response
 

@@ -2,18 +2,29 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
 from agentic_trading.app import wire
 from agentic_trading.app.session_folder import DataSource
 from agentic_trading.app.options import OptionError
-from agentic_trading.desk.market.bar import EPOCH, Bar
-from agentic_trading.desk.market.continuity import Continuity
-from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
+from agentic_trading.desk.market.bar import EPOCH
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.feed import Continuity
+from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.market.feed import Duplicate
+from agentic_trading.desk.market.feed import FeedItem
+from agentic_trading.desk.market.feed import Gap
 from agentic_trading.desk.market.bar_rows import BarRows
-from agentic_trading.desk.market.samples import SAMPLES, load_sample
+from agentic_trading.desk.market.samples import SAMPLES
+from agentic_trading.desk.market.samples import load_sample
+from collections import deque
+from datetime import datetime
+from datetime import timedelta
+from itertools import pairwise
+from typing import Final
+from agentic_trading.desk.market.bar import Timeframe
 
 STDIN = "-"
 DEFAULT_STDIN_SYMBOL = "BTCUSDT"
@@ -137,3 +148,92 @@ class ResumedFeed:
             place += 1
             for each in continuity.admit(place, item):
                 yield each
+
+
+ENOUGH: Final = 4
+"""Bars that show how long the bars of a source are: three equal steps in a row are no holes."""
+
+
+class ReadAhead:
+    """The feed of a source called `name`; its first bars can be looked at before it is iterated, and come again then."""
+
+    def __init__(self, feed: BarFeed, name: str) -> None:
+        self.name = name
+        self.symbol = feed.symbol
+        self.timeframe = feed.timeframe
+        self._items = aiter(feed)
+        self._ahead: deque[FeedItem] = deque()
+
+    async def show(self, most: int, *, after: datetime = EPOCH) -> list[Bar]:
+        """Return the next bars that open at or after `after`, at most `most`; waits for them, or for the end."""
+        shown = [item for item in self._ahead if isinstance(item, Bar) and item.open_time >= after][:most]
+        while len(shown) < most and (item := await anext(self._items, None)) is not None:
+            self._ahead.append(item)
+            if isinstance(item, Bar) and item.open_time >= after:
+                shown.append(item)
+        return shown
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield what was looked at, then the rest."""
+        while self._ahead:
+            yield self._ahead.popleft()
+        async for item in self._items:
+            yield item
+
+
+class CheckedFeed:
+    """Give what `feed` gives; raise `OptionError` for bars of another length, and at the end if there was no bar."""
+
+    def __init__(self, feed: BarFeed, name: str) -> None:
+        self.symbol = feed.symbol
+        self.timeframe = feed.timeframe
+        self._feed = feed
+        self._name = name
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield bars and notes, as long as they are those of a source that can feed a run."""
+        first: list[Bar] = []
+        async for item in self._feed:
+            if isinstance(item, Bar) and len(first) < ENOUGH:
+                first.append(item)
+                refuse_longer_bars(self._name, first, self.timeframe)
+            yield item
+        refuse_none(self._name, first)
+
+
+async def open_feeds(named: Sequence[BarSource]) -> list[ReadAhead]:
+    """Open every source, and look at the first bars of those that need no waiting.
+
+    Raises `OptionError` for one without a bar or with bars of another length, and what a feed raises for text that
+    is no bar.
+    """
+    feeds = []
+    for source in named:
+        feed = ReadAhead(await open_feed(source.data), source.data.name)
+        if what_of(source.data.name) != STDIN:
+            first = await feed.show(ENOUGH)
+            refuse_none(feed.name, first)
+            refuse_longer_bars(feed.name, first, feed.timeframe)
+        feeds.append(feed)
+    return feeds
+
+
+def refuse_none(name: str, first: Sequence[Bar]) -> None:
+    """Raise `OptionError` where a source has ended without a bar."""
+    if not first:
+        raise OptionError("--data", f"{name}, which holds no bar", "a source of one closed bar and more")
+
+
+def refuse_longer_bars(name: str, first: Sequence[Bar], timeframe: Timeframe) -> None:
+    """Raise `OptionError` if the first bars, `ENOUGH` of them, are all the same longer step apart."""
+    steps = {after.open_time - before.open_time for before, after in pairwise(first)}
+    if len(first) == ENOUGH and len(steps) == 1 and min(steps) > timeframe.length:
+        raise OptionError("--data", f"{name}, which looks like bars of {_spelled(*steps)}", timeframe)
+
+
+def _spelled(step: timedelta) -> str:
+    minutes = step // timedelta(minutes=1)
+    for unit, length in (("d", 1_440), ("h", 60)):
+        if minutes % length == 0:
+            return f"{minutes // length}{unit}"
+    return f"{minutes}m"

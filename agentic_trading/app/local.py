@@ -1,18 +1,41 @@
 """A whole gateway within this process, for applications that need no separate workers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from decimal import Decimal
-
-from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.worker_context import running_workers
+from agentic_trading.bus.topic import Broker
 from agentic_trading.client.gateway import GatewayClient
+from agentic_trading.worker.pool import WorkerPool
+from collections.abc import Mapping
+from decimal import Decimal
+from agentic_trading.app import wire
+from agentic_trading.app import wire_budgets
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.worker.semantic_checks import Check
+from agentic_trading.worker.call_context import Check
+
+@asynccontextmanager
+async def running_workers(pool: WorkerPool, broker: Broker) -> AsyncGenerator[GatewayClient]:
+    """Run `pool` and give a client of it; `broker` is closed in the end.
+
+    Leaving the block, also by an error, finishes the calls under way and keeps what was recorded. Errors come out
+    in an `ExceptionGroup`, whether they are the block's or the `StoreError` of a log that gave up.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(pool.run(), name="worker-pool")
+            try:
+                async with GatewayClient(broker) as client:
+                    yield client
+            except Exception:
+                pool.stop()
+                await work  # the group would cancel it, and events that wait to be kept would be lost
+                raise
+            pool.stop()
+    finally:
+        await broker.aclose()
 
 
 @asynccontextmanager

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal
+from typing import assert_never
 from urllib.parse import urlsplit
-
 from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.base_url import fault_of, showable
+from agentic_trading.llm.provider import fault_of
+from agentic_trading.llm.provider import showable
 from agentic_trading.llm.limits import NANO
 
 RunMode = Literal["backtest", "paper"]
@@ -165,3 +166,8 @@ WARM_UP_BARS = 12 * 26 - 1
 LEAST_BUDGET_USD = Decimal("1e-9")
 MOST_BUDGET_USD = 9_000_000
 """In nano-dollars still below 2^53, up to where every reader of the log counts exactly."""
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Spell how many there are: `1 bar`, `2,576 bars`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

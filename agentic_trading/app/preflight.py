@@ -8,19 +8,29 @@ from datetime import datetime
 from typing import Final
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, what_of
-from agentic_trading.app.session_folder import RunManifest, SessionFolder
+from agentic_trading.app.feeds import STDIN
+from agentic_trading.app.feeds import BarSource
+from agentic_trading.app.feeds import open_feed
+from agentic_trading.app.feeds import sources
+from agentic_trading.app.feeds import what_of
+from agentic_trading.app.session_folder import RunManifest
+from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.run_setup import left_by, refuse_other_inputs
-from agentic_trading.app.options import HOSTED, RunOptions
+from agentic_trading.app.options import HOSTED
+from agentic_trading.app.options import RunOptions
 from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
-from agentic_trading.app.providers import ProviderSelection, select_provider, ready
-from agentic_trading.app.os_signals import stopped_by_signals
+from agentic_trading.app.providers import ProviderSelection
+from agentic_trading.app.providers import select_provider
+from agentic_trading.app.providers import ready
+from agentic_trading.app.run import stopped_by_signals
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.desk.session import TradingSession
-from agentic_trading.governance.estimate import bound
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.governance.prices import bound
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import Provider
 
 HOSTED_CALL_S: Final = 20.0
 """What a call over a network is taken to last. It depends on the model, its thinking and the day: not measured here."""

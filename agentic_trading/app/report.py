@@ -3,13 +3,14 @@
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-
 from pydantic import BaseModel
-
 from agentic_trading.app.options import RunMode
 from agentic_trading.desk.exchange import OrderType
-from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
+from agentic_trading.desk.execution.shortfall import Shortfall
+from agentic_trading.desk.execution.shortfall import TotalShortfall
 from agentic_trading.desk.instrument import Side
+from agentic_trading.app.wire import PaperVenue
+from agentic_trading.desk.session import TradingRules
 
 Counts = dict[str, int]
 
@@ -132,3 +133,16 @@ class RunProgress(BaseModel, frozen=True):
     as_of: datetime
     calls: int
     fills: int
+
+
+def assumptions(venue: PaperVenue, rules: TradingRules) -> list[str]:
+    """Return what was assumed, a phrase each, with the values that a session was played with."""
+    costs = venue.costs
+    return [
+        f"fees of {costs.maker_fee_bps} bps for a maker and {costs.taker_fee_bps} for a taker",
+        f"{costs.half_spread_bps} bps of half a spread against a taker",
+        "shorts without borrow cost",
+        "no latency, but no fill before the bar after a decision",
+        f"{rules.risk_pct} % of the equity at risk an entry",
+        f"{venue.cash:,} to start with",
+    ]

@@ -1,34 +1,108 @@
 """The main job: from options to a session, its log, and a report."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import current_thread
+from threading import main_thread
+import structlog
+from agentic_trading.desk.session import TradingSession
+from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import field
+from dataclasses import replace
 from zoneinfo import ZoneInfo
-
-from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.feeds import ResumedFeed, sources
-from agentic_trading.app.session_folder import BarFiles, RunManifest, SessionFolder
-from agentic_trading.app.feed_checks import CheckedFeed, ReadAhead, open_feeds
-from agentic_trading.app.run_setup import PreparedRun, new_run, resumed_run
-from agentic_trading.app.options import MODELS, OptionError, RunOptions
-from agentic_trading.app.provider_outage import ProviderOutage, UnusableProviderError
-from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
-from agentic_trading.app.report import RunProgress, RunReport
+from agentic_trading.app import wire
+from agentic_trading.app import wire_budgets
+from agentic_trading.app.feeds import ResumedFeed
+from agentic_trading.app.feeds import sources
+from agentic_trading.app.session_folder import BarFiles
+from agentic_trading.app.session_folder import RunManifest
+from agentic_trading.app.session_folder import SessionFolder
+from agentic_trading.app.feeds import CheckedFeed
+from agentic_trading.app.feeds import ReadAhead
+from agentic_trading.app.feeds import open_feeds
+from agentic_trading.app.run_setup import PreparedRun
+from agentic_trading.app.run_setup import new_run
+from agentic_trading.app.run_setup import resumed_run
+from agentic_trading.app.options import MODELS
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.options import RunOptions
+from agentic_trading.app.providers import ProviderOutage
+from agentic_trading.app.providers import UnusableProviderError
+from agentic_trading.app.session_run import SessionResult
+from agentic_trading.app.session_run import SessionSetup
+from agentic_trading.app.session_run import SessionObserver
+from agentic_trading.app.session_run import run_play
+from agentic_trading.app.report import RunProgress
+from agentic_trading.app.report import RunReport
 from agentic_trading.app.report_builder import report_of
-from agentic_trading.app.os_signals import StopSignals, stopped_by_signals
-from agentic_trading.app.plural import pluralize
+from agentic_trading.app.options import pluralize
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.limit import Limit
-from agentic_trading.governance.rebuild import LedgerRebuild, rolled_back
-from agentic_trading.governance.amount_text import limit_text
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.rebuild import LedgerRebuild
+from agentic_trading.governance.rebuild import rolled_back
+from agentic_trading.governance.limits import limit_text
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class StopSignals:
+    """Stops the session it holds when the process is told to end, or the task while there is none; `came` says that it was."""
+
+    task: asyncio.Task[object] | None
+    came: bool = False
+    _session: TradingSession | None = None
+
+    def hold(self, session: TradingSession) -> None:
+        """Stop `session` when a signal comes from now on."""
+        self._session = session
+
+    def stop(self) -> None:
+        """Take a signal."""
+        self.came = True
+        if self._session is not None:
+            log.warning("stopping after the calls under way; the same signal again ends at once")
+            self._session.stop()
+        elif self.task is not None:
+            self.task.cancel()
+
+
+@contextmanager
+def stopped_by_signals() -> Generator[StopSignals]:
+    """Turn the first SIGINT or SIGTERM into a stop; a second one of the same kind ends the program at once.
+
+    Before a session is held the first one cancels the present task, from within the loop: a handler of Python's own
+    would cancel it between any two steps of whatever the loop is doing. Signals reach the main thread only: on any
+    other one nothing is changed, and nothing comes.
+    """
+    signals = StopSignals(asyncio.current_task())
+    loop = asyncio.get_running_loop()
+    heard = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
+
+    def first(number: signal.Signals) -> None:
+        loop.remove_signal_handler(number)
+        signals.stop()
+
+    for number in heard:
+        loop.add_signal_handler(number, first, number)
+    try:
+        yield signals
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)
+
 
 OnProgress = Callable[[RunProgress], None]
 

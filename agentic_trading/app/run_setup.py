@@ -8,15 +8,25 @@ from typing import Protocol
 
 from agentic_trading import __version__
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import BarSource, read_bars
-from agentic_trading.app.session_folder import RunManifest, SessionFolder
-from agentic_trading.app.feed_checks import ReadAhead
-from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions
-from agentic_trading.app.providers import base_url_of, select_provider, host_free, prove, ready
-from agentic_trading.app.recordings import session_folder
-from agentic_trading.app.plural import pluralize
+from agentic_trading.app.feeds import BarSource
+from agentic_trading.app.feeds import read_bars
+from agentic_trading.app.session_folder import RunManifest
+from agentic_trading.app.session_folder import SessionFolder
+from agentic_trading.app.feeds import ReadAhead
+from agentic_trading.app.options import HOSTED
+from agentic_trading.app.options import MODELS
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.options import RunOptions
+from agentic_trading.app.providers import base_url_of
+from agentic_trading.app.providers import select_provider
+from agentic_trading.app.providers import host_free
+from agentic_trading.app.providers import prove
+from agentic_trading.app.providers import ready
+from agentic_trading.app.session_folder import session_folder
+from agentic_trading.app.options import pluralize
 from agentic_trading.clock import SystemClock
-from agentic_trading.desk.market.bar import EPOCH, Bar
+from agentic_trading.desk.market.bar import EPOCH
+from agentic_trading.desk.market.bar import Bar
 from agentic_trading.governance.ledger import LedgerEntry
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.ids import derived_id, random_id

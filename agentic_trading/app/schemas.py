@@ -10,15 +10,15 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.bus.deadletter import DeadLetter
+from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.client.response import ANSWER_SCHEMA
-from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.failure import NoDecision
+from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 

@@ -3,13 +3,20 @@
 import getpass
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+from typing import Literal
 from zoneinfo import ZoneInfo
-
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field
+from pydantic import SecretStr
+from pydantic import ValidationError
+from pydantic import field_validator
 from pydantic_settings import BaseSettings
-
 from agentic_trading.errors import TradingError
+import logging
+import sys
+from typing import assert_never
+import structlog
+from structlog.types import Processor
 
 PREFIX = "AGENTIC_"
 
@@ -117,3 +124,40 @@ def _problem(error: Any) -> str:
         shown = name if name in _WELL_KNOWN else f"{PREFIX}{name}"
         return f"{shown} holds what it must not; allowed: {allowed}"
     return f"{PREFIX}{name} is {error['input']!r}; allowed: {allowed}"
+
+
+def configure_logging(level: LogLevel, form: LogFormat) -> None:
+    """Send events of at least `level` to standard error; standard output stays the commands' own."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *_renderers(form),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=_to_standard_error,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _to_standard_error(*_names: Any) -> structlog.PrintLogger:
+    # Looked up for each logger: a progress bar takes standard error over while it is drawn.
+    return structlog.PrintLogger(sys.stderr)
+
+
+def _renderers(form: LogFormat) -> list[Processor]:
+    match form:
+        case "human":
+            return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        case "json":
+            return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True)]
+        case _:
+            assert_never(form)
+
+
+def start() -> Settings:
+    """Return the settings, and have the log look as they say; raises `SettingsError` for a wrong variable."""
+    settings = load_settings()
+    configure_logging(settings.log_level, settings.log_format)
+    return settings

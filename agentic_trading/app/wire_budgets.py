@@ -9,22 +9,25 @@ from urllib.parse import urlsplit
 
 from agentic_trading.bus.signing import Verifier, keys_by_principal, read_keys
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.alerts import WARN_AT
+from agentic_trading.governance.burn_rate import WARN_AT
 from agentic_trading.governance.allowance import AllowanceRules
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.control_stores.file import FileControlStore
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
-from agentic_trading.governance.commands import SetLimit, execute_command
+from agentic_trading.governance.commands import SetLimit
+from agentic_trading.governance.commands import execute_command
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import FileStatusFeed
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import Window
 from agentic_trading.ids import random_id
 
 _ALLOWANCE_PART = 200

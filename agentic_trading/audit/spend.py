@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from agentic_trading.llm.records import Records, Spend, SpendKey
+from agentic_trading.llm.store import Records
+from agentic_trading.llm.store import Spend
+from agentic_trading.llm.store import SpendKey
 
 
 @dataclass(frozen=True, slots=True)

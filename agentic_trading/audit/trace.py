@@ -1,14 +1,24 @@
 """A trace as a tree of causes."""
 
-from collections.abc import Iterable, Iterator
+from agentic_trading.errors import TradingError
+from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-
-from agentic_trading.audit.errors import UnknownRecordError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
+from agentic_trading.llm.store import Records
+
+class UnknownRecordError(TradingError, LookupError):
+    """Nothing on record has the id `record_id`."""
+
+    def __init__(self, record_id: str) -> None:
+        self.record_id = record_id
+        super().__init__(
+            f"no record has the id {record_id!r}; allowed are ids of events, envelopes and interactions of this log"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +226,52 @@ def _cut_rings(parents: list[int | None]) -> list[list[int]]:
             rings.append(ring)
         settled.update(walk)
     return rings
+
+
+@dataclass(frozen=True, slots=True)
+class CausalPath:
+    """The causes of one record.
+
+    `path` leads from the first cause to the record itself (for an interaction: to its call, with all attempts).
+    `siblings` are what else the direct cause led to, `effects` what the record led to, both in the log's order.
+    """
+
+    record_id: str
+    trace_id: str
+    path: tuple[TraceNode, ...]
+    siblings: tuple[TraceNode, ...]
+    effects: tuple[TraceNode, ...]
+
+    @property
+    def missing_cause(self) -> str:
+        """The id where the path breaks off: a cause that is not in the trace, or a ring; empty if none is missing."""
+        return self.path[0].cause
+
+
+async def why(records: Records, record_id: str, *, tenant: str | None = None) -> CausalPath:
+    """Return the causes of an event, an envelope or an interaction; with a `tenant`, as far as they are its own.
+
+    Raises `UnknownRecordError` if there is none with this id; an id of another tenant is as unknown as any other, and
+    as a cause it is one that is not there.
+    """
+    trace_id = (await _find(records, record_id, tenant)).trace_id
+    tree = TraceTree(await records.trace(trace_id, tenant=tenant))
+    node, parent = tree.node(record_id), tree.parent(record_id)
+    beside = () if parent is None else tree.children(parent.id)
+    return CausalPath(
+        record_id=record_id,
+        trace_id=trace_id,
+        path=tree.path_to(record_id),
+        siblings=tuple(sibling for sibling in beside if sibling is not node),
+        effects=tree.children(record_id),
+    )
+
+
+async def _find(records: Records, record_id: str, tenant: str | None) -> Record:
+    record = await records.find(record_id, tenant=tenant)
+    if record is not None:
+        return record
+    attempts = await records.by_envelope(record_id, tenant=tenant)
+    if not attempts:
+        raise UnknownRecordError(record_id)
+    return attempts[0]

@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
+import re
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote
+from urllib.parse import unquote
+from agentic_trading.canonical import sha256_hex
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -31,3 +36,114 @@ class Delivery:
     position: int
     message: Message
     deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a message says has happened, and the JSON Schema of its body."""
+
+    type: str
+    schema: str
+
+
+ENVELOPE_REQUESTED: Final = Kind(
+    "io.agentic_trading.llm.envelope.requested.v1", "urn:agentic-trading:schema:llm_envelope.v1"
+)
+INTERACTION_RECORDED: Final = Kind(
+    "io.agentic_trading.llm.interaction.recorded.v1", "urn:agentic-trading:schema:llm_interaction.v1"
+)
+EVENT_RECORDED: Final = Kind(
+    "io.agentic_trading.llm.event.recorded.v1", "urn:agentic-trading:schema:event.v1"
+)
+DEAD_LETTER_RECORDED: Final = Kind(
+    "io.agentic_trading.llm.dead_letter.recorded.v1", "urn:agentic-trading:schema:dead_letter.v1"
+)
+
+_PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+_UUID: Final = re.compile(r"[\da-fA-F]{8}-[\da-fA-F]{4}-[\da-fA-F]{4}-[\da-fA-F]{4}-[\da-fA-F]{12}", re.ASCII)
+
+
+def event_headers(
+    kind: Kind,
+    event_id: str,
+    *,
+    source: str,
+    key: str,
+    trace_id: str,
+    time: str,
+    cause: str = "",
+    subject: str = "",
+    expires: str = "",
+) -> dict[str, str]:
+    """Return CloudEvents 1.0 headers (Kafka binding, binary mode) and a W3C `traceparent`.
+
+    Times are ISO 8601 in UTC, other values any text: they are escaped. An empty attribute is left out, because
+    the specification allows none.
+    """
+    headers = {
+        "ce_specversion": "1.0",
+        "ce_id": escape_header(event_id),
+        "ce_source": source,
+        "ce_type": kind.type,
+        "ce_time": time,
+        "ce_dataschema": kind.schema,
+        "content-type": "application/json",
+        "traceparent": traceparent(trace_id, event_id),
+    }
+    if key:
+        headers["ce_partitionkey"] = escape_header(key)
+    if trace_id:
+        headers["ce_correlationid"] = escape_header(trace_id)
+    if cause:
+        headers["ce_causationid"] = escape_header(cause)
+    if subject:
+        headers["ce_subject"] = escape_header(subject)
+    if expires:
+        headers["ce_expirytime"] = expires
+    return headers
+
+
+def header(message: Message, name: str) -> str:
+    """Return a header as it was before it was escaped; empty where the message has none of this name."""
+    value = message.headers.get(name, "")
+    return unquote(value, errors="replace") if "%" in value else value
+
+
+def escape_header(value: str) -> str:
+    """Return `value` in printable ASCII, anything else and `%` percent-encoded: no header can be broken by an id."""
+    if value.isascii() and value.isprintable() and "%" not in value:
+        return value
+    return quote(value, safe=_PLAIN, errors="replace")
+
+
+@lru_cache(maxsize=4096)
+def source(*path: str) -> str:
+    """Return where a message comes from as a URI reference, each step of its path percent-encoded."""
+    return "/".join(["/agentic-trading", *(quote(step, safe="", errors="replace") for step in path)])
+
+
+def traceparent(trace_id: str, span_id: str) -> str:
+    """Return the W3C trace context, version 00, of a message `span_id` within `trace_id`; always sampled.
+
+    A UUID stands for its own 16 bytes, another id for the first 16 of its SHA-256; of the span's bytes the second
+    half counts. What would be all zeros, which the W3C forbids, comes from the SHA-256 too.
+    """
+    return f"00-{_sixteen_bytes(trace_id)}-{_eight_bytes(span_id)}-01"
+
+
+@lru_cache(maxsize=4096)  # a trace has about ten messages
+def _sixteen_bytes(any_id: str) -> str:
+    if _UUID.fullmatch(any_id):
+        digits = any_id.replace("-", "").lower()
+        if digits.strip("0"):
+            return digits
+    return _digest(any_id)[:32]
+
+
+def _eight_bytes(any_id: str) -> str:
+    digits = _sixteen_bytes(any_id)[16:]
+    return digits if digits.strip("0") else _digest(any_id)[:16]
+
+
+def _digest(any_id: str) -> str:
+    return sha256_hex(any_id.encode("utf-8", "replace"))

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.llm.result import Violation
 from agentic_trading.structured.validation import validate
-from agentic_trading.structured.json_document import read_json
-from agentic_trading.structured.errors import ParserException
+from agentic_trading.structured.extract import read_json
+from agentic_trading.structured.outcome import ParserException
 
 log = structlog.get_logger()
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from importlib.resources import files
-
 from agentic_trading.canonical import sha256_hex
-
+from datetime import datetime
+from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -18,3 +18,35 @@ def load_prompt(package: str, name: str) -> Prompt:
     """Read `prompts/<name>.md` of an agent's package; the version changes with every byte of it."""
     raw = files(package).joinpath("prompts", f"{name}.md").read_bytes()
     return Prompt(text=raw.decode(), version=sha256_hex(raw)[:16])
+
+
+PRICE_DIGITS = 8
+RATIO_DIGITS = 5
+
+
+def price(value: float | None) -> float | None:
+    """Round a price, or a distance between prices, to 8 significant digits."""
+    return significant(value, PRICE_DIGITS)
+
+
+def ratio(value: float | None) -> float | None:
+    """Round a ratio, an index or a percentage to 5 significant digits."""
+    return significant(value, RATIO_DIGITS)
+
+
+def significant(value: float | None, digits: int) -> float | None:
+    """Round to the nearest decimal; None stays None, -0.0 becomes 0.0, and what is not finite raises `ValueError`.
+
+    The digits that are cut are those in which two machines' logarithms and square roots may differ.
+    """
+    if value is None:
+        return None
+    rounded = float(f"{value:.{digits}g}")
+    if not isfinite(rounded):
+        raise ValueError(f"a measure is {value}; allowed: a finite number, or None")
+    return rounded + 0.0
+
+
+def stamp(moment: datetime) -> str:
+    """Return a UTC time to the second, such as `2023-03-24T14:05:00Z`."""
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,34 +1,94 @@
 """The main job: a trading session from bars to fills."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from collections.abc import Mapping
 from decimal import Decimal
+from agentic_trading.desk.analysis.portfolio_context import Holding
+from agentic_trading.desk.exchange import Account
+from agentic_trading.desk.exchange import OpenOrder
+from agentic_trading.desk.instrument import EXACT
+from agentic_trading.desk.instrument import ZERO
+from agentic_trading.desk.market.correlation import ReferenceMarket
+import asyncio
+from collections.abc import AsyncGenerator
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from dataclasses import field
+from datetime import datetime
+from datetime import timedelta
 from typing import Protocol
-
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
 from agentic_trading.desk.analysis.plan import TradePlan
-from agentic_trading.desk.reference_market import ReferenceMarketFeed
-from agentic_trading.desk.exchange import Account, Exchange, Fill
-from agentic_trading.desk.execution.agent import TimedFillStrategy, ExecutionAgent
+from agentic_trading.desk.time_slices import ReferenceMarketFeed
+from agentic_trading.desk.exchange import Exchange
+from agentic_trading.desk.exchange import Fill
+from agentic_trading.desk.execution.agent import TimedFillStrategy
+from agentic_trading.desk.execution.agent import ExecutionAgent
 from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.execution.proposal import EntryProposal, propose_entry, propose_exit
-from agentic_trading.desk.execution.risk import Approved, Rejection, RiskFacts, RiskLimits
+from agentic_trading.desk.execution.risk import EntryProposal
+from agentic_trading.desk.execution.risk import propose_entry
+from agentic_trading.desk.execution.risk import propose_exit
+from agentic_trading.desk.execution.risk import Approved
+from agentic_trading.desk.execution.risk import Rejection
+from agentic_trading.desk.execution.risk import RiskFacts
+from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.order_router import OrderRouter
-from agentic_trading.desk.portfolio import holdings
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
-from agentic_trading.desk.time_slices import TimeSlice, merge_feeds
+from agentic_trading.desk.market.snapshot import MarketSnapshot
+from agentic_trading.desk.market.snapshot import MarketView
+from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
+
+def holdings(
+    account: Account,
+    orders: Iterable[OpenOrder],
+    marks: Mapping[str, Decimal],
+    markets: Mapping[str, ReferenceMarket],
+) -> tuple[Holding, ...]:
+    """Return the open positions in order of symbol, at their marks.
+
+    `orders` are those that can still trade or guard what they filled; `markets` hold the closes of each symbol.
+    Raises `KeyError` for a position without a mark or a market.
+    """
+    guards = list(orders)
+    return tuple(
+        Holding(
+            symbol=held.symbol,
+            value=EXACT.multiply(held.quantity, marks[held.symbol]),
+            to_stop=loss_to_stops(held.symbol, held.quantity.copy_abs(), guards, marks[held.symbol]),
+            market=markets[held.symbol],
+        )
+        for held in account.positions
+    )
+
+
+def loss_to_stops(
+    symbol: str, quantity: Decimal, orders: Iterable[OpenOrder], mark: Decimal
+) -> Decimal | None:
+    """Return what `quantity` of a symbol loses between its mark and its stops, in the quote currency.
+
+    None where less than all of it has a stop. A stop that the mark has passed costs nothing more.
+    """
+    guarded, loss = ZERO, ZERO
+    for each in orders:
+        order = each.order
+        if order.symbol == symbol and order.stop_loss is not None and each.guarded > 0:
+            distance = EXACT.multiply(order.side.sign, EXACT.subtract(mark, order.stop_loss))
+            guarded = EXACT.add(guarded, each.guarded)
+            loss = EXACT.fma(each.guarded, max(distance, ZERO), loss)
+    return loss if guarded >= quantity else None
+
 
 BARS_SHOWN = 48
 """How many of the last bars the execution agent is told about: four hours of five minutes."""

@@ -1,15 +1,195 @@
 """What the gate answers: the attempt may run, must not, must wait, or is another run's; and what it was charged."""
 
-from dataclasses import dataclass
-from datetime import datetime
-
-from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import ReservationRequest, ReservationState, Blocked
-from agentic_trading.governance.limiter import Permit, Throttled
-from agentic_trading.governance.quote import Quote
-from agentic_trading.llm.capability import Capability
+from datetime import date
+from typing import Literal
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.envelope import DeterminismLevel
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.failure import FailureReason
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from dataclasses import dataclass
+from datetime import UTC
+from datetime import datetime
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.prices import bound
+from agentic_trading.governance.prices import input_bound
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.errors import EnvelopeValidationError
+from agentic_trading.llm.errors import LookAheadError
+from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.envelope_rules import check_envelope
+from agentic_trading.governance.ledger import ReservationRequest
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.ledger import Blocked
+from agentic_trading.governance.limiter import Permit
+from agentic_trading.governance.limiter import Throttled
+from collections.abc import Collection
+from datetime import timedelta
+from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.ledger import Declined
+from agentic_trading.governance.limits import amount_text
+from agentic_trading.governance.limits import Window
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from collections.abc import Iterable
+from agentic_trading.governance.ledger import reservation_id
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import agent_of
+
+ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
+
+SIMULATED: frozenset[ClockMode] = frozenset({"backtest", "replay"})
+"""Modes in which the time of the market is not the time of day."""
+
+
+def determinism_problem(
+    envelope: LLMEnvelope, capability: Capability, *, mode: ClockMode, today: date
+) -> FailureReason | None:
+    """Return why a live call must not be made, or None.
+
+    `today` is the provider's day (UTC), whatever day it is on the market: on it the model must not have retired.
+    """
+    if mode in SIMULATED and envelope.as_of is None:
+        return _refused(f"a {mode} knows no present; an envelope without as_of is not allowed in it")
+    if envelope.determinism is DeterminismLevel.REPLAY_ONLY:
+        reason = "no recorded answer, and determinism 'replay_only' allows no other"
+        return FailureReason(category=FailureKind.REPLAY_MISS, description=reason)
+    if envelope.determinism is DeterminismLevel.GREEDY:
+        return _greedy_problem(envelope, capability) or _retired_problem(capability, today)
+    return _retired_problem(capability, today)
+
+
+def freezes(envelope: LLMEnvelope) -> bool:
+    """Whether the first accepted answer to `envelope` is frozen until its deadline, and served again.
+
+    It must ask for `recorded` and say at which moment of the market it stands: without `as_of` the same words may mean
+    another question an hour later.
+    """
+    return envelope.determinism is DeterminismLevel.RECORDED and envelope.as_of is not None
+
+
+def level_of(
+    envelope: LLMEnvelope, capability: Capability, *, sampling_applied: bool, accepted: bool
+) -> DeterminismLevel:
+    """Return the level that a live answer really has, which may be lower than the one its envelope asks for.
+
+    `recorded` if the answer is frozen: `accepted`, from the model that was asked, and `freezes(envelope)`. Else `greedy`
+    if temperature 0 was really sent, else `pinned`.
+    """
+    if accepted and freezes(envelope):
+        return DeterminismLevel.RECORDED
+    if sampling_applied and capability.sampling and envelope.temperature == 0.0:
+        return DeterminismLevel.GREEDY
+    return DeterminismLevel.PINNED
+
+
+def level_served_again(envelope: LLMEnvelope) -> DeterminismLevel:
+    """Return the level of an answer that comes from a recording: the same each time it is asked for."""
+    is_demanded = envelope.determinism is DeterminismLevel.REPLAY_ONLY
+    return DeterminismLevel.REPLAY_ONLY if is_demanded else DeterminismLevel.RECORDED
+
+
+def _greedy_problem(envelope: LLMEnvelope, capability: Capability) -> FailureReason | None:
+    if not capability.sampling:
+        return _refused(
+            f"{capability.model} takes no temperature; it allows determinism pinned, recorded, replay_only"
+        )
+    if envelope.budget.thinking_budget > 0:
+        return _refused(
+            f"{capability.model} takes no temperature while it thinks; allowed is a thinking budget of 0"
+        )
+    return None
+
+
+def _retired_problem(capability: Capability, today: date) -> FailureReason | None:
+    if capability.retires_on is None or today <= capability.retires_on:
+        return None
+    return _refused(
+        f"{capability.model} retired on {capability.retires_on}; allowed are replays, recorded answers, other models"
+    )
+
+
+def _refused(description: str) -> FailureReason:
+    return FailureReason(category=FailureKind.NOT_ALLOWED, description=description)
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """The most that a request can cost at `priced_at`, on a model that takes it."""
+
+    amount: Amount
+    capability: Capability
+    priced_at: datetime
+
+
+def quote(
+    request: ModelRequest,
+    capabilities: Capabilities,
+    prices: PriceBook,
+    *,
+    mode: ClockMode,
+    now: datetime,
+    input_tokens: int | None = None,
+) -> Quote | FailureReason:
+    """Check `request` against every rule but the budgets, and price it; `now` is the time of day.
+
+    The envelope's own rules are checked again: one that came over a bus is not trusted.
+    """
+    problem = _rule_problem(request.envelope)
+    if problem is not None:
+        return problem
+    try:
+        capability = capabilities.of(request.envelope.provider, request.envelope.model)
+        problem = determinism_problem(
+            request.envelope, capability, mode=mode, today=now.astimezone(UTC).date()
+        ) or _size_problem(request, capability, input_tokens)
+        if problem is not None:
+            return problem
+        return Quote(bound(request, capability, prices, at=now, input_tokens=input_tokens), capability, now)
+    except UnknownModelError as e:
+        return _invalid(str(e))
+
+
+def _rule_problem(envelope: LLMEnvelope) -> FailureReason | None:
+    try:
+        check_envelope(envelope)
+    except LookAheadError as e:
+        return FailureReason(category=FailureKind.LOOK_AHEAD, description=str(e))
+    except EnvelopeValidationError as e:
+        return _invalid(str(e))
+    return None
+
+
+def _size_problem(
+    request: ModelRequest, capability: Capability, input_tokens: int | None
+) -> FailureReason | None:
+    if request.max_tokens > capability.max_output_tokens:
+        return _invalid(
+            f"{request.max_tokens} output tokens asked; {capability.model} allows {capability.max_output_tokens}"
+        )
+    if input_tokens is not None and input_tokens + request.max_tokens > capability.context_tokens:
+        return _invalid(
+            f"{input_tokens} tokens in and {request.max_tokens} out; "
+            f"{capability.model} allows {capability.context_tokens} together"
+        )
+    most = request.envelope.budget.max_input_tokens
+    if most is None:
+        return None
+    inward = input_bound(request, capability) if input_tokens is None else input_tokens
+    if inward > most:
+        how = "at most, by its bytes" if input_tokens is None else "by the provider's count"
+        return FailureReason(
+            category=FailureKind.BUDGET_EXHAUSTED,
+            description=f"the request has {inward} input tokens {how}; its budget allows {most}",
+        )
+    return None
+
+
+def _invalid(description: str) -> FailureReason:
+    return FailureReason(category=FailureKind.INVALID_REQUEST, description=description)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +249,90 @@ class Charge:
     late: bool = False
     in_doubt: bool = False
     priced: bool = True
+
+
+CLOCK_SKEW = timedelta(seconds=60)
+"""By how much an envelope's `as_of` may pass the gate's clock where two machines tell the time."""
+
+
+def foreign_problem(tenant_id: str, tenants: Collection[str] | None) -> FailureReason | None:
+    """Return why this tenant may not use the gate, or None; without `tenants` everybody may."""
+    if tenants is None or tenant_id in tenants:
+        return None
+    allowed = ", ".join(sorted(tenants)) or "none"
+    description = f"tenant {tenant_id!r} may not use this gateway; allowed are {allowed}"
+    return FailureReason(category=FailureKind.NOT_ALLOWED, description=description)
+
+
+def deadline_problem(deadline: datetime | None, now: datetime) -> FailureReason | None:
+    """Return that no time is left for a call, or None; at the deadline itself none is left."""
+    if deadline is None or now < deadline:
+        return None
+    description = f"the deadline {deadline.isoformat()} has come, it is {now.isoformat()}"
+    return FailureReason(category=FailureKind.EXPIRED, description=description)
+
+
+def future_problem(as_of: datetime | None, now: datetime, *, mode: ClockMode) -> FailureReason | None:
+    """Return that `as_of` has not come yet, or None; outside of simulated time `CLOCK_SKEW` is allowed."""
+    if as_of is None:
+        return None
+    newest = now if mode in SIMULATED else now + CLOCK_SKEW
+    if as_of <= newest:
+        return None
+    description = f"as_of is {as_of.isoformat()}, but it is {now.isoformat()}; allowed is {newest.isoformat()} and before"
+    return FailureReason(category=FailureKind.LOOK_AHEAD, description=description)
+
+
+def exhausted(refusal: Declined) -> FailureReason:
+    """Return which budget has too little left."""
+    window = "" if refusal.window is Window.NONE else f" this {refusal.window}"
+    return FailureReason(
+        category=FailureKind.BUDGET_EXHAUSTED,
+        description=f"{refusal.scope} {refusal.id} has {amount_text(refusal.left, refusal.unit)} left{window}, "
+        f"the call may need {amount_text(refusal.asked, refusal.unit)}; raise the limit or ask for less",
+        technical_details=f"scope={refusal.scope} id={refusal.id} window={refusal.window} unit={refusal.unit} "
+        f"asked={refusal.asked} left={refusal.left}",
+    )
+
+
+def unavailable(e: LedgerUnavailableError, workflow: EnvelopeWorkflow) -> FailureReason:
+    """Return that a call may not run, as nobody knows what is left to spend."""
+    return FailureReason(
+        category=FailureKind.LEDGER_UNAVAILABLE,
+        description=f"{workflow} may not run without the ledger: {e}",
+        recoverable=True,
+    )
+
+
+def reservation_request(
+    envelope: LLMEnvelope, attempt: int, amount: Amount, at: datetime | None, more: Iterable[Limit] = ()
+) -> ReservationRequest:
+    """Return the ask of one attempt; `more` are ceilings beside those that the envelope puts upon itself.
+
+    Raises `AskError` for what cannot be counted.
+    """
+    scopes = {
+        ScopeKind.CALL: envelope.idempotency_key,
+        ScopeKind.TRACE: envelope.trace_id,
+        ScopeKind.AGENT: agent_of(envelope),
+        ScopeKind.WORKFLOW: str(envelope.workflow),
+        ScopeKind.TENANT: envelope.tenant_id,
+    }
+    limits = (*_own_limits(envelope), *more)
+    return ReservationRequest(envelope.idempotency_key, attempt, scopes, amount, at, limits, envelope.priority)
+
+
+def reservation_id_of(envelope: LLMEnvelope, attempt: int) -> str:
+    """Return the id of the reservation that an attempt gets."""
+    return reservation_id(envelope.tenant_id, envelope.idempotency_key, attempt)
+
+
+def _own_limits(envelope: LLMEnvelope) -> tuple[Limit, ...]:
+    """Return what the envelope allows itself: money over all its attempts, calls of its agent in a day."""
+    budget = envelope.budget
+    limits = []
+    if budget.max_cost_nusd is not None:
+        limits.append(Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=budget.max_cost_nusd))
+    if budget.max_calls_per_day is not None:
+        limits.append(Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=budget.max_calls_per_day))
+    return tuple(limits)

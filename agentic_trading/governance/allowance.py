@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from operator import add, sub
 
-from agentic_trading.governance.estimate import NOTHING, Amount
+from agentic_trading.governance.prices import NOTHING
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.limit import Limit, ScopeKind
-from agentic_trading.governance.windows import Window, Windows
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import Windows
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
 KEY = "agentic/allowance/"

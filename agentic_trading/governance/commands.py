@@ -3,25 +3,28 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeVar, assert_never
-
+from typing import Literal
+from typing import TypeVar
+from typing import assert_never
 from pydantic import ValidationError
-
 from agentic_trading.canonical import utc_text
-from agentic_trading.governance.controls_document import (
-    KEPT_ACTIONS,
-    PLATFORM,
-    AppliedCommand,
-    ControlStore,
-    TenantControls,
-    Halt,
-    HaltScope,
-    milliseconds,
-)
+from agentic_trading.governance.controls_document import KEPT_ACTIONS
+from agentic_trading.governance.controls_document import PLATFORM
+from agentic_trading.governance.controls_document import AppliedCommand
+from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.controls_document import Halt
+from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.controls_document import milliseconds
 from agentic_trading.governance.errors import CommandError
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.amount_text import NO_LIMIT, ceiling_text, limit_text, limited_text
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import NO_LIMIT
+from agentic_trading.governance.limits import ceiling_text
+from agentic_trading.governance.limits import limit_text
+from agentic_trading.governance.limits import limited_text
+from agentic_trading.governance.limits import Window
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
 T = TypeVar("T")

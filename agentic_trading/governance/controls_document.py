@@ -1,20 +1,39 @@
 """What operators order, limits and halts: one versioned document a tenant, and the board where it stands."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable
+from collections.abc import Mapping
+from datetime import UTC
+from datetime import datetime
+from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Protocol, Self, assert_never
-
-from pydantic import BaseModel, Field, model_validator
-
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.scopes import agent_of
-from agentic_trading.governance.windows import Window
+from typing import Annotated
+from typing import Any
+from typing import Literal
+from typing import Protocol
+from typing import Self
+from typing import assert_never
+from pydantic import BaseModel
+from pydantic import Field
+from pydantic import model_validator
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import agent_of
+from agentic_trading.governance.limits import Window
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.wire_types import Count, Moment, Text
+from agentic_trading.llm.fields import Count
+from agentic_trading.llm.fields import Moment
+from agentic_trading.llm.fields import Text
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from dataclasses import field
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
 
 PLATFORM = "*"
 """The tenant whose orders are the platform's own: its halts hold for every tenant. Nobody else is called so."""
@@ -173,3 +192,72 @@ def _refuse_twice(what: str, subjects: Iterable[tuple[str, ...]]) -> None:
     twice = [" ".join(subject) for subject, times in Counter(subjects).items() if times > 1]
     if twice:
         raise ValueError(f"{what} holds {', '.join(twice)} twice; allowed is once")
+
+
+@dataclass(slots=True)
+class HaltRegistry:
+    """Halts as they were last read, and who is waiting or under way; those that a new halt concerns are ended.
+
+    Where it is not known what was ordered, a tenant is closed: as if all of it was halted.
+    """
+
+    _by_tenant: dict[str, TenantControls] = field(default_factory=dict)
+    _closed: dict[str, str] = field(default_factory=dict)
+    _reachable: dict[asyncio.Timeout, LLMEnvelope] = field(default_factory=dict)
+
+    def knows(self, tenant: str) -> bool:
+        """Whether it was ever told what is ordered for a tenant."""
+        return tenant in self._by_tenant
+
+    def update(self, tenant: str, controls: TenantControls) -> None:
+        """Take note of what operators have ordered for a tenant, or for all by the platform's own name."""
+        self._closed.pop(tenant, None)
+        self._by_tenant[tenant] = controls
+        self._end_what_is_halted()
+
+    def close(self, tenant: str, why: str) -> None:
+        """Let nothing of a tenant run, or nothing at all by the platform's name, until `open` or `update`."""
+        self._closed[tenant] = why
+        self._end_what_is_halted()
+
+    def open(self, tenant: str) -> None:
+        """Let what was noted last hold again; harmless where nothing is closed."""
+        self._closed.pop(tenant, None)
+
+    def problem(self, envelope: LLMEnvelope) -> FailureReason | None:
+        """Return why nothing of this envelope may run, or None."""
+        why = self._why(envelope)
+        if why is None:
+            return None
+        return FailureReason(category=FailureKind.HALTED, description=why, recoverable=True)
+
+    @contextmanager
+    def reached(self, envelope: LLMEnvelope, limit: asyncio.Timeout) -> Iterator[None]:
+        """Have `limit` run out as soon as the envelope is halted, at once if it is, for as long as the block lasts."""
+        self._reachable[limit] = envelope
+        if self._why(envelope) is not None:
+            limit.reschedule(0)
+        try:
+            yield
+        finally:
+            del self._reachable[limit]
+
+    def _end_what_is_halted(self) -> None:
+        for reach, envelope in list(self._reachable.items()):
+            if self._why(envelope) is not None and not reach.expired():
+                reach.reschedule(0)
+
+    def _why(self, envelope: LLMEnvelope) -> str | None:
+        for tenant in (PLATFORM, envelope.tenant_id):
+            if tenant in self._closed:
+                return f"it is not known what is halted for tenant {tenant}: {self._closed[tenant]}"
+            controls = self._by_tenant.get(tenant)
+            halt = controls.halt_for(envelope) if controls is not None else None
+            if halt is not None:
+                return _told(halt)
+        return None
+
+
+def _told(halt: Halt) -> str:
+    why = f": {halt.why}" if halt.why else ""
+    return f"{halt.scope} {halt.id} is halted by {halt.by} since {halt.at.isoformat()}{why}"

@@ -8,19 +8,28 @@ from datetime import datetime
 from typing import assert_never
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import Admitted, Charge, Deferred, Denied, AlreadyDispatched
-from agentic_trading.governance.reservation_requests import reservation_request, reservation_id_of
-from agentic_trading.governance.cost import charged_models, cost_of
-from agentic_trading.governance.admission_statistics import AdmissionCounters, AdmissionStatistics, DeniedCall
-from agentic_trading.governance.determinism import SIMULATED, ClockMode
+from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission_decisions import Charge
+from agentic_trading.governance.admission_decisions import Deferred
+from agentic_trading.governance.admission_decisions import Denied
+from agentic_trading.governance.admission_decisions import AlreadyDispatched
+from agentic_trading.governance.admission_decisions import reservation_request
+from agentic_trading.governance.admission_decisions import reservation_id_of
+from agentic_trading.governance.prices import charged_models
+from agentic_trading.governance.prices import cost_of
+from agentic_trading.governance.status_feed import AdmissionCounters
+from agentic_trading.governance.status_feed import AdmissionStatistics
+from agentic_trading.governance.status_feed import DeniedCall
+from agentic_trading.governance.admission_decisions import SIMULATED
+from agentic_trading.governance.admission_decisions import ClockMode
 from agentic_trading.governance.errors import (
     ReservationRequestError,
     LedgerUnavailableError,
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.halt_registry import HaltRegistry
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.ledger import (
     ReservationRequest,
     ReservationState,
@@ -33,19 +42,19 @@ from agentic_trading.governance.ledger import (
 from agentic_trading.governance.limiter import Permit, Throttled
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.quote import Quote, quote
-from agentic_trading.governance.denials import (
-    deadline_problem,
-    exhausted,
-    foreign_problem,
-    future_problem,
-    unavailable,
-)
-from agentic_trading.governance.retry import Failed
+from agentic_trading.governance.admission_decisions import Quote
+from agentic_trading.governance.admission_decisions import quote
+from agentic_trading.governance.admission_decisions import deadline_problem
+from agentic_trading.governance.admission_decisions import exhausted
+from agentic_trading.governance.admission_decisions import foreign_problem
+from agentic_trading.governance.admission_decisions import future_problem
+from agentic_trading.governance.admission_decisions import unavailable
+from agentic_trading.governance.throttle import Failed
 from agentic_trading.governance.throttle import Throttle
-from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.failure import FailureKind, FailureReason
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
 

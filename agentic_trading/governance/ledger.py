@@ -8,9 +8,13 @@ from typing import NamedTuple, Protocol
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.governance.errors import ReservationRequestError
-from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind, Unit
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Ceiling
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Unit
+from agentic_trading.governance.limits import Window
 
 _PAYLOAD_TAG = b"agentic/ask/v1\0"
 _TENANT = ScopeKind.TENANT

@@ -1,24 +1,37 @@
 """The price book: what a usage costs, in whole nano-dollars."""
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
+from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC
+from datetime import date
+from datetime import datetime
 from fractions import Fraction
 from functools import cached_property
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Self
-
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
-
+from typing import Annotated
+from typing import Self
+from pydantic import BaseModel
+from pydantic import Field
+from pydantic import NonNegativeInt
+from pydantic import PositiveInt
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.governance.errors import UnknownPriceError
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.dated_table import DatedTable, TableError, read_table
+from agentic_trading.llm.models import DatedTable
+from agentic_trading.llm.models import TableError
+from agentic_trading.llm.models import read_table
+from collections.abc import Collection
+from unicodedata import is_normalized
+from unicodedata import normalize
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.fields import json_of
+from agentic_trading.llm.provider import ModelRequest
 
 PACKAGED_PRICES = Path(str(files("agentic_trading.llm") / "prices.json"))
 
@@ -252,3 +265,107 @@ def _by_model(table: DatedTable[ModelPrice]) -> dict[tuple[LLMProvider, str], li
 
 def _valid_from(price: ModelPrice) -> date:
     return price.valid_from
+
+
+def charged_models(asked: str, served: str, served_as: Collection[str]) -> frozenset[str]:
+    """Return the models whose prices count: the one asked for, and one that served and is not known as the same."""
+    return frozenset({asked, served} if served and served not in served_as else {asked})
+
+
+def cost_of(
+    usage: Usage,
+    prices: PriceBook,
+    provider: LLMProvider,
+    models: Collection[str],
+    *,
+    at: datetime,
+    reserved_nusd: int,
+) -> tuple[int, bool]:
+    """Return the cost in nano-dollars at the dearest of `models`, and whether the book has a price for all of it.
+
+    What has no price costs the whole reservation, at least.
+    """
+    costs, is_priced = [], True
+    for model in models:
+        try:
+            costs.append(prices.cost_nusd(provider, model, usage, at=at))
+        except (UnknownModelError, UnknownPriceError):
+            costs.append(reserved_nusd)
+            is_priced = False
+    return max(costs), is_priced
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Money in nano-dollars, tokens in and out together, calls; none of them negative."""
+
+    nusd: int
+    tokens: int
+    calls: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for less than nothing: a negative amount would be a credit."""
+        if self.nusd < 0 or self.tokens < 0 or self.calls < 0:
+            raise ValueError(f"{self} holds less than nothing; allowed are amounts from 0 on")
+
+    @property
+    def units(self) -> tuple[int, int, int]:
+        """Nano-dollars, tokens, calls."""
+        return self.nusd, self.tokens, self.calls
+
+
+NOTHING = Amount(0, 0, 0)
+
+
+def bound(
+    request: ModelRequest,
+    capability: Capability,
+    book: PriceBook,
+    *,
+    at: datetime,
+    input_tokens: int | None = None,
+) -> Amount:
+    """Return an amount that no usage within the request's caps can pass.
+
+    Input is bounded by the UTF-8 bytes of what is sent (or by `input_tokens`, the provider's own count) and the
+    model's overhead, output by the cap that includes thinking; both at the dearest class, tier and multiplier.
+    Holds for tokenizers whose tokens cover `capability.min_bytes_per_token` bytes or more. Raises
+    `UnknownModelError` for a model without a price.
+    """
+    inward = (
+        input_bound(request, capability)
+        if input_tokens is None
+        else input_tokens + capability.overhead_tokens
+    )
+    worst = book.worst(capability.provider, capability.model, at=at, input_tokens=inward)
+    return Amount(worst.cost_nusd(inward, request.max_tokens), inward + request.max_tokens)
+
+
+def input_bound(request: ModelRequest, capability: Capability) -> int:
+    """Return how many input tokens the request can have at most.
+
+    A schema that the provider enforces counts twice: it is sent, as a response format or in the one tool that takes
+    the answer, and told to the model in words of its own. Framing and that tool's name are in the model's overhead;
+    other tools are never sent.
+    """
+    size = _most_bytes(request.system) + _most_bytes(request.user)
+    if request.response_schema is not None:
+        size += 2 * len(json_of(request.response_schema))
+    return -(-size // capability.min_bytes_per_token) + capability.overhead_tokens
+
+
+def _most_bytes(text: str) -> int:
+    """Return the UTF-8 bytes of `text`, as it stands or in NFKC, whichever has more.
+
+    Tokenizers may normalize before they count, as the one does that Anthropic has published; U+FDFA then has 33 bytes
+    instead of 3.
+    """
+    if text.isascii():
+        return len(text)
+    return max(
+        _utf8_length(text), 0 if is_normalized("NFKC", text) else _utf8_length(normalize("NFKC", text))
+    )
+
+
+def _utf8_length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agentic_trading.governance.allowance import KEY
-from agentic_trading.governance.reservation_requests import reservation_request
-from agentic_trading.governance.determinism import SIMULATED, ClockMode
+from agentic_trading.governance.admission_decisions import reservation_request
+from agentic_trading.governance.admission_decisions import SIMULATED
+from agentic_trading.governance.admission_decisions import ClockMode
 from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationRequest, LedgerEntry, ReservationState, LedgerCheckpoint, parts_of
-from agentic_trading.governance.limit import ScopeKind
-from agentic_trading.governance.scopes import UNNAMED
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import UNNAMED
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import Event

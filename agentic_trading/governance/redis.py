@@ -1,10 +1,12 @@
 """How governance reaches a Redis: a server that is away is away at once, not after retries of the client."""
 
 import asyncio
-
 from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
 
 ANSWER_S = 2.0
 """What takes longer, from the wait for a connection to the answer, is given up."""
@@ -30,3 +32,42 @@ def pool_of(url: str, *, connections: int = 8, connect_s: float = ANSWER_S) -> B
         retry=Retry(NoBackoff(), 0),
         driver_info=None,  # it would be read from disk for each connection, on the loop
     )
+
+
+def tag(namespace: str, tenant: str) -> str:
+    """Return what all keys of a tenant begin with: `agentic:{acme}`, the braces being the cluster's hash tag.
+
+    Raises `ValueError` for a namespace that holds a brace: it would be the tag.
+    """
+    if not namespace or "{" in namespace or "}" in namespace:
+        raise ValueError(f"namespace {namespace!r} cannot begin a key; allowed is text without braces")
+    name = tenant.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+    return f"{namespace}:{{{name or '%'}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerKeys:
+    """The keys of one tenant's ledger; `shared` are those that every script declares, in the scripts' order."""
+
+    shared: tuple[str, ...]
+    line: str
+    counters: str
+    index: str
+    calls: str
+
+    @classmethod
+    def of(cls, namespace: str, tenant: str) -> Self:
+        """Name them."""
+        prefix = f"{tag(namespace, tenant)}:ledger"
+        names = ("meta", "limits", "counters", "ends", "leases", "line", "waiters", "index", "ended")
+        return cls(
+            shared=tuple(f"{prefix}:{name}" for name in names),
+            line=f"{prefix}:line",
+            counters=f"{prefix}:counters",
+            index=f"{prefix}:index",
+            calls=f"{prefix}:call:",
+        )
+
+    def with_calls(self, reservation_ids: Iterable[str]) -> tuple[str, ...]:
+        """Return the shared keys, and those of these attempts."""
+        return (*self.shared, *(self.calls + id_ for id_ in reservation_ids))

@@ -1,17 +1,93 @@
 """What a worker tells of its budgets, so that people in other processes can watch."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import assert_never
+from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission_decisions import Deferred
+from agentic_trading.governance.admission_decisions import Denied
+from agentic_trading.governance.admission_decisions import AlreadyDispatched
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from collections.abc import Iterable
 from typing import Protocol
-
 from pydantic import BaseModel
+from agentic_trading.governance.burn_rate import BurnRate
+from agentic_trading.governance.burn_rate import Forecast
+from agentic_trading.governance.ledger import Balance
+from agentic_trading.governance.ledger import LedgerStatistics
+from agentic_trading.governance.ledger import QueuedReservation
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Unit
+from agentic_trading.governance.limits import Window
 
-from agentic_trading.governance.admission_statistics import DeniedCall
-from agentic_trading.governance.burn_rate import BurnRate, Forecast
-from agentic_trading.governance.ledger import Balance, LedgerStatistics, QueuedReservation
-from agentic_trading.governance.limit import ScopeKind, Unit
-from agentic_trading.governance.windows import Window
-from agentic_trading.llm.failure import FailureKind
+_REMEMBERED = 50
+"""Refusals that are kept to be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedCall:
+    """An attempt that was refused, and when; to be looked at by people."""
+
+    at: datetime
+    envelope: LLMEnvelope
+    reason: FailureReason
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStatistics:
+    """Answers given since the start, and the real seconds that parked attempts have waited, all together."""
+
+    admitted: int
+    parked: int
+    refused: Mapping[FailureKind, int]
+    waited_s: float
+    taken: int = 0
+
+
+class AdmissionCounters:
+    """Counts answers, and remembers the last refusals."""
+
+    def __init__(self) -> None:
+        self._admitted = self._parked = self._taken = 0
+        self._refused: Counter[FailureKind] = Counter()
+        self._refusals: deque[DeniedCall] = deque(maxlen=_REMEMBERED)
+        self._waited_s = 0.0
+
+    def note(
+        self, envelope: LLMEnvelope, answer: Admitted | Denied | Deferred | AlreadyDispatched, now: datetime
+    ) -> None:
+        """Count an answer that was given at `now`."""
+        match answer:
+            case Admitted():
+                self._admitted += 1
+            case Deferred():
+                self._parked += 1
+            case Denied():
+                self._refused[answer.reason.category] += 1
+                self._refusals.append(DeniedCall(now, envelope, answer.reason))
+            case AlreadyDispatched():
+                self._taken += 1
+            case _:
+                assert_never(answer)
+
+    def note_wait(self, seconds: float) -> None:
+        """Count real seconds that a parked attempt has waited."""
+        self._waited_s += seconds
+
+    def statistics(self) -> AdmissionStatistics:
+        """Return the counts since the start."""
+        return AdmissionStatistics(self._admitted, self._parked, dict(self._refused), self._waited_s, self._taken)
+
+    def refusals(self) -> Sequence[DeniedCall]:
+        """Return the last refused calls, oldest first."""
+        return tuple(self._refusals)
+
 
 Units = tuple[int, int, int]
 """Nano-dollars, tokens, calls."""

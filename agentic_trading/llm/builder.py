@@ -19,7 +19,7 @@ from agentic_trading.llm.envelope import (
 )
 from agentic_trading.llm.errors import EnvelopeValidationError
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
-from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.envelope_rules import check_envelope
 
 

@@ -6,9 +6,9 @@ from typing import Self
 from pydantic import Field
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.json_data import JsonObject
-from agentic_trading.llm.revalidation import RevalidatedModel
-from agentic_trading.llm.wire_types import Moment
+from agentic_trading.llm.fields import JsonObject
+from agentic_trading.llm.fields import RevalidatedModel
+from agentic_trading.llm.fields import Moment
 
 
 class Event(RevalidatedModel, frozen=True, extra="allow"):

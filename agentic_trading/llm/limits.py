@@ -7,10 +7,13 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.failure import RETRYABLE, FailureKind
-from agentic_trading.llm.lazy_property import lazy_property
-from agentic_trading.llm.revalidation import RevalidatedModel
-from agentic_trading.llm.wire_types import LARGEST_COUNT, Count, PositiveCount
+from agentic_trading.llm.errors import RETRYABLE
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.fields import lazy_property
+from agentic_trading.llm.fields import RevalidatedModel
+from agentic_trading.llm.fields import LARGEST_COUNT
+from agentic_trading.llm.fields import Count
+from agentic_trading.llm.fields import PositiveCount
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: money is a whole number of them."""

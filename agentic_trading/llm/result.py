@@ -1,25 +1,105 @@
 """The outcome of one attempt: what came out, what it cost, how it was read."""
 
-from collections.abc import Mapping
-from datetime import UTC, date
-from decimal import Decimal
-from typing import Annotated, Any, ClassVar, Literal, Self
-
-import orjson
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
+from enum import StrEnum
+from typing import Literal
+from pydantic import BaseModel
 from pydantic_core import to_json
-
-from agentic_trading.canonical import Fragment, exact_bytes, sha256_hex
+from agentic_trading.llm.fields import lazy_property
+from agentic_trading.llm.fields import Legible
+from agentic_trading.llm.fields import Text
+from collections.abc import Mapping
+from datetime import UTC
+from datetime import date
+from decimal import Decimal
+from typing import Annotated
+from typing import Any
+from typing import ClassVar
+from typing import Self
+import orjson
+from pydantic import BeforeValidator
+from pydantic import Field
+from pydantic import TypeAdapter
+from pydantic import model_validator
+from agentic_trading.canonical import Fragment
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.canonical import sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
-from agentic_trading.llm.errors import LLMBudgetExhaustedError, LLMCallError, LLMResponseValidationError
-from agentic_trading.llm.failure import FailureKind, FailureReason
-from agentic_trading.llm.limits import NANO, nusd_from_usd
-from agentic_trading.llm.lazy_property import lazy_property
-from agentic_trading.llm.attempt_trace import AttemptTrace
-from agentic_trading.llm.revalidation import RevalidatedModel
-from agentic_trading.llm.wire_types import AnswerText, Count, Moment, PositiveCount, Text
+from agentic_trading.llm.envelope import DeterminismLevel
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import LLMBudgetExhaustedError
+from agentic_trading.llm.errors import LLMCallError
+from agentic_trading.llm.errors import LLMResponseValidationError
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.limits import nusd_from_usd
+from agentic_trading.llm.fields import RevalidatedModel
+from agentic_trading.llm.fields import AnswerText
+from agentic_trading.llm.fields import Count
+from agentic_trading.llm.fields import Moment
+from agentic_trading.llm.fields import PositiveCount
+
+class Stage(StrEnum):
+    """Where the reading of an answer ended."""
+
+    REFUSAL = "refusal"
+    TRUNCATED = "truncated"
+    RESPONSE_EMPTY = "response_empty"
+    JSON_PARSE = "json_parse"
+    AMBIGUOUS = "ambiguous"
+    SCHEMA_VALIDATION = "schema_validation"
+    SEMANTIC = "semantic"
+    TRANSPORT = "transport"
+    SCHEMA_INVALID = "schema_invalid"
+    DONE = "done"
+
+
+class Violation(BaseModel, frozen=True, extra="allow"):
+    """One rule that a value breaks.
+
+    `path` is a JSON path (`$.legs[0].qty`), `allowed` the values or bounds that would pass,
+    `suggestion` the nearest of them: shown to the model, never put into the data.
+    """
+
+    path: Text
+    keyword: str
+    message: Text
+    expected: Legible = None
+    actual: Legible = None
+    allowed: Legible = None
+    suggestion: Legible = None
+
+
+class Fix(BaseModel, frozen=True, extra="allow"):
+    """One change made while reading; `where` is a path or an offset in the text."""
+
+    kind: str
+    where: Text
+    before: Text = ""
+    after: Text = ""
+
+
+class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(lazy_property,)):
+    """How one answer was read. `verdict` is the stage at which reading ended; `DONE` means accepted."""
+
+    parser: str
+    transport: Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
+    verdict: Stage
+    decode: Literal["strict", "lossless", "guess", "none"] = "none"
+    fixes: tuple[Fix, ...] = ()
+    coercions: tuple[Fix, ...] = ()
+    patches: tuple[Fix, ...] = ()
+    errors: tuple[Violation, ...] = ()
+    semantic_check: str = ""
+    logprob_mean: float | None = None
+    logprob_min: float | None = None
+
+    @lazy_property
+    def wire(self) -> bytes:
+        """The trace as it stands in a result's; that of a clean answer is shared by many."""
+        return to_json(self)
+
 
 _system_clock = SystemClock()
 

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Any
-
 from typing_extensions import override
-
-from agentic_trading.canonical import canonical_bytes, exact_bytes, exact_value
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.canonical import exact_value
 from agentic_trading.llm.envelope import LLMEnvelope
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from agentic_trading.errors import TradingError
 
 COMPARED = (
     "instructions", "prompt_version", "context", "tools_allowed", "expected_output_schema", "response_format",
@@ -122,3 +126,49 @@ def _change(path: str, was: Any, now: Any) -> str:
 def _shown(value: Any) -> str:
     text = exact_bytes(value).decode() if isinstance(value, dict | list | Decimal) else repr(value)
     return text if len(text) <= 2 * SHOWN else text[: 2 * SHOWN] + "…"
+
+
+REACHING_OUT = frozenset({
+    "socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg",
+    "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr",
+})  # fmt: skip
+"""The interpreter's own audit events (PEP 578) of everything that leaves the process."""
+
+
+class NetworkBlockedError(TradingError, OSError):
+    """Something tried to reach the network during a replay; `event` says how."""
+
+    def __init__(self, event: str) -> None:
+        self.event = event
+        super().__init__(f"{event} during a replay; a replay answers from its log and reaches nothing else")
+
+
+class _Guard:
+    """Audit hooks cannot be taken back, so one is set for good and looks at how many replays are under way."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+        self._is_set = False
+
+    def set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            sys.addaudithook(self._look)
+
+    def _look(self, event: str, _args: tuple[Any, ...]) -> None:
+        if self.replays and event in REACHING_OUT:
+            raise NetworkBlockedError(event)
+
+
+_GUARD = _Guard()
+
+
+@contextmanager
+def no_network() -> Generator[None]:
+    """Let every attempt of this process to reach the network raise `NetworkBlockedError`, until the block ends."""
+    _GUARD.set()
+    _GUARD.replays += 1
+    try:
+        yield
+    finally:
+        _GUARD.replays -= 1

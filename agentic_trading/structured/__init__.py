@@ -1,23 +1,24 @@
 """From a schema to a valid object, without I/O: ask for it, read it, say what is wrong with it."""
 
 from agentic_trading.structured.validation import validate
-from agentic_trading.structured.json_document import read_json
-from agentic_trading.structured.engine import (
-    AskAgain,
-    GiveUp,
-    NextStep,
-    RaiseCap,
-    next_step,
-    read,
-    schema_problem,
-)
-from agentic_trading.structured.errors import ParserException
-from agentic_trading.structured.pydantic_schema import SchemaLike, schema_of
-from agentic_trading.structured.native import StructuredLogProbsParser
-from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.parser import OutputParser, select
-from agentic_trading.structured.prompted import InstructorParser
-from agentic_trading.structured.semantic import SemanticCheck
+from agentic_trading.structured.extract import read_json
+from agentic_trading.structured.engine import AskAgain
+from agentic_trading.structured.engine import GiveUp
+from agentic_trading.structured.engine import NextStep
+from agentic_trading.structured.engine import RaiseCap
+from agentic_trading.structured.engine import next_step
+from agentic_trading.structured.engine import read
+from agentic_trading.structured.engine import schema_problem
+from agentic_trading.structured.outcome import ParserException
+from agentic_trading.structured.pydantic_schema import SchemaLike
+from agentic_trading.structured.pydantic_schema import schema_of
+from agentic_trading.structured.parser import StructuredLogProbsParser
+from agentic_trading.structured.outcome import Accepted
+from agentic_trading.structured.outcome import Rejected
+from agentic_trading.structured.parser import OutputParser
+from agentic_trading.structured.parser import select
+from agentic_trading.structured.parser import InstructorParser
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 __all__ = [
     "Accepted",

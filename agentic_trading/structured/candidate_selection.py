@@ -1,20 +1,29 @@
 """Hold what was read against the schema, change what the policy allows, and choose among several."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
-
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.attempt_trace import Fix, Stage, Violation
-from agentic_trading.structured.validation import CompiledSchema, violations
-from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.llm.result import Fix
+from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import Violation
+from agentic_trading.structured.validation import CompiledSchema
+from agentic_trading.structured.validation import violations
+from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.extract import JsonCandidate
-from agentic_trading.structured.patch import is_protected, patched, protected_name
-from agentic_trading.structured.strict_json import decode, keys_in
-from agentic_trading.structured.semantic import SemanticCheck, violations_of
-from agentic_trading.structured.sentinel import without_sentinel
-from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS
+from agentic_trading.structured.patch import is_protected
+from agentic_trading.structured.patch import patched
+from agentic_trading.structured.patch import protected_name
+from agentic_trading.structured.decode import decode
+from agentic_trading.structured.decode import keys_in
+from agentic_trading.structured.pydantic_schema import SemanticCheck
+from agentic_trading.structured.pydantic_schema import violations_of
+from agentic_trading.structured.schema import without_sentinel
+from agentic_trading.structured.tokens import COMMENT_CHARS
+from agentic_trading.structured.tokens import SHOWN_CHARS
 
 _SETS = re.compile(r"[:=]")
 # A line, or what stands behind a semicolon, that gives a property a value: `veto: true`, `- "Stop loss" = 41000`.

@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import unquote
 
-from agentic_trading.structured.strict_json import MAX_DEPTH
+from agentic_trading.structured.decode import MAX_DEPTH
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64

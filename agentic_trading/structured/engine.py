@@ -1,28 +1,76 @@
 """Read one answer at the border of the package, and decide what follows from one that was not accepted."""
 
+from collections.abc import Sequence
+import orjson
+from pydantic import BaseModel
+from pydantic import ValidationError
+from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.result import Violation
+from agentic_trading.structured.patch import is_protected
+from agentic_trading.structured.decode import keys_in
+from agentic_trading.structured.pydantic_schema import SemanticCheck
+from agentic_trading.structured.pydantic_schema import violation_at
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
-
+from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
+from typing import Literal
 import structlog
-
 from agentic_trading.canonical import sha256_hex
-from agentic_trading.llm.failure import FailureReason
-from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
-from agentic_trading.llm.attempt_trace import Stage
-from agentic_trading.structured.pipeline import RawAnswer, parse_answer, text_that_was_read, usable_schema
-from agentic_trading.structured.errors import (
-    ParserException,
-    UnreadableError,
-    may_be_asked_again,
-    to_failure,
-)
-from agentic_trading.structured.pydantic_check import PydanticCheck
-from agentic_trading.structured.pydantic_schema import SchemaLike, schema_of
-from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.semantic import SemanticCheck
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import Transport
+from agentic_trading.llm.result import Stage
+from agentic_trading.structured.pipeline import RawAnswer
+from agentic_trading.structured.pipeline import parse_answer
+from agentic_trading.structured.pipeline import text_that_was_read
+from agentic_trading.structured.pipeline import usable_schema
+from agentic_trading.structured.outcome import ParserException
+from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.outcome import may_be_asked_again
+from agentic_trading.structured.outcome import to_failure
+from agentic_trading.structured.pydantic_schema import SchemaLike
+from agentic_trading.structured.pydantic_schema import schema_of
+from agentic_trading.structured.outcome import Accepted
+from agentic_trading.structured.outcome import Rejected
+
+class PydanticCheck:
+    """A model's own validators as a check, followed by the one of the caller; what they let through is in `made`."""
+
+    def __init__(self, model: type[BaseModel], then: SemanticCheck | None, policy: OutputPolicy) -> None:
+        self.model = model
+        self.made: dict[str, BaseModel] = {}
+        self._then = then
+        self._policy = policy
+
+    def __call__(self, text: str, /) -> Sequence[Violation]:
+        """Return what is wrong with `text`."""
+        instance = self.made[text] = self.model.model_validate_json(text)
+        if lost := self._lost(text, instance):
+            return lost
+        return self._then(text) if self._then else ()
+
+    def _lost(self, text: str, instance: BaseModel) -> list[Violation]:
+        """Return the protected properties that `instance` does not hold: pydantic leaves out what it does not know."""
+        if not any(is_protected(key, self._policy) for key in keys_in(orjson.loads(text))):
+            return []
+        try:
+            self.model.model_validate_json(text, extra="forbid")
+        except ValidationError as e:
+            unknown = [
+                error["loc"] for error in e.errors(include_url=False) if error["type"] == "extra_forbidden"
+            ]
+        else:
+            return []
+        kept = set(keys_in(instance.model_dump()))  # a model inside may keep what it does not know
+        return [
+            violation_at(place, "protected", f"is protected, and {self.model.__name__} has no such property")
+            for place in unknown
+            if is_protected(str(place[-1]), self._policy) and place[-1] not in kept
+        ]
+
 
 log = structlog.get_logger()
 

@@ -1,15 +1,80 @@
 """Find in a text what may be the answer: JSON at depth 0, whatever stands around it."""
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+from agentic_trading.llm.result import Fix
+from agentic_trading.llm.result import Stage
+from agentic_trading.structured.tokens import SHOWN_CHARS
+from agentic_trading.structured.tokens import refuse
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.json_repair import RepairedJson
+from agentic_trading.structured.json_repair import repair_json
+from agentic_trading.structured.decode import DecodedJson
+from agentic_trading.structured.decode import check_size
+from agentic_trading.structured.decode import decode
+from agentic_trading.structured.decode import decode_at
+from agentic_trading.structured.tokens import COMMENT_CHARS
+from agentic_trading.structured.tokens import blank_kind
+from agentic_trading.structured.tokens import skip_blank
+from typing import Literal
+from agentic_trading.structured.decode import check_closed
+from agentic_trading.structured.outcome import ParserException
 
-from agentic_trading.llm.attempt_trace import Fix, Stage
-from agentic_trading.structured.markup import CodeFences, strip_thinking
-from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.json_repair import RepairedJson, repair_json
-from agentic_trading.structured.strict_json import DecodedJson, check_size, decode, decode_at
-from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS, blank_kind, refuse, skip_blank
+_THINKING = re.compile(r"\s*+<(think|thinking|reasoning)>")
+_FENCE_LINE = re.compile(r"^[ \t]*+```([\w+-]*+)[ \t]*+\r?+$", re.MULTILINE)
+_JSON: Final = frozenset({"json", "json5", "jsonc"})
+
+
+def strip_thinking(text: str) -> tuple[str, tuple[Fix, ...]]:
+    """Return `text` with blanks in the place of the thinking that it begins with, and what was left out.
+
+    Raises `UnreadableError` (`truncated`) where the thinking has no end: no object in it is the answer.
+    """
+    opening = _THINKING.match(text)
+    if opening is None:
+        return text, ()
+    closing = f"</{opening[1]}>"
+    place = text.find(closing, opening.end())
+    if place < 0:
+        refuse(
+            Stage.TRUNCATED, "thinking", opening.start(1), "the answer was cut: the thinking is not closed"
+        )
+    end = place + len(closing)
+    fix = Fix(kind="thinking", where="0", before=text[:end].strip()[:SHOWN_CHARS])
+    return " " * end + text[end:], (fix,)
+
+
+class CodeFences:
+    """The code that stands in fences of other languages in a text with a fence that says `json`; else there is none."""
+
+    def __init__(self, text: str) -> None:
+        blocks = list(_blocks(text)) if text.count("```") > 1 else []
+        has_json = any(language in _JSON for language, _, _ in blocks)
+        code = [(start, end) for language, start, end in blocks if has_json and language not in {"", *_JSON}]
+        self._starts = [start for start, _ in code]
+        self._ends = [end for _, end in code]
+
+    def end_of(self, place: int) -> int:
+        """Return where the block ends that `place` is in, or 0 if it is in none."""
+        index = bisect_right(self._starts, place) - 1
+        return self._ends[index] if index >= 0 and place < self._ends[index] else 0
+
+
+def _blocks(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the language of each closed fence, and where it begins and ends."""
+    opening: re.Match[str] | None = None
+    for line in _FENCE_LINE.finditer(text):
+        if opening is None:
+            opening = line
+        elif not line[1]:
+            yield opening[1].lower(), opening.start(), line.end()
+            opening = None
+
 
 MOST_CANDIDATES: Final = 100
 MOST_BRACKETS: Final = 1_000
@@ -266,3 +331,33 @@ def only(found: Sequence[JsonCandidate]) -> JsonCandidate:
             Stage.AMBIGUOUS, "candidates", found[0].start, f"{len(found)} documents (at {places}), the first"
         )
     return found[0]
+
+
+def read_json(text: str, *, mode: Literal["strict", "lossless"] = "strict") -> Any:
+    """Return the JSON document that `text` is, with numbers as int and Decimal.
+
+    `strict`: the whole text but for white space around is one document. A repeated key with different values,
+    NaN, Infinity, a number beyond a double's range, a lone surrogate, more than 1 MiB and more than 128 levels are
+    refused. `lossless`: slips that have one reading are mended, and the one document may stand in a fence or in
+    prose; strict JSON reads the same in both. Raises `ParserException` for any text that is not one; its `stage` is `truncated`
+    where the text ends in the middle, `ambiguous` where it has several readings, else `json_parse`. An unknown mode is a
+    `ValueError`.
+    """
+    if mode not in {"strict", "lossless"}:
+        raise ValueError(f"mode {mode!r} is unknown; allowed are 'strict' and 'lossless'")
+    try:
+        return _read(text, lossless=mode == "lossless")
+    except UnreadableError as e:
+        raise ParserException(f"read_json({mode})", "", e.stage, text, e) from e
+
+
+def _read(text: str, *, lossless: bool) -> Any:
+    try:
+        return decode(text).value
+    except UnreadableError as e:
+        if e.stage is not Stage.JSON_PARSE:
+            raise
+        if not lossless:
+            check_closed(text)
+            raise
+    return only(json_candidates(text, lossless=True)).value

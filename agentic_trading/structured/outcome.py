@@ -1,12 +1,125 @@
 """What the reading of one answer ends in."""
 
+from collections.abc import Sequence
+from typing import Literal
+from typing import assert_never
+from agentic_trading.errors import TradingError
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.result import Fix
+from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import Violation
 from dataclasses import dataclass
 from typing import Any
-
 from pydantic import BaseModel
+from agentic_trading.llm.result import AttemptTrace
 
-from agentic_trading.llm.failure import FailureReason
-from agentic_trading.llm.attempt_trace import AttemptTrace, Violation
+_CONTENT_CHARS = 200
+_NAMED_RULES = 3
+
+
+class UnreadableError(ValueError):
+    """A text or a value breaks rules: `stage` says at which step, `violations` which rules.
+
+    `fixes`, `coercions` and `patches` are what was changed before; `level` is how strictly the text was read, where it
+    could be.
+    """
+
+    level: Literal["strict", "lossless", "guess"] | None = None
+
+    def __init__(
+        self,
+        stage: Stage,
+        violations: Sequence[Violation],
+        *,
+        fixes: Sequence[Fix] = (),
+        coercions: Sequence[Fix] = (),
+        patches: Sequence[Fix] = (),
+    ) -> None:
+        self.stage = stage
+        self.violations = tuple(violations)
+        self.fixes = tuple(fixes)
+        self.coercions = tuple(coercions)
+        self.patches = tuple(patches)
+        super().__init__("; ".join(f"{v.path}: {v.message}" for v in self.violations[:_NAMED_RULES]))
+
+
+class ParserException(TradingError):
+    """An answer of `model` cannot be read: `stage` says at which step, `error` why, `content` is its text.
+
+    `parser_type` and `original_error` are other names of `parser` and `error`.
+    """
+
+    def __init__(self, parser: str, model: str, stage: Stage, content: str, error: Exception) -> None:
+        self.parser = self.parser_type = parser
+        self.model = model
+        self.stage = stage
+        self.content = content
+        self.error = self.original_error = error
+        super().__init__(f"{parser} failed at {stage}: {error}")
+
+    @property
+    def errors(self) -> tuple[Violation, ...]:
+        """Every rule that the answer breaks."""
+        return self.error.violations if isinstance(self.error, UnreadableError) else ()
+
+    @property
+    def level(self) -> Literal["strict", "lossless", "guess"] | None:
+        """How strictly the text was read, where it could be."""
+        return self.error.level if isinstance(self.error, UnreadableError) else None
+
+    @property
+    def changes(self) -> dict[str, tuple[Fix, ...]]:
+        """What was changed before reading failed: `fixes`, `coercions` and `patches`."""
+        if not isinstance(self.error, UnreadableError):
+            return {}
+        return {name: getattr(self.error, name) for name in ("fixes", "coercions", "patches")}
+
+
+def to_failure(e: ParserException) -> FailureReason:
+    """Return `e` as the value that leaves the package; `recoverable` says that asking again may help."""
+    return FailureReason(
+        category=_category(e.stage),
+        description=f"{e.parser} failed at {e.stage}",
+        technical_details=(
+            f"Model: {e.model}\nStage: {e.stage}\nOriginal Error: {e.error}\nContent: {_shown(e.content)}"
+        ),
+        recoverable=may_be_asked_again(e.stage),
+    )
+
+
+def may_be_asked_again(stage: Stage) -> bool:
+    """Whether another answer to the same request may end better than at `stage`."""
+    match stage:
+        case (
+            Stage.RESPONSE_EMPTY
+            | Stage.JSON_PARSE
+            | Stage.AMBIGUOUS
+            | Stage.SCHEMA_VALIDATION
+            | Stage.SEMANTIC
+        ):
+            return True
+        case Stage.REFUSAL | Stage.TRUNCATED | Stage.TRANSPORT | Stage.SCHEMA_INVALID | Stage.DONE:
+            return False
+        case _:
+            assert_never(stage)
+
+
+def _category(stage: Stage) -> FailureKind:
+    match stage:
+        case Stage.REFUSAL:
+            return FailureKind.REFUSAL
+        case Stage.TRUNCATED:
+            return FailureKind.TRUNCATED
+        case Stage.SCHEMA_INVALID | Stage.TRANSPORT:  # what was asked is at fault, not what was answered
+            return FailureKind.INVALID_REQUEST
+        case _:
+            return FailureKind.PARSING_ERROR
+
+
+def _shown(content: str) -> str:
+    shown = content.encode("utf-8", "backslashreplace").decode()
+    return shown if len(shown) <= _CONTENT_CHARS else f"{shown[:_CONTENT_CHARS]}..."
 
 
 @dataclass(frozen=True, slots=True)

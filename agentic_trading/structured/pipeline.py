@@ -1,26 +1,211 @@
 """Take one answer from its text to a checked object: refusal, cut, decode, schema, meaning, in this order."""
 
-from collections.abc import Mapping, Sequence
+import re
 from decimal import Decimal
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple, Never
-
-from agentic_trading.canonical import CanonicalError, exact_bytes
-from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.provider import ModelResponse, Transport
-from agentic_trading.llm.attempt_trace import AttemptTrace, Stage, Violation
-from agentic_trading.structured import extract
-from agentic_trading.structured.validation import CompiledSchema, compiled, spelled
-from agentic_trading.structured.truncation import check_closed, truncation_sign
-from agentic_trading.structured.errors import ParserException, UnreadableError
+from typing import Any
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.result import Fix
+from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import Violation
+from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.extract import JsonCandidate
-from agentic_trading.structured.candidate_selection import AnswerRequirements, select_candidate
-from agentic_trading.structured.salvage import salvage_json
+from agentic_trading.structured.tokens import SHOWN_CHARS
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+from agentic_trading.structured.json_repair import RepairedJson
+from agentic_trading.structured.json_repair import repair_json
+from agentic_trading.structured.decode import MAX_DEPTH
+from agentic_trading.structured.decode import decode
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Literal
+from typing import NamedTuple
+from typing import Never
+from agentic_trading.canonical import CanonicalError
+from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import Transport
+from agentic_trading.llm.result import AttemptTrace
+from agentic_trading.structured import extract
+from agentic_trading.structured.validation import CompiledSchema
+from agentic_trading.structured.validation import compiled
+from agentic_trading.structured.validation import spelled
+from agentic_trading.structured.decode import check_closed
+from agentic_trading.structured.decode import truncation_sign
+from agentic_trading.structured.outcome import ParserException
+from agentic_trading.structured.candidate_selection import AnswerRequirements
+from agentic_trading.structured.candidate_selection import select_candidate
 from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.prompt_echo import value_digest, object_digests
-from agentic_trading.structured.strict_json import MAX_BYTES, MAX_DEPTH, decode
-from agentic_trading.structured.semantic import SemanticCheck
-from agentic_trading.structured.sentinel import check_sentinel_is_free
+from agentic_trading.structured.decode import MAX_BYTES
+from agentic_trading.structured.pydantic_schema import SemanticCheck
+from agentic_trading.structured.schema import check_sentinel_is_free
+
+MAX_CHARS = 65_536  # json-repair takes seconds for longer ones
+_BREAKDOWNS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_WORD = re.compile(r"[\w.+\-%$€£/]+")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
+
+
+def salvage_json(text: str, why: UnreadableError) -> JsonCandidate:
+    """Return what json-repair makes of `text`; raises `why`, or an `UnreadableError` that says what is missing.
+
+    It invents keys, values and ends. What is held on to here: each number stands as it is in the text.
+    """
+    if (
+        len(text) > MAX_CHARS or "\0" in text
+    ):  # so a log keeps what it cannot spell: a replay must end like the call
+        raise why
+    try:
+        import json_repair  # noqa: PLC0415 - an extra, and only for texts that nothing else can read
+    except ImportError as e:
+        hint = 'guessing needs json-repair: pip install "agentic-trading[salvage]"'
+        raise UnreadableError(why.stage, [*why.violations, _violation("salvage", hint)]) from e
+    try:
+        guess = json_repair.loads(text, skip_json_loads=True)
+    except _BREAKDOWNS as e:  # it makes no promise for texts from outside
+        raise why from e
+    try:
+        value = _salvage_exact(guess, _numbers_in(text))
+        spelled = exact_bytes(value).decode()
+    except KeyError as e:
+        reason = f"a guess holds the number {e.args[0]}, which does not stand in the text"
+        raise UnreadableError(Stage.JSON_PARSE, [*why.violations, _violation("guess", reason)]) from e
+    except (RecursionError, ValueError, ArithmeticError) as e:
+        raise why from e
+    fix = Fix(kind="guess", where="0", before=text[:SHOWN_CHARS], after=spelled[:SHOWN_CHARS])
+    return JsonCandidate(value, spelled, (fix,), 0, len(text), is_whole=False, is_repaired=True)
+
+
+def _violation(keyword: str, message: str) -> Violation:
+    return Violation(path="$", keyword=keyword, message=message)
+
+
+def _numbers_in(text: str) -> dict[Decimal, Decimal]:
+    """Return the numbers that stand in `text` as words of their own, digit for digit, by their values."""
+    words = (word for word in _WORD.findall(text) if _NUMBER.fullmatch(word))
+    return {number: number for number in map(Decimal, words)}
+
+
+def _salvage_exact(value: Any, numbers: dict[Decimal, Decimal]) -> Any:
+    """Return `value` with its numbers as they stand in the text; raises `KeyError` for one that does not."""
+    match value:
+        case bool():
+            return value
+        case int() | float():
+            exact = numbers[Decimal(repr(value))]
+            return int(exact) if isinstance(value, int) else exact
+        case dict():
+            return {str(key): _salvage_exact(child, numbers) for key, child in value.items()}
+        case list():
+            return [_salvage_exact(child, numbers) for child in value]
+        case _:
+            return value
+
+
+_MARK_BYTES: Final = 16
+_TRIES: Final = 200
+_SLOPPY_CHARS: Final = 16_384  # of an object with slips: to look at more from each bracket takes too long
+_BEGINNING = re.compile(r"\{")
+_DECODER = json.JSONDecoder(parse_float=Decimal)
+
+
+@lru_cache(maxsize=2)
+def object_digests(text: str) -> frozenset[bytes] | None:
+    """Return a mark of every JSON object in `text`, those within others and within their strings too.
+
+    Objects with slips count as well. None where the text holds more that may be one than can be looked into: any
+    object may then have been shown.
+    """
+    found: set[bytes] = set()
+    left = [text]
+    tries = 0
+    try:
+        while left:
+            for document in _documents(left.pop()):
+                tries += document is None
+                if tries > _TRIES:
+                    return None
+                _mark(document, found, left, 0)
+    except _TooLongError:
+        return None
+    return frozenset(found)
+
+
+class _TooLongError(Exception):
+    """What may be an object with slips goes on for longer than is looked at."""
+
+
+def value_digest(value: Any) -> bytes:
+    """Return what equal JSON values have in common, whatever the order of their members and the form of their numbers."""
+    return _mark(value, set(), [], 0)
+
+
+def _mark(value: Any, found: set[bytes], texts: list[str], depth: int) -> bytes:
+    """Return the mark of `value`; add those of its objects to `found`, and texts that may hold more to `texts`."""
+    if depth > MAX_DEPTH:  # no answer is as deep
+        return b""
+    match value:
+        case dict():
+            members = sorted(
+                key.encode("utf-8", "replace") + _mark(child, found, texts, depth + 1)
+                for key, child in value.items()
+            )
+            mark = _digest(b"{", *members)
+            found.add(mark)
+        case list():
+            mark = _digest(b"[", *(_mark(child, found, texts, depth + 1) for child in value))
+        case str():
+            if "{" in value:
+                texts.append(value)
+            mark = _digest(b'"', value.encode("utf-8", "replace"))
+        case bool() | None:
+            mark = _digest(str(value).encode())
+        case _:
+            mark = _digest(b"0", str(Decimal(value).normalize()).encode())
+    return mark
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = blake2b(digest_size=_MARK_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+def _documents(words: str) -> Iterator[Any]:
+    """Yield each object that stands in `words`, and None for each bracket that begins none."""
+    position = 0
+    while beginning := _BEGINNING.search(words, position):
+        start = beginning.start()
+        try:
+            document, position = _object_at(words, start)
+        except (ValueError, ArithmeticError, RecursionError):
+            document, position = None, start + 1
+        yield document
+
+
+def _object_at(words: str, start: int) -> tuple[Any, int]:
+    """Return the object at `start`, read strictly or else with its slips mended, and where it ends."""
+    try:
+        document, end = _DECODER.raw_decode(words, start)
+    except (ValueError, ArithmeticError):
+        repaired = _mended_at(words, start)
+        document, end = decode(repaired.text).value, start + repaired.end
+    return document, end
+
+
+def _mended_at(words: str, start: int) -> RepairedJson:
+    end = start + _SLOPPY_CHARS
+    try:
+        return repair_json(words[start:end], 0)
+    except UnreadableError as e:
+        if e.stage is Stage.TRUNCATED and end < len(words):
+            raise _TooLongError from e
+        raise
+
 
 DecodeLevel = Literal["strict", "lossless", "guess"]
 

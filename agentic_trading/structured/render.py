@@ -12,9 +12,18 @@ from typing import Any, Literal, assert_never
 import orjson
 
 from agentic_trading.structured.validation import spelled
-from agentic_trading.structured.schema import Schema, asked, children, nested, prompt_schema, referred
-from agentic_trading.structured.sentinel import add_sentinel
-from agentic_trading.structured.value_sets import RULES_OF_KIND, differ, constraints_of, kinds_told, allowed_values
+from agentic_trading.structured.schema import Schema
+from agentic_trading.structured.schema import asked
+from agentic_trading.structured.schema import children
+from agentic_trading.structured.schema import nested
+from agentic_trading.structured.schema import prompt_schema
+from agentic_trading.structured.schema import referred
+from agentic_trading.structured.schema import add_sentinel
+from agentic_trading.structured.schema import RULES_OF_KIND
+from agentic_trading.structured.schema import differ
+from agentic_trading.structured.schema import constraints_of
+from agentic_trading.structured.schema import kinds_told
+from agentic_trading.structured.schema import allowed_values
 from agentic_trading.structured.schema_text import (
     SchemaPhrase,
     braced,

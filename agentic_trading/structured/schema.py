@@ -1,15 +1,54 @@
 """What is asked of a model: a sound JSON Schema without noise, its properties in the order to be written in."""
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any
+from agentic_trading.llm.limits import SENTINEL_NAME
+from agentic_trading.llm.limits import SENTINEL_VALUE
+from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import Violation
+from agentic_trading.structured.outcome import UnreadableError
+from collections.abc import Callable
+from collections.abc import Iterator
+from functools import lru_cache
 from urllib.parse import unquote
-
 import orjson
-
 from agentic_trading.structured.validation import compiled
-from agentic_trading.structured.errors import UnreadableError
-from agentic_trading.structured.sentinel import add_sentinel
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+def add_sentinel(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return `schema` with one more required property, its last."""
+    properties = {**schema.get("properties", {}), SENTINEL_NAME: {"enum": [SENTINEL_VALUE]}}
+    required = [*schema.get("required", []), SENTINEL_NAME]
+    return {**schema, "properties": properties, "required": required}
+
+
+def check_sentinel_is_free(schema: dict[str, Any]) -> None:
+    """Raise `UnreadableError` (`schema_invalid`) if the schema has a property of that name itself."""
+    if SENTINEL_NAME in schema.get("properties", {}):
+        message = (
+            f"the name {SENTINEL_NAME!r} is needed for the sign that the answer is whole; choose another"
+        )
+        violation = Violation(path=f"$.properties.{SENTINEL_NAME}", keyword="sentinel", message=message)
+        raise UnreadableError(Stage.SCHEMA_INVALID, [violation])
+
+
+def without_sentinel(value: dict[str, Any]) -> dict[str, Any]:
+    """Return `value` without the sentinel.
+
+    Raises `UnreadableError`: `truncated` if there is none (the answer was cut), `schema_validation` if it has
+    another value than the one that was asked for.
+    """
+    path = f"$.{SENTINEL_NAME}"
+    if SENTINEL_NAME not in value:
+        missing = Violation(path=path, keyword="sentinel", message="is missing: the answer was cut")
+        raise UnreadableError(Stage.TRUNCATED, [missing])
+    if value[SENTINEL_NAME] != SENTINEL_VALUE:
+        wrong = Violation(
+            path=path, keyword="enum", message="is not the agreed value", allowed=[SENTINEL_VALUE]
+        )
+        raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong])
+    return {name: member for name, member in value.items() if name != SENTINEL_NAME}
+
 
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
@@ -135,3 +174,87 @@ def _in_order(schema: Schema) -> Schema:
         first = [name for name in ordered.get("required", []) if name in properties]
         ordered["properties"] = {name: properties[name] for name in dict.fromkeys([*first, *properties])}
     return ordered
+
+
+RULES_OF_KIND = {
+    "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
+    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}  # fmt: skip
+
+
+_OBJECT = frozenset({"object"})
+
+
+def kinds_told(node: Schema) -> list[str]:
+    """Return the types of values, or those that the rules are about, and that any other will do."""
+    named = kinds(node)
+    if named:
+        return named
+    ruled = [kind for kind, keywords in RULES_OF_KIND.items() if not node.keys().isdisjoint(keywords)]
+    return [*ruled, "any other type"] if ruled else []
+
+
+def allowed_values(node: Schema) -> list[Any]:
+    values = node["enum"] if "enum" in node else [node["const"]]
+    named = set(kinds(node))
+    if "number" in named:
+        named.add("integer")
+    return [value for value in values if not named or _kind_of(value) in named]
+
+
+def _kind_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case _:
+            return "object" if isinstance(value, dict) else "array"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueConstraints:
+    """What tells the values of a schema from those of another: types, constants, and constants of required tags.
+
+    Empty means that nothing is known. Whole numbers are among the numbers.
+    """
+
+    types: frozenset[str]
+    constants: frozenset[bytes]
+    tags: Mapping[str, frozenset[bytes]]
+
+
+def constraints_of(schema: Schema) -> ValueConstraints:
+    """Return what `schema` itself tells of its values."""
+    constants = _constants(schema)
+    types = kinds(schema) or [_kind_of(orjson.loads(value)) for value in constants]
+    properties = schema.get("properties", {})
+    tags = {name: _constants(properties.get(name)) for name in schema.get("required", ())}
+    return ValueConstraints(frozenset("number" if kind == "integer" else kind for kind in types), constants, tags)
+
+
+def differ(one: ValueConstraints, other: ValueConstraints) -> bool:
+    """Whether no value can be of both."""
+    if one.types and other.types and one.types.isdisjoint(other.types):
+        return True
+    if one.constants and other.constants:
+        return one.constants.isdisjoint(other.constants)
+    if one.types != _OBJECT or other.types != _OBJECT:
+        return False
+    tagged = [name for name in one.tags.keys() & other.tags.keys() if one.tags[name] and other.tags[name]]
+    return any(one.tags[name].isdisjoint(other.tags[name]) for name in tagged)
+
+
+def _constants(schema: Any) -> frozenset[bytes]:
+    if not isinstance(schema, dict) or {"enum", "const"}.isdisjoint(schema):
+        return frozenset()
+    values = schema["enum"] if "enum" in schema else [schema["const"]]
+    return frozenset(orjson.dumps(value, option=orjson.OPT_SORT_KEYS) for value in values)

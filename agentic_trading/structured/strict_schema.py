@@ -1,25 +1,26 @@
 """The form of a JSON Schema that providers hold an answer to, or why there is none."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-
 import orjson
-
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.json_data import CanonicalObject
-from agentic_trading.structured.schema import (
-    Schema,
-    asked,
-    children,
-    children_changed,
-    kinds,
-    nested,
-    referred,
-)
-from agentic_trading.structured.sentinel import add_sentinel
+from agentic_trading.llm.fields import CanonicalObject
+from agentic_trading.structured.schema import Schema
+from agentic_trading.structured.schema import asked
+from agentic_trading.structured.schema import children
+from agentic_trading.structured.schema import children_changed
+from agentic_trading.structured.schema import kinds
+from agentic_trading.structured.schema import nested
+from agentic_trading.structured.schema import referred
+from agentic_trading.structured.schema import add_sentinel
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import ResponseFormat
+from agentic_trading.llm.provider import Transport
 
 # What constrained decoders hold an answer to; every other keyword is told in words and checked here.
 _ENFORCED = frozenset(
@@ -240,3 +241,62 @@ def _objects_in_place(schema: Mapping[str, Any]) -> Iterator[Schema]:
 
 def _is_union(schema: Any) -> bool:
     return "anyOf" in schema or isinstance(schema.get("type"), list)
+
+
+_NOT_OFFERED = "the model does not offer it"
+
+
+@dataclass(frozen=True, slots=True)
+class TransportChoice:
+    """A transport, and why each better one was passed over (`native_schema: …`), the best first."""
+
+    transport: Transport
+    passed_over: tuple[str, ...] = ()
+
+
+_TEXT = TransportChoice("text")
+
+
+def choice_for(envelope: LLMEnvelope, capability: Capability) -> TransportChoice:
+    """Return the first that model and schema allow of: native schema, strict tool, JSON mode, told in words."""
+    if envelope.response_format is ResponseFormat.TEXT:
+        return _TEXT
+    return _choice(
+        envelope.output_schema_json,
+        native_schema=capability.native_schema,
+        strict_tool=capability.strict_tool,
+        json_mode=capability.json_mode,
+        most_optional=capability.most_optional,
+        most_unions=capability.most_unions,
+    )
+
+
+@lru_cache(maxsize=256)
+def _choice(
+    schema_json: bytes,
+    *,
+    native_schema: bool,
+    strict_tool: bool,
+    json_mode: bool,
+    most_optional: int | None,
+    most_unions: int | None,
+) -> TransportChoice:
+    problem = strict_problem(schema_json, most_optional=most_optional, most_unions=most_unions)
+    ways: list[tuple[Transport, str | None]] = [
+        ("native_schema", problem if native_schema else _NOT_OFFERED),
+        ("strict_tool", problem if strict_tool else _NOT_OFFERED),
+        ("json_mode", None if json_mode else _NOT_OFFERED),
+    ]
+    passed_over: list[str] = []
+    for transport, reason in ways:
+        if reason is None:
+            return TransportChoice(transport, tuple(passed_over))
+        passed_over.append(f"{transport}: {reason}")
+    return TransportChoice("prompted", tuple(passed_over))
+
+
+def told_in_words(envelope: LLMEnvelope, capability: Capability) -> Transport:
+    """Return how the form is asked for where it shall not be enforced."""
+    if envelope.response_format is ResponseFormat.TEXT:
+        return "text"
+    return "json_mode" if capability.json_mode else "prompted"

@@ -6,8 +6,10 @@ from typing import Final, NoReturn
 import orjson
 from pydantic import TypeAdapter
 
-from agentic_trading.llm.attempt_trace import Fix, Stage, Violation
-from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.llm.result import Fix
+from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import Violation
+from agentic_trading.structured.outcome import UnreadableError
 
 SHOWN_CHARS: Final = 80
 COMMENT_CHARS: Final = 1_000

@@ -1,27 +1,130 @@
 """One envelope under way: what it is asked with, and how its answers are read, of a model or of a recording."""
 
 import asyncio
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
-
-from agentic_trading.governance.retry import Failed
-from agentic_trading.llm.capability import Capability
+from dataclasses import replace
+import structlog
+from agentic_trading.llm.envelope import DeterminismLevel
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import Provider
+from agentic_trading.worker.error_boundary import describe_error
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.worker.next_attempt import Attempted
+from agentic_trading.worker.next_attempt import is_schema_refused
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from functools import partial
+from agentic_trading.llm.result import Violation
+from agentic_trading.structured.pydantic_schema import SemanticCheck
+from contextlib import nullcontext
+from dataclasses import dataclass
+from agentic_trading.governance.throttle import Failed
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.structured.outcome import Accepted, Rejected
+from agentic_trading.structured.outcome import Accepted
+from agentic_trading.structured.outcome import Rejected
 from agentic_trading.structured.parser import OutputParser
 from agentic_trading.structured.prompts import request_over
-from agentic_trading.worker.attempt_result import recorded_response, served_again
-from agentic_trading.worker.semantic_checks import Checks, check_of
-from agentic_trading.worker.token_count import InputTokenCounter
-from agentic_trading.worker.shield import run_shielded
+from agentic_trading.worker.attempt_result import recorded_response
+from agentic_trading.worker.attempt_result import served_again
+from agentic_trading.worker.error_boundary import run_shielded
 from agentic_trading.worker.response_cache import CachedCall
-from agentic_trading.worker.unsupported_schemas import UnsupportedSchemas
 from agentic_trading.worker.slots import Parking
-from agentic_trading.worker.next_attempt import Attempted, FinalAttempt, AnsweredAttempt, FailedAttempt
+from agentic_trading.worker.next_attempt import FinalAttempt
+from agentic_trading.worker.next_attempt import AnsweredAttempt
+from agentic_trading.worker.next_attempt import FailedAttempt
+
+LONGEST_S = 5.0
+"""A count that takes longer is not waited for."""
+
+MOST_TOKENS = 10**9
+"""No request has more: a count of more is none."""
+
+log = structlog.get_logger()
+
+
+class InputTokenCounter:
+    """The input tokens of the requests of one call, by the provider's count; a retry is not counted again."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._request: ModelRequest | None = None
+        self._tokens: int | None = None
+
+    async def of(self, request: ModelRequest, patience_s: float) -> int | None:
+        """Return how many tokens `request` sends, or None where bytes have to bound them.
+
+        None: the provider has no count to give, failed, or took longer than `LONGEST_S` or `patience_s` seconds; and for
+        a request that must not leave the process (`replay_only`), or for which no time is left.
+        """
+        if request.envelope.determinism is DeterminismLevel.REPLAY_ONLY or patience_s <= 0:
+            return None
+        asked = replace(request, attempt=1)
+        if asked != self._request:
+            self._tokens = await self._counted(request, min(LONGEST_S, patience_s))
+            self._request = asked
+        return self._tokens
+
+    async def _counted(self, request: ModelRequest, patience_s: float) -> int | None:
+        try:
+            async with asyncio.timeout(patience_s):
+                tokens = await self._provider.count_tokens(request)
+        except Exception as e:  # noqa: BLE001 - whatever a count fails of, the call goes on without one
+            log.warning("tokens_not_counted", envelope_id=request.envelope.envelope_id, error=describe_error(e))
+            return None
+        return tokens if tokens is not None and 0 < tokens <= MOST_TOKENS else None
+
+
+MOST_REMEMBERED = 256
+"""More would be schemas made for one call each, of which nothing can be learnt."""
+
+
+class UnsupportedSchemas:
+    """The schemas that a model's provider would not take, for as long as this process lives; forgets all when full."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[LLMProvider, str, bytes]] = set()
+
+    def learn(self, request: ModelRequest, attempted: Attempted) -> None:
+        """Remember the schema of `request` if that is why it failed."""
+        if not is_schema_refused(request, attempted):
+            return
+        if len(self._known) == MOST_REMEMBERED:
+            self._known.clear()
+        self._known.add(_key(request.envelope))
+
+    def holds(self, envelope: LLMEnvelope) -> bool:
+        """Whether the schema of `envelope` was refused for its model before."""
+        return bool(self._known) and _key(envelope) in self._known
+
+
+def _key(envelope: LLMEnvelope) -> tuple[LLMProvider, str, bytes]:
+    return envelope.provider, envelope.model, envelope.output_schema_json
+
+
+Check = Callable[[LLMEnvelope, str], Sequence[Violation]]
+Checks = Mapping[str, Check]
+"""Rules beyond JSON Schema, by the schema's `$id`: a function of the envelope and the accepted text."""
+
+
+def check_of(envelope: LLMEnvelope, checks: Checks) -> SemanticCheck | None:
+    """Return the rules for the answer to `envelope`, or None where there are none."""
+    check = checks.get(str(envelope.expected_output_schema.get("$id", "")))
+    return partial(_checked, check, envelope) if check else None
+
+
+def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
+    """Run a rule beyond the schema; one that breaks lets nothing through."""
+    try:
+        return check(envelope, text)
+    except ValueError:
+        raise  # what is wrong with the text: the reader tells it
+    except Exception as e:  # noqa: BLE001 - a broken rule must not become an accepted answer
+        return [Violation(path="$", keyword="check_failed", message=f"the check itself failed: {describe_error(e)}")]
+
 
 READ_AT_ONCE_CHARS = 8 * 1024
 """Answers up to this length are read on the loop, which takes about a millisecond if they are broken; longer ones in a thread."""

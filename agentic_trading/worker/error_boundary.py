@@ -1,13 +1,38 @@
 """A boundary around work that comes again: what goes wrong in it is logged, and the rest goes on."""
 
+from pydantic import ValidationError
 from collections.abc import Iterator
 from contextlib import contextmanager
-
 import structlog
+from agentic_trading.governance.errors import ControlError
+from agentic_trading.governance.errors import LedgerError
+from agentic_trading.llm.errors import RecordError
+from agentic_trading.llm.errors import StoreError
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+from typing import TypeVar
+from agentic_trading.llm.errors import LLMError
 
-from agentic_trading.governance.errors import ControlError, LedgerError
-from agentic_trading.llm.errors import RecordError, StoreError
-from agentic_trading.worker.error_text import describe_error
+def describe_error(e: Exception) -> str:
+    """Say what was raised and where; a formatted traceback would read files on the loop.
+
+    Of a `ValidationError` only places and kinds are told: its own words repeat what was validated, which may be an
+    answer.
+    """
+    last = e.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = f" ({last.tb_frame.f_code.co_qualname}, line {last.tb_lineno})" if last else ""
+    return f"{type(e).__name__}: {_said(e)}{where}"
+
+
+def _said(e: Exception) -> str:
+    if not isinstance(e, ValidationError):
+        return str(e)
+    errors = e.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['type']}" for error in errors)
+
 
 log = structlog.get_logger()
 
@@ -23,3 +48,57 @@ def log_and_continue(what: str, **facts: object) -> Iterator[None]:
         log.warning(what, reason=str(e), **facts)
     except Exception as e:  # noqa: BLE001 - the boundary: orders are followed whatever else is wrong
         log.error(what, error=describe_error(e), **facts)  # noqa: TRY400 - told in one line
+
+
+T = TypeVar("T")
+
+LONGEST_S = 30.0
+"""What takes longer than this is given up: a process must be able to end."""
+
+
+async def run_shielded(work: Coroutine[Any, Any, T], *, longest_s: float = LONGEST_S) -> T:
+    """Return what `work` gives, even if the caller is cancelled meanwhile, once or again and again.
+
+    The cancellation comes to the caller at its next wait. Nothing is left behind: `work` is over when this returns
+    or raises. Raises `TimeoutError` if it takes longer than `longest_s` seconds after the last cancellation.
+    """
+    task = asyncio.Task(work)  # outside any group, which would cancel it together with the caller
+    was_cancelled = False
+    while not task.done():
+        try:
+            done, _ = await asyncio.wait([task], timeout=longest_s)
+        except asyncio.CancelledError:
+            was_cancelled = True
+            continue
+        if not done:
+            task.cancel()
+            await asyncio.wait([task])
+            raise TimeoutError(f"not done within {longest_s:g} s; allowed is less")
+    caller = asyncio.current_task()
+    if was_cancelled and caller is not None:
+        caller.uncancel()
+        caller.cancel()
+    return task.result()
+
+
+class AttemptTakenError(LLMError):
+    """Attempt `attempt` at `envelope_id` was sent before, and is `state`: it is not this run's to settle or to keep."""
+
+    def __init__(self, envelope_id: str, attempt: int, state: str) -> None:
+        self.envelope_id = envelope_id
+        self.attempt = attempt
+        self.state = state
+        super().__init__(
+            f"attempt {attempt} at {envelope_id} is {state} already; allowed is an envelope with another id"
+        )
+
+
+class UndeliverableError(LLMError):
+    """A delivery for `envelope_id` of `trace_id` cannot be served, for `reason`, and trying again does not help."""
+
+    def __init__(self, reason: str, detail: str, *, envelope_id: str = "", trace_id: str = "") -> None:
+        self.reason = reason
+        self.detail = detail
+        self.envelope_id = envelope_id
+        self.trace_id = trace_id
+        super().__init__(f"{reason}: {detail}")

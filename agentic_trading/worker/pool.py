@@ -1,31 +1,84 @@
 """Workers that take envelopes from the bus, each delivery within a boundary of its own."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar, assert_never
-
-import structlog
-
-from agentic_trading.bus.broker import Broker, Subscription
-from agentic_trading.bus.codec import read_envelope, read_event
-from agentic_trading.bus.errors import SignatureError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import ENVELOPES, EVENTS
+from agentic_trading.bus.signing import Verifier
+from agentic_trading.governance.policy import Policy
+from agentic_trading.llm.event import Event
+from agentic_trading.worker.error_boundary import UndeliverableError
+import asyncio
+from collections.abc import AsyncGenerator
+from collections.abc import Awaitable
+from collections.abc import Callable
+from collections.abc import Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+from typing import TypeVar
+from typing import assert_never
+import structlog
+from agentic_trading.bus.topic import Broker
+from agentic_trading.bus.topic import Subscription
+from agentic_trading.bus.codec import read_envelope
+from agentic_trading.bus.codec import read_event
+from agentic_trading.bus.errors import SignatureError
+from agentic_trading.bus.errors import UnreadableMessageError
+from agentic_trading.bus.topic import ENVELOPES
+from agentic_trading.bus.topic import EVENTS
 from agentic_trading.clock import Clock
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import RecordError, StoreError
-from agentic_trading.worker.dead_letter_publisher import DeadLetterPublisher
-from agentic_trading.worker.claim import Claim, ClaimStore, Finished
-from agentic_trading.worker.errors import AttemptTakenError, UndeliverableError
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import RecordError
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.worker.recorder import DeadLetterPublisher
+from agentic_trading.worker.claim import Claim
+from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.claim import Finished
+from agentic_trading.worker.error_boundary import AttemptTakenError
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner
-from agentic_trading.worker.producer_acl import ProducerAcl
-from agentic_trading.worker.slots import Slot, Slots
-from agentic_trading.worker.error_text import describe_error
+from agentic_trading.worker.slots import Slot
+from agentic_trading.worker.slots import Slots
+from agentic_trading.worker.error_boundary import describe_error
 from agentic_trading.worker.housekeeping import Housekeeper
+
+NOT_ALLOWED = "not_allowed"
+
+OURS = ("operator.", "budget.", "attempt.")
+"""Kinds of events that only workers make: a ledger is rebuilt from them, and operators are told by them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAcl:
+    """Knows senders by their signatures, where a `verifier` asks for them; else all are `principal`, who is trusted.
+
+    Without a `policy` everybody may put events of every tenant on record.
+    """
+
+    verifier: Verifier | None = None
+    principal: str = ""
+    policy: Policy | None = None
+
+    def of(self, delivery: Delivery) -> str:
+        """Return who sent a message; raises `SignatureError` if that is not proved."""
+        return self.principal if self.verifier is None else self.verifier.principal_of(delivery.message)
+
+    def check_event(self, principal: str, event: Event) -> None:
+        """Raise `UndeliverableError` for an event that `principal` may not put on record."""
+        if event.kind.startswith(OURS):
+            why = f"an event of kind {event.kind!r:.100} is a worker's own; allowed are other kinds"
+            raise UndeliverableError(NOT_ALLOWED, why)
+        self.check_tenant(principal, event.tenant_id)
+
+    def check_tenant(self, principal: str, tenant_id: str) -> None:
+        """Raise `UndeliverableError` for a tenant for whom `principal` may send nothing.
+
+        Nothing of a forged tenant goes on record: it would stand in the place of the real one.
+        """
+        problem = self.policy.tenant_problem(principal, tenant_id) if self.policy is not None else None
+        if problem is not None:
+            raise UndeliverableError(NOT_ALLOWED, problem.description)
+
 
 log = structlog.get_logger()
 

@@ -8,20 +8,29 @@ from functools import partial
 from typing import Final, Protocol, assert_never
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import Admitted, Charge, Deferred, Denied, AlreadyDispatched
-from agentic_trading.governance.determinism import freezes
+from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission_decisions import Charge
+from agentic_trading.governance.admission_decisions import Deferred
+from agentic_trading.governance.admission_decisions import Denied
+from agentic_trading.governance.admission_decisions import AlreadyDispatched
+from agentic_trading.governance.admission_decisions import freezes
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.denials import unavailable
-from agentic_trading.governance.retry import Failed
-from agentic_trading.llm.capability import Capabilities
+from agentic_trading.governance.admission_decisions import unavailable
+from agentic_trading.governance.throttle import Failed
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import ProviderError, UnknownModelError
-from agentic_trading.llm.failure import FailureKind, FailureReason
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
-from agentic_trading.llm.result import LLMResult, NextStep
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.result import NextStep
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.parser import select
 from agentic_trading.worker.attempt_result import (
@@ -34,16 +43,16 @@ from agentic_trading.worker.attempt_result import (
     not_used,
 )
 from agentic_trading.worker.call_context import CallContext
-from agentic_trading.worker.semantic_checks import Checks
-from agentic_trading.worker.token_count import InputTokenCounter
-from agentic_trading.worker.errors import AttemptTakenError
-from agentic_trading.worker.shield import run_shielded
+from agentic_trading.worker.call_context import Checks
+from agentic_trading.worker.call_context import InputTokenCounter
+from agentic_trading.worker.error_boundary import AttemptTakenError
+from agentic_trading.worker.error_boundary import run_shielded
 from agentic_trading.worker.response_cache import ResponseCache, CachedCall
-from agentic_trading.worker.stoppable_wait import StoppableWait
+from agentic_trading.worker.slots import StoppableWait
 from agentic_trading.worker.recorder import Recorder
-from agentic_trading.worker.unsupported_schemas import UnsupportedSchemas
+from agentic_trading.worker.call_context import UnsupportedSchemas
 from agentic_trading.worker.slots import Parking
-from agentic_trading.worker.error_text import describe_error
+from agentic_trading.worker.error_boundary import describe_error
 from agentic_trading.worker.next_attempt import (
     Attempted,
     FinalAttempt,

@@ -1,7 +1,7 @@
 """What a result rests on is told with the values that a session is played with."""
 
 from agentic_trading.app import wire
-from agentic_trading.app.assumptions import assumptions
+from agentic_trading.app.report import assumptions
 from agentic_trading.desk.session import TradingRules
 
 

@@ -19,7 +19,7 @@ from agentic_trading.llm import (
     MemoryInteractionStore,
 )
 from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from tests.build import event
 
 BUDGET_USD = Decimal("0.1")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.options import RunOptions
 
 FROM = {"provider": "recorded", "recorded_from": Path("earlier")}
 

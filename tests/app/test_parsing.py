@@ -23,9 +23,9 @@ from agentic_trading.app.answer_parsing import (
     strictly_loaded,
 )
 from agentic_trading.llm.limits import OutputMode
-from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.attempt_trace import Stage
-from agentic_trading.structured.strict_json import MAX_BYTES
+from agentic_trading.llm.envelope_rules import PRESETS
+from agentic_trading.llm.result import Stage
+from agentic_trading.structured.decode import MAX_BYTES
 
 ORDER = form_of({
     "type": "object",

@@ -9,10 +9,16 @@ import pytest
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.providers import ASKED, ProviderSelection, base_url_of, select_provider, host_free, ready
+from agentic_trading.app.providers import ASKED
+from agentic_trading.app.providers import ProviderSelection
+from agentic_trading.app.providers import base_url_of
+from agentic_trading.app.providers import select_provider
+from agentic_trading.app.providers import host_free
+from agentic_trading.app.providers import ready
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.llm.weights import WEIGHTS, WeightsError
+from agentic_trading.llm.models import WEIGHTS
+from agentic_trading.llm.models import WeightsError
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables, settings
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -11,7 +11,9 @@ from agentic_trading.app.replay import NoDigestError, ReplayObservations, Observ
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import NoDecision
 from tests.app.test_folder import manifest
 from tests.build import envelope, event, interaction
 

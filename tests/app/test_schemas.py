@@ -10,8 +10,10 @@ import pytest
 
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.schemas import check_schemas, first_schema_difference, published, write_schemas
-from agentic_trading.bus.deadletter import DeadLetter
-from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.bus.topic import DeadLetter
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import NoDecision
 from tests.build import NOW, envelope, event, interaction, result
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.settings import SettingsError, load_settings
+from agentic_trading.app.settings import SettingsError
+from agentic_trading.app.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agentic_trading.app.report import RunReport
-from agentic_trading.app.os_signals import stopped_by_signals
+from agentic_trading.app.run import stopped_by_signals
 from agentic_trading.desk.session import TradingSession
 from tests.flows.sessions import ran
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from agentic_trading.app.telemetry import configure_logging
+from agentic_trading.app.settings import configure_logging
 from tests.app.logging_kept import logging_kept
 
 

@@ -7,15 +7,16 @@ import pytest
 
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.clock import MarketClock, SimClock
-from agentic_trading.desk.analysis.schema import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.execution.choice import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.fault_injection import FaultsError, FaultyProvider
-from agentic_trading.llm.providers.rules import RulesProvider
-from agentic_trading.llm.dated_table import TableError
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.providers.fault_injection import FaultsError
+from agentic_trading.llm.providers.fault_injection import FaultyProvider
+from agentic_trading.llm.providers.offline import RulesProvider
+from agentic_trading.llm.models import TableError
 from tests.build import interaction
 from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, rules, with_faults
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentic_trading.app.plural import pluralize
+from agentic_trading.app.options import pluralize
 
 
 @pytest.mark.parametrize(

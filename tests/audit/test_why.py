@@ -2,12 +2,12 @@
 
 import pytest
 
-from agentic_trading.audit.errors import UnknownRecordError
+from agentic_trading.audit.trace import UnknownRecordError
 from agentic_trading.audit.trace import CallNode
-from agentic_trading.audit.causal_path import why
+from agentic_trading.audit.trace import why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import interaction_id
-from agentic_trading.llm.records import Records
+from agentic_trading.llm.store import Records
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import envelope, event, interaction
 

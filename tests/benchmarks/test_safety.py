@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agentic_trading.structured.errors import ParserException
+from agentic_trading.structured.outcome import ParserException
 from benchmarks.ours_reading import WAYS, RefusedError
 from benchmarks.peers.order import EXPECTED, ORDER, SCHEMAS
 from benchmarks.peers.reader import same

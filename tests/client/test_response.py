@@ -16,7 +16,7 @@ from agentic_trading.client.response import (
     extract_sub_tasks,
     parse_llm_response,
 )
-from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.worker.runner import CallRunner
 from tests.gateway import asking, gateway
 

@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 from typing import ClassVar
 
 from agentic_trading.governance.errors import ReservationConflictError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
     ReservationRequest,
@@ -25,7 +25,8 @@ from agentic_trading.governance.ledgers.counters import CountedIds
 from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.ledgers.reservation_table import ReservationTable
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import ANY, Limit
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
 from tests.contracts import ledger_changes as changes
 from tests.contracts import ledger_history as history
 from tests.contracts import ledger_leases as leases

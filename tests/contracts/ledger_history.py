@@ -10,10 +10,12 @@ import pytest
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError, UnknownReservationError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Ledger, LedgerCheckpoint, Reservation
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from tests.contracts.ledger_opening import Opens, Promise, in_line
 from tests.governance.asking import AT, ask, balance, held, of_tenant, reserved, spend, tenant
 

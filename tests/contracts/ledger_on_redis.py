@@ -10,7 +10,7 @@ import pytest
 
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.limit import Limit
+from agentic_trading.governance.limits import Limit
 from tests.contracts.ledger_opening import Opens
 from tests.redis_server import namespace
 

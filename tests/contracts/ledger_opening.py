@@ -8,7 +8,7 @@ from typing import Protocol
 
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import Limit
+from agentic_trading.governance.limits import Limit
 
 
 class Opens(Protocol):

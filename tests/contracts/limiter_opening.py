@@ -24,7 +24,7 @@ from agentic_trading.governance.limiter import (
     Throttled,
     WaitReason,
 )
-from agentic_trading.governance.limiters.wait_queue import PLACE_S
+from agentic_trading.governance.limiters.deployment import PLACE_S
 from agentic_trading.llm.envelope import LLMProvider
 
 LANE = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")

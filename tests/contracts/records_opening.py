@@ -5,9 +5,9 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 
 from agentic_trading.llm import Durability, JsonFileInteractionStore, LLMInteraction, MemoryInteractionStore
-from agentic_trading.llm.records import Records
+from agentic_trading.llm.store import Records
 from agentic_trading.llm.store import Record
-from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 
 Opens = Callable[[Sequence[Record], Path], AbstractAsyncContextManager[Records]]
 """Open the answers about a log that holds the given records, in a folder of its own if it needs one."""

@@ -7,7 +7,8 @@ from typing import get_args
 
 from agentic_trading.llm import LLMInteraction, MemoryInteractionStore
 from agentic_trading.llm.interaction import interaction_id
-from agentic_trading.llm.records import Records, SpendKey
+from agentic_trading.llm.store import Records
+from agentic_trading.llm.store import SpendKey
 from agentic_trading.llm.store import Record
 from tests.build import NOW, envelope, event, interaction
 from tests.contracts.records_opening import Opens, put

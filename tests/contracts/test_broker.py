@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.bus.broker import Broker, BrokerStatistics, Subscription
+from agentic_trading.bus.topic import Broker
+from agentic_trading.bus.topic import BrokerStatistics
+from agentic_trading.bus.topic import Subscription
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import MessageTooLargeError
-from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.message import Delivery
+from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import Topic
 from agentic_trading.ids import random_id
 from tests.contracts import broker_promises as promises

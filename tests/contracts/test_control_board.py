@@ -7,7 +7,7 @@ import pytest
 
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.control_stores.file import FileControlStore
-from agentic_trading.governance.control_stores.memory import MemoryControlStore
+from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.control_stores.redis import RedisControlStore
 from tests.contracts import control_promises as promises
 from tests.contracts.board_opening import opening

@@ -7,7 +7,7 @@ from typing import ClassVar
 from agentic_trading.governance.ledger import ReservationRequest, Blocked, Ledger, Declined, Reservation
 from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import Limit
+from agentic_trading.governance.limits import Limit
 from tests.contracts.ledger_opening import Opens
 
 

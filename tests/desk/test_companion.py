@@ -2,8 +2,9 @@
 
 from decimal import Decimal
 
-from agentic_trading.desk.reference_market import ReferenceMarketFeed
-from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.time_slices import ReferenceMarketFeed
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 

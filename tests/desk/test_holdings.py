@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from agentic_trading.desk.exchange import Account, OpenOrder, Order, Position
-from agentic_trading.desk.portfolio import holdings, loss_to_stops
+from agentic_trading.desk.session import holdings
+from agentic_trading.desk.session import loss_to_stops
 from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.market.correlation import ReferenceMarket
 

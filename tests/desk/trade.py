@@ -6,12 +6,13 @@ from decimal import Decimal
 from typing import Any
 
 from agentic_trading.desk.exchange import Fill, Order, ExecutionReport
-from agentic_trading.desk.exchanges.costs import TradingCosts
+from agentic_trading.desk.exchanges.account import TradingCosts
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.instrument import Instrument
-from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import Timeframe
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 FIVE_MINUTES = timedelta(minutes=5)

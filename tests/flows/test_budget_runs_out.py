@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.budget.history import BudgetEvent, budget_event
-from agentic_trading.app.budget.location import BudgetLocationOptions, read_status
+from agentic_trading.app.budget_log import BudgetEvent
+from agentic_trading.app.budget_log import budget_event
+from agentic_trading.app.budgets import BudgetLocationOptions
+from agentic_trading.app.budgets import read_status
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from tests.flows.overseen import rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.provider_outage import UnusableProviderError
+from agentic_trading.app.providers import UnusableProviderError
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire_budgets
-from agentic_trading.app.budget.commands import halted, limited, resumed
-from agentic_trading.app.budget.location import BudgetLocationOptions, read_status
+from agentic_trading.app.budgets import halted
+from agentic_trading.app.budgets import limited
+from agentic_trading.app.budgets import resumed
+from agentic_trading.app.budgets import BudgetLocationOptions
+from agentic_trading.app.budgets import read_status
 from agentic_trading.app.replay import replay
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from tests.flows.overseen import Overseen, Waiting, agentic_trading, rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran
 

@@ -15,7 +15,7 @@ from agentic_trading.app.report import RunReport
 from agentic_trading.canonical import utc_text
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
-from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.flows.sessions import (
     BARS,
     FAULTS,

@@ -14,7 +14,9 @@ from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import LookAheadError
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.failure import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from tests.flows.sessions import LOADED, calls_in, evening, rules
 from tests.gateway import MemoryGateway, gateway

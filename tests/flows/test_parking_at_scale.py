@@ -5,17 +5,21 @@ import asyncio
 import pytest
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.admission_statistics import AdmissionStatistics
+from agentic_trading.governance.status_feed import AdmissionStatistics
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.scripted import ScriptedProvider
-from agentic_trading.llm.result import LLMResult, Usage
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies

@@ -7,7 +7,7 @@ import pytest
 
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
-from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.flows.sessions import FAULTS, SAMPLES, calls_in, decided, kept_in, ran
 
 ONE = {"data": SAMPLES[:1], "bars": 450}

@@ -10,12 +10,14 @@ import pytest
 
 from agentic_trading.app import wire
 from agentic_trading.app.report import RunReport
-from agentic_trading.audit.trace import CallNode, EventNode, TraceTree
-from agentic_trading.audit.causal_path import why
+from agentic_trading.audit.trace import CallNode
+from agentic_trading.audit.trace import EventNode
+from agentic_trading.audit.trace import TraceTree
+from agentic_trading.audit.trace import why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
-from agentic_trading.llm.stores.jsonl.records import JsonlRecords
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.flows.sessions import calls_in, evening, events_in, lines_of, rules, with_faults
 
 CHAIN = [

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import count
 
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationRequest, Balance, Blocked, Ledger, Declined, Reservation
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 
 AT = datetime(2026, 1, 2, 12, 30, tzinfo=UTC)
 

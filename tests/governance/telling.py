@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from agentic_trading.governance.limit import ScopeKind
-from agentic_trading.governance.status_feed import BudgetStatus, CallCounts, CounterStatus
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.governance.status_feed import CallCounts
+from agentic_trading.governance.status_feed import CounterStatus
+from agentic_trading.governance.limits import Window
 from tests.build import NOW
 
 

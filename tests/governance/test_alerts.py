@@ -6,12 +6,14 @@ from fractions import Fraction
 
 import pytest
 
-from agentic_trading.governance.alerts import Alerts
-from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.burn_rate import BurnRate, Forecast
+from agentic_trading.governance.burn_rate import Alerts
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.burn_rate import BurnRate
+from agentic_trading.governance.burn_rate import Forecast
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limit import Ceiling, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import Ceiling
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 
 NOTHING = Amount(0, 0, 0)
 END = datetime(2026, 1, 2, tzinfo=UTC)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.circuit_breaker import CircuitBreaker
+from agentic_trading.governance.rate_arithmetic import CircuitBreaker
 from agentic_trading.governance.limiter import CircuitBreakerConfig, CircuitState, PermitOutcome
 
 ANSWERED, FAILED = PermitOutcome.ANSWERED, PermitOutcome.FAILED

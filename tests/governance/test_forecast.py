@@ -4,11 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.burn_rate import BurnRateMeter, Forecast
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.burn_rate import BurnRateMeter
+from agentic_trading.governance.burn_rate import Forecast
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limit import Ceiling, ScopeKind
-from agentic_trading.governance.windows import Window, Windows
+from agentic_trading.governance.limits import Ceiling
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import Windows
 
 START = datetime(2026, 1, 2, 8, tzinfo=UTC)
 NOTHING = Amount(0, 0, 0)

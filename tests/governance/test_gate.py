@@ -6,15 +6,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, Charge, Denied, AlreadyDispatched
-from agentic_trading.governance.determinism import ClockMode
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission_decisions import Charge
+from agentic_trading.governance.admission_decisions import Denied
+from agentic_trading.governance.admission_decisions import AlreadyDispatched
+from agentic_trading.governance.admission_decisions import ClockMode
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.amount_text import usd_text
-from agentic_trading.governance.windows import Window
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import usd_text
+from agentic_trading.governance.limits import Window
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.governance.asking import balance

@@ -8,16 +8,22 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, Deferred, Denied, AlreadyDispatched
-from agentic_trading.governance.controls_document import TenantControls, Halt, HaltScope
+from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission_decisions import Deferred
+from agentic_trading.governance.admission_decisions import Denied
+from agentic_trading.governance.admission_decisions import AlreadyDispatched
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.controls_document import Halt
+from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.ledger import ReservationState, Blocked
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import ScopeKind
+from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Highest, Principal
-from agentic_trading.governance.windows import Window
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.governance.policy import Highest
+from agentic_trading.governance.policy import Principal
+from agentic_trading.governance.limits import Window
+from agentic_trading.llm.errors import FailureKind
 from tests.build import NOW
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import select

@@ -2,7 +2,8 @@
 
 import pytest
 
-from agentic_trading.governance.redis_keys import LedgerKeys, tag
+from agentic_trading.governance.redis import LedgerKeys
+from agentic_trading.governance.redis import tag
 
 
 def test_a_tenant_is_its_own_hash_tag() -> None:

@@ -6,16 +6,18 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, Deferred, AlreadyDispatched
-from agentic_trading.governance.reservation_requests import reservation_id_of
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission_decisions import Deferred
+from agentic_trading.governance.admission_decisions import AlreadyDispatched
+from agentic_trading.governance.admission_decisions import reservation_id_of
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState, Blocked
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import ScopeKind
-from agentic_trading.governance.quote import Quote
-from agentic_trading.governance.windows import Window
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.admission_decisions import Quote
+from agentic_trading.governance.limits import Window
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
 from tests.build import NOW

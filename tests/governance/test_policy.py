@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.control_stores.codec import read_stored
+from agentic_trading.governance.control_stores.file import read_stored
 from agentic_trading.governance.errors import PolicyError
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.limiter import Deployment, RateLimits
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Principal
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.policy import Principal
+from agentic_trading.governance.limits import Window
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.limits import LLMBudget
 from tests.build import envelope
 from tests.governance.asking import ask

@@ -7,17 +7,19 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.allowance import KEY
-from agentic_trading.governance.determinism import ClockMode
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.admission_decisions import ClockMode
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Balance, ReservationState, LedgerCheckpoint
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.rebuild import LedgerRebuild, position_event, rolled_back
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import Window
 from agentic_trading.llm import Event, RetryPolicy
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.recorded import RecordedAnswers
+from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import Usage
 from tests.build import envelope, event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out

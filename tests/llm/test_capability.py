@@ -8,12 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from agentic_trading.llm.capability import Capabilities, Capability
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import LLMError, UnknownModelError
-from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.dated_table import TableError
-from agentic_trading.structured.transport import choice_for
+from agentic_trading.llm.errors import LLMError
+from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.envelope_rules import PRESETS
+from agentic_trading.llm.models import TableError
+from agentic_trading.structured.strict_schema import choice_for
 from tests.build import envelope
 from tests.structured.asking import ANSWER
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from agentic_trading.llm import Event, LLMEnvelope, LLMInteraction
-from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.envelope_rules import PRESETS
 from tests.build import envelope, event, interaction, result
 
 PRESET = PRESETS[envelope().workflow]

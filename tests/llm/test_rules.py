@@ -14,7 +14,7 @@ from agentic_trading.llm import (
     ResponseFormat,
     SafetyConstraints,
 )
-from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.envelope_rules import check_envelope
 from tests.build import envelope
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.provider import ModelRequest

@@ -2,9 +2,10 @@
 
 import pytest
 
-from agentic_trading.llm.attempt_trace import Stage
-from agentic_trading.structured.markup import CodeFences, strip_thinking
-from agentic_trading.structured.errors import UnreadableError
+from agentic_trading.llm.result import Stage
+from agentic_trading.structured.extract import CodeFences
+from agentic_trading.structured.extract import strip_thinking
+from agentic_trading.structured.outcome import UnreadableError
 
 
 def test_thinking_at_the_beginning_is_blanked_and_each_place_stays_where_it_was() -> None:

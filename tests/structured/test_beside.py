@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentic_trading.llm.attempt_trace import Stage
+from agentic_trading.llm.result import Stage
 from tests.structured.test_fitting import ANALYSIS, BUY, LOSSLESS, PLANNING, refused, taken
 
 KINDS = ["veto: true", "- Veto = yes", "* **reduce only**: true", "Stop-Loss: 41000", "so; kill_switch: on"]

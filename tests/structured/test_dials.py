@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.structured.inference_parameters import InferenceParameters, inference_parameters
+from agentic_trading.structured.prompts import InferenceParameters
+from agentic_trading.structured.prompts import inference_parameters
 from tests.build import envelope
 from tests.structured.asking import capability
 

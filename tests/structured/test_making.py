@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel
 
-from agentic_trading.llm.attempt_trace import Stage
+from agentic_trading.llm.result import Stage
 from agentic_trading.structured import Accepted, Rejected, read
 from tests.build import response
 from tests.structured.asking import REASKED, STRICT

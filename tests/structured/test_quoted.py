@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.structured.prompt_echo import value_digest, object_digests
+from agentic_trading.structured.pipeline import value_digest
+from agentic_trading.structured.pipeline import object_digests
 from tests.structured.test_cut import VALUES
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.failure import FailureKind, FailureReason
-from agentic_trading.llm.attempt_trace import Stage
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.result import Stage
 from agentic_trading.structured import (
     Accepted,
     InstructorParser,
@@ -14,8 +15,9 @@ from agentic_trading.structured import (
     StructuredLogProbsParser,
     select,
 )
-from agentic_trading.structured.pipeline import RawAnswer, parse_answer
-from agentic_trading.structured.errors import to_failure
+from agentic_trading.structured.pipeline import RawAnswer
+from agentic_trading.structured.pipeline import parse_answer
+from agentic_trading.structured.outcome import to_failure
 from tests.build import response
 from tests.structured.asking import ANSWER, STRICT, asked, capability, request
 

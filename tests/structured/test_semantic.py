@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from agentic_trading.llm.attempt_trace import Stage, Violation
+from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import Violation
 from agentic_trading.structured import Rejected, read, validate
-from agentic_trading.structured.semantic import violations_of
+from agentic_trading.structured.pydantic_schema import violations_of
 from agentic_trading.structured.violations import MAX_VIOLATIONS
 from tests.build import response
 from tests.structured.asking import ORDER, REASKED

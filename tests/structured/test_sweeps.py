@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.attempt_trace import Stage
+from agentic_trading.llm.result import Stage
 from agentic_trading.structured import ParserException, read_json
 from agentic_trading.structured.extract import json_candidates
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.llm.result import Violation
 from agentic_trading.structured import validate
 from tests.structured.asking import ORDER
 

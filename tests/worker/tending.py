@@ -8,19 +8,22 @@ from typing import Any
 
 from agentic_trading.bus.signing import Verifier
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.controls_document import ControlStore, TenantControls
-from agentic_trading.governance.control_stores.memory import MemoryControlStore
+from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.burn_rate import BurnRateMeter
-from agentic_trading.governance.commands import OperatorCommand, execute_command
+from agentic_trading.governance.commands import OperatorCommand
+from agentic_trading.governance.commands import execute_command
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.status_feeds.memory import MemoryStatusFeed
-from agentic_trading.governance.windows import Windows
+from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
+from agentic_trading.governance.limits import Windows
 from agentic_trading.llm import Event
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
-from agentic_trading.worker.producer_acl import ProducerAcl
-from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
+from agentic_trading.worker.pool import ProducerAcl
+from agentic_trading.worker.housekeeping import Housekeeper
+from agentic_trading.worker.housekeeping import HousekeepingScope
 from tests.gateway import START, MemoryGateway
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agentic_trading.worker.shield import run_shielded
+from agentic_trading.worker.error_boundary import run_shielded
 
 
 async def test_work_is_done_though_its_task_is_cancelled_twice_and_then_it_is_cancelled() -> None:

@@ -18,12 +18,12 @@ from agentic_trading.llm import (
     Violation,
 )
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.recorded import RecordedAnswers
-from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.providers.offline import RecordedAnswers
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.result import Usage
-from agentic_trading.worker.semantic_checks import Checks
+from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.response_cache import ResponseCache
-from agentic_trading.worker.stoppable_wait import StoppableWait
+from agentic_trading.worker.slots import StoppableWait
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from tests.build import envelope as an_envelope
 from tests.build import result as a_result

@@ -5,14 +5,15 @@ from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 
 from agentic_trading.clock import SimClock, SystemClock
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Settlement
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.llm import FailureKind, RetryPolicy
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.worker.response_cache import ResponseCache
-from agentic_trading.worker.stoppable_wait import StoppableWait
+from agentic_trading.worker.slots import StoppableWait
 from tests.build import envelope as an_envelope
 from tests.gateway import GOOD, START, asking, attempts, gateway, timed_out
 from tests.worker.freezing import OTHER, fixed, run

@@ -5,7 +5,7 @@ from decimal import Decimal
 from structlog.testing import capture_logs
 
 from agentic_trading.llm import FailureKind, LLMEnvelope, LLMInteraction
-from agentic_trading.llm.failure import FailureReason
+from agentic_trading.llm.errors import FailureReason
 from tests.gateway import GOOD, MemoryGateway, asking, attempts, gateway
 
 PROMPTED = "scripted-prompted-1"

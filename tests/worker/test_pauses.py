@@ -3,7 +3,7 @@
 import asyncio
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.worker.stoppable_wait import StoppableWait
+from agentic_trading.worker.slots import StoppableWait
 
 
 class SlowToEnd(SystemClock):

@@ -10,20 +10,28 @@ from structlog.testing import capture_logs
 from agentic_trading.bus.codec import envelope_message, event_message, read_dead_letter
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.signing import Signer, Verifier
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS
+from agentic_trading.bus.topic import ENVELOPES
+from agentic_trading.bus.topic import EVENTS
+from agentic_trading.bus.topic import INTERACTIONS
+from agentic_trading.bus.topic import Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.controls_document import TenantControls, HaltScope, event_of
-from agentic_trading.governance.control_stores.memory import MemoryControlStore
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.controls_document import event_of
+from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.errors import ControlsUnavailableError
-from agentic_trading.governance.commands import AddHalt, execute_command
+from agentic_trading.governance.commands import AddHalt
+from agentic_trading.governance.commands import execute_command
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Principal
-from agentic_trading.governance.status_feeds.memory import MemoryStatusFeed
+from agentic_trading.governance.policy import Principal
+from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm import Event, FailureKind, LLMInteraction, NoDecision, StoreError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import event
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock, SystemClock
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from agentic_trading.llm import (
     Event,
     FailureKind,
@@ -17,8 +19,9 @@ from agentic_trading.llm import (
     StoreError,
 )
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.gateway import (

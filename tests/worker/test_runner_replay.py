@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from agentic_trading.llm import (
     FailureKind,
     LLMEnvelope,
@@ -16,8 +18,8 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.recorded import RecordedAnswers
-from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.providers.offline import RecordedAnswers
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.result import Usage
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway, timed_out
 

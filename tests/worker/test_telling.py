@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.worker.error_text import describe_error
+from agentic_trading.worker.error_boundary import describe_error
 
 
 def test_an_error_is_told_with_its_place() -> None:

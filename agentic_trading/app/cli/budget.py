@@ -1,13 +1,23 @@
 """`agentic-trading budget`: what may be spent, what is, how long it lasts, and why a call was refused."""
 
+from typing import Annotated
+import typer
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from agentic_trading.app.cli.log_selection import AsJson
+from agentic_trading.app.cli.log_selection import Store
 
-import typer
+BudgetOptionsTenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose budgets.")]
+LedgerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="A server that workers share, redis://HOST:PORT; if left out, AGENTIC_LEDGER_URL, else --store.",
+    ),
+]
+ReasonOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reason, kept with the order.")]
 
-from agentic_trading.app.cli.budget_options import LedgerUrl, Tenant, ReasonOption
-from agentic_trading.app.cli.log_selection import AsJson, Store
 
 app = typer.Typer(help="Budgets: what is left, what is ordered, what happened.", no_args_is_help=True)
 
@@ -36,15 +46,16 @@ Seconds = Annotated[
 
 @app.command("show")
 def show_budgets(
-    *, tenant: Tenant = "default", store: Store = None, ledger: LedgerUrl = None, as_json: AsJson = False
+    *, tenant: BudgetOptionsTenant = "default", store: Store = None, ledger: LedgerUrl = None, as_json: AsJson = False
 ) -> None:
     """Show limits, what is spent, held and in doubt, who waits, and who was refused."""
     from dataclasses import asdict
 
-    from agentic_trading.app.budget.location import read_status
+    from agentic_trading.app.budgets import read_status
     from agentic_trading.app.cli.budget_tables import budgets
-    from agentic_trading.app.cli.command_text import whereabouts
-    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.budget_tables import whereabouts
+    from agentic_trading.app.cli.output import print_table
+    from agentic_trading.app.cli.output import show_json
 
     view = asyncio.run(read_status(whereabouts(store, ledger), tenant))
     if as_json:
@@ -56,14 +67,14 @@ def show_budgets(
 @app.command("watch")
 def watch_budgets(
     *,
-    tenant: Tenant = "default",
+    tenant: BudgetOptionsTenant = "default",
     seconds: Seconds = None,
     store: Store = None,
     ledger: LedgerUrl = None,
 ) -> None:
     """Show the same again and again, as it is now, until Ctrl-C."""
-    from agentic_trading.app.cli.command_text import whereabouts
-    from agentic_trading.app.cli.live_view import watch
+    from agentic_trading.app.cli.budget_tables import whereabouts
+    from agentic_trading.app.cli.budget_tables import watch
 
     asyncio.run(watch(whereabouts(store, ledger), tenant, seconds=seconds))
 
@@ -79,14 +90,14 @@ def set_limit(
     calls: Calls = None,
     remove: Remove = False,
     why: ReasonOption = "",
-    tenant: Tenant = "default",
+    tenant: BudgetOptionsTenant = "default",
     store: Store = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Set a limit in place of the one on the same scope, id and window; workers follow within a second."""
-    from agentic_trading.app.budget.commands import limited
-    from agentic_trading.app.cli.command_text import give_and_tell
+    from agentic_trading.app.budgets import limited
+    from agentic_trading.app.cli.budget_tables import give_and_tell
 
     wanted = limited(scope, id_, per, usd=usd, tokens=tokens, calls=calls, remove=remove)
     give_and_tell(wanted, tenant, why, store, ledger, as_json=as_json)
@@ -94,14 +105,15 @@ def set_limit(
 
 @app.command("history")
 def history(
-    *, tenant: Tenant = "default", every: Every = False, store: Store = None, as_json: AsJson = False
+    *, tenant: BudgetOptionsTenant = "default", every: Every = False, store: Store = None, as_json: AsJson = False
 ) -> None:
     """Tell from the log what was ordered, warned of, refused, and charged in doubt."""
     from dataclasses import asdict
 
-    from agentic_trading.app.budget.history import budget_event
+    from agentic_trading.app.budget_log import budget_event
     from agentic_trading.app.cli.budget_tables import history_table
-    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.output import print_table
+    from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.log_selection import log_of
 
     found = asyncio.run(budget_event(log_of(store), tenant, together=not every))
@@ -114,7 +126,7 @@ def history(
 @app.command("rebuild")
 def rebuild(
     *,
-    tenant: Tenant = "default",
+    tenant: BudgetOptionsTenant = "default",
     stores: Stores = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
@@ -126,11 +138,12 @@ def rebuild(
     from dataclasses import asdict
     from zoneinfo import ZoneInfo
 
-    from agentic_trading.app.budget.ledger_rebuild import rebuilt
+    from agentic_trading.app.budget_log import rebuilt
     from agentic_trading.app.cli.budget_tables import rebuilt_lines
-    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.output import print_table
+    from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.log_selection import log_of
-    from agentic_trading.app.cli.startup import start
+    from agentic_trading.app.settings import start
 
     logs = [log_of(store) for store in stores] if stores else [log_of(None)]
     settings = start()
@@ -139,3 +152,57 @@ def rebuild(
         show_json(asdict(report))
     else:
         print_table(*rebuilt_lines(report))
+
+
+Tenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose calls; * means every tenant's.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only those of this agent.")]
+Workflow = Annotated[
+    str | None, typer.Option("--workflow", metavar="NAME", help="Only those of this workflow.")
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="Only those to this model: NAME, PROVIDER/NAME or PROVIDER/*."
+    ),
+]
+
+
+def halt(
+    *,
+    tenant: Tenant = "default",
+    agent: Agent = None,
+    workflow: Workflow = None,
+    model: Model = None,
+    why: ReasonOption = "",
+    store: Store = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let no new call run, and end those under way: of a tenant, or of one agent, workflow or model.
+
+    Every worker follows within a second. What was sent is charged, all of it is on record, and `resume` takes it back.
+    """
+    from agentic_trading.app.budgets import halted
+    from agentic_trading.app.cli.budget_tables import give_and_tell
+
+    wanted = halted(tenant, agent=agent, workflow=workflow, model=model)
+    give_and_tell(wanted, tenant, why, store, ledger, as_json=as_json)
+
+
+def resume(
+    *,
+    tenant: Tenant = "default",
+    agent: Agent = None,
+    workflow: Workflow = None,
+    model: Model = None,
+    why: ReasonOption = "",
+    store: Store = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take back a halt of exactly this scope; others go on to hold."""
+    from agentic_trading.app.budgets import resumed
+    from agentic_trading.app.cli.budget_tables import give_and_tell
+
+    wanted = resumed(tenant, agent=agent, workflow=workflow, model=model)
+    give_and_tell(wanted, tenant, why, store, ledger, as_json=as_json)

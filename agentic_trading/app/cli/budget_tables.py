@@ -1,20 +1,54 @@
 """Budgets as tables for a terminal."""
 
-from collections.abc import Collection, Iterator, Sequence
-
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
-
-from agentic_trading.app.budget.history import BudgetEvent
-from agentic_trading.app.budget.location import BudgetView
-from agentic_trading.app.budget.ledger_rebuild import LedgerRebuildReport
-from agentic_trading.app.cli.output import facts, heading, format_time, paragraph, rows, table, usd
-from agentic_trading.governance.controls_document import PLATFORM, TenantControls
-from agentic_trading.governance.limit import ANY, UNITS, Limit, Unit
-from agentic_trading.governance.amount_text import limit_text
-from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, QueuedStatus
-from agentic_trading.governance.windows import Window
+from agentic_trading.app.budget_log import BudgetEvent
+from agentic_trading.app.budgets import BudgetView
+from agentic_trading.app.budget_log import LedgerRebuildReport
+from agentic_trading.app.cli.output import facts
+from agentic_trading.app.cli.output import heading
+from agentic_trading.app.cli.output import format_time
+from agentic_trading.app.cli.output import paragraph
+from agentic_trading.app.cli.output import rows
+from agentic_trading.app.cli.output import table
+from agentic_trading.app.cli.output import usd
+from agentic_trading.governance.controls_document import PLATFORM
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import UNITS
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import Unit
+from agentic_trading.governance.limits import limit_text
+from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.governance.status_feed import CounterStatus
+from agentic_trading.governance.status_feed import QueuedStatus
+from agentic_trading.governance.limits import Window
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from rich.console import Console
+from rich.console import Group
+from rich.live import Live
+from agentic_trading.app.budgets import BudgetLocation
+from agentic_trading.app.budgets import BudgetLocationOptions
+from agentic_trading.app.budgets import budget_place
+from agentic_trading.app.budgets import read_view
+from agentic_trading.app.cli.output import console
+from agentic_trading.app.cli.output import print_table
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.errors import ControlError
+from agentic_trading.governance.errors import LedgerError
+from pathlib import Path
+from agentic_trading.app.budgets import execute
+from agentic_trading.app.cli.output import show_json
+from agentic_trading.app.cli.log_selection import log_of
+from agentic_trading.app.settings import start
+from agentic_trading.app.options import check_ledger_url
+from agentic_trading.governance.commands import OperatorCommand
 
 _MOST_ROWS = 12
 _MOST_COUNTERS = 48
@@ -240,3 +274,75 @@ def _worker(status: BudgetStatus) -> tuple[str, ...]:
 
 def _amount(unit: Unit, value: int) -> str:
     return usd(value) if unit == "nano-USD" else f"{value:,}"
+
+
+_LOOK_EVERY_S = 0.25
+
+
+async def watch(where: BudgetLocationOptions, tenant: str, *, seconds: float | None) -> None:
+    """Draw a tenant's budgets as they are now, for so many seconds or until Ctrl-C; a server that is away is waited for.
+
+    Into a pipe or a file each view is printed that differs from the one before.
+    """
+    out = console()
+    async with aclosing(_views(where, tenant, seconds)) as views:
+        if out.is_terminal:
+            await _draw(out, views)
+        else:
+            await _print(out, views)
+
+
+async def _draw(out: Console, views: AsyncGenerator[Group]) -> None:
+    with Live(console=out, auto_refresh=False) as live:
+        async for view in views:
+            live.update(view, refresh=True)
+
+
+async def _print(out: Console, views: AsyncGenerator[Group]) -> None:
+    before = ""
+    async for view in views:
+        with out.capture() as drawn:
+            out.print(view)
+        if drawn.get() != before:
+            before = drawn.get()
+            print_table(view)
+
+
+async def _views(where: BudgetLocationOptions, tenant: str, seconds: float | None) -> AsyncGenerator[Group]:
+    clock = SystemClock()
+    started = clock.monotonic()
+    async with budget_place(where) as place:
+        while seconds is None or clock.monotonic() - started < seconds:
+            yield await _view(place, tenant)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _view(place: BudgetLocation, tenant: str) -> Group:
+    try:
+        return Group(*budgets(await read_view(place, tenant)))
+    except (LedgerError, ControlError) as e:
+        return Group(paragraph(f"{place.name}: {e}", "red"))
+
+
+def give_and_tell(
+    wanted: OperatorCommand, tenant: str, why: str, store: Path | None, ledger: str | None, *, as_json: bool
+) -> None:
+    """Give an order, and print what holds for the tenant from now on."""
+    where = whereabouts(store, ledger)
+    controls = asyncio.run(execute(where, tenant, wanted, why))
+    if as_json:
+        show_json(controls)
+    else:
+        print_table(*orders_in_force(where.name, tenant, controls))
+
+
+def whereabouts(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
+    """Return the place that the options, or the environment in their stead, mean: a server goes before a folder.
+
+    Raises `OptionError` where there is none or the address is none, `SettingsError` for a wrong variable.
+    """
+    url = ledger or (None if store is not None else start().ledger_url)
+    if not url:
+        return BudgetLocationOptions(log_of(store).parent)
+    check_ledger_url(url)
+    return BudgetLocationOptions(None, url)

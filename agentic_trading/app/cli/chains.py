@@ -1,21 +1,253 @@
 """Decision chains as tables, trees and values."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence
-from typing import Any, Final
-
-from rich.console import Group, RenderableType
+from typing import Any
+from typing import Final
+from agentic_trading.app.cli.output import printable
+from agentic_trading.app.cli.output import usd
+from agentic_trading.desk.decisions import verdict_of
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.result import AttemptTrace
+from agentic_trading.llm.result import Fix
+from agentic_trading.llm.result import Violation
+from agentic_trading.llm.result import LLMResult
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import assert_never
+from agentic_trading.audit.trace import CallNode
+from agentic_trading.audit.trace import EventNode
+from agentic_trading.audit.trace import TraceNode
+from collections import Counter
+from agentic_trading.app.options import pluralize
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.store import Record
+from rich.console import Group
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
-
-from agentic_trading.app.cli.chain_outcome import chain_outcome
-from agentic_trading.app.cli.output import heading, format_time, printable, rows, table, usd
-from agentic_trading.app.cli.step_text import step_text
-from agentic_trading.audit.trace import CallNode, TraceNode, TraceTree
-from agentic_trading.audit.causal_path import CausalPath
+from agentic_trading.app.cli.output import heading
+from agentic_trading.app.cli.output import format_time
+from agentic_trading.app.cli.output import rows
+from agentic_trading.app.cli.output import table
+from agentic_trading.audit.trace import TraceTree
+from agentic_trading.audit.trace import CausalPath
 from agentic_trading.canonical import Fragment
-from agentic_trading.llm.records import Records, TraceSummary
+from agentic_trading.llm.store import Records
+from agentic_trading.llm.store import TraceSummary
+
+MOST_CHANGES: Final = 5
+MOST_ERRORS: Final = 3
+ANSWER_CHARS: Final = 160
+VALUE_CHARS: Final = 80
+
+
+def attempts_told(attempts: Sequence[LLMInteraction]) -> list[str]:
+    """Return a line for each attempt, lines for how its answer was read, and the sum where there are several."""
+    lines = [line for attempt in attempts for line in _attempt(attempt)]
+    if len(attempts) > 1:
+        lines.append(_together([attempt.result for attempt in attempts]))
+    return [printable(line) for line in lines]
+
+
+def _attempt(attempt: LLMInteraction) -> Iterator[str]:
+    result = attempt.result
+    facts = [f"attempt {result.attempt_number} {verdict_of(attempt)}", *_sums([result])]
+    if result.served_from == "recorded":
+        facts.append("from the recording")
+    if result.failure is not None:
+        facts.append(result.failure.description)
+    yield " · ".join(facts)
+    if result.reading is not None:
+        yield from (f"  {line}" for line in _read(result.reading, result))
+
+
+def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
+    """Tell what is worth knowing of a reading: nothing of an answer that was accepted as it stood."""
+    changes = [*reading.fixes, *reading.coercions, *reading.patches]
+    if changes or reading.errors:
+        answer = " ".join(result.raw_output[: 2 * ANSWER_CHARS].split())
+        yield f"answered: {answer[:ANSWER_CHARS]}{'…' if len(answer) > ANSWER_CHARS else ''}"
+    if changes:
+        more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
+        yield f"read as {reading.decode}: {'; '.join(map(_change, changes[:MOST_CHANGES]))}{more}"
+    yield from map(_error, reading.errors[:MOST_ERRORS])
+    if len(reading.errors) > MOST_ERRORS:
+        yield f"{len(reading.errors) - MOST_ERRORS} more rules are broken"
+
+
+def _change(fix: Fix) -> str:
+    before, after = _short(fix.before), _short(fix.after)
+    if before and after:
+        became = f"{before} became {after}"
+    else:
+        became = f"{before} left out" if before else f"{after} put in"
+    return f"{fix.kind.replace('_', ' ')} at {fix.where}: {became}"
+
+
+def _error(violation: Violation) -> str:
+    facts = {"was": violation.actual, "allowed": violation.allowed, "nearest": violation.suggestion}
+    told = [f"{name}: {_spelled(value)}" for name, value in facts.items() if value is not None]
+    return "; ".join([f"{violation.path}: {violation.message}", *told])
+
+
+def _spelled(value: Any) -> str:
+    return _short(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def _short(text: str) -> str:
+    return f"{text[:VALUE_CHARS]}…" if len(text) > VALUE_CHARS else text
+
+
+def _together(results: Sequence[LLMResult]) -> str:
+    return " · ".join([f"{len(results)} attempts together", *_sums(results)])
+
+
+def _sums(results: Sequence[LLMResult]) -> tuple[str, str]:
+    tokens_in = sum(result.usage.total_input_tokens for result in results)
+    tokens_out = sum(result.output_tokens for result in results)
+    return f"{tokens_in:,} tokens in, {tokens_out:,} out", f"{usd(sum(r.cost_nusd for r in results))} USD"
+
+
+LAYERS: Final = "(layers)"
+"""Stands for a line for each layer of an assessment: its score, its first finding, and what that rests on."""
+
+SIZED: Final = (
+    "sized: sizing.sized_by sizing.equity sizing.risk_pct sizing.position sizing.pending sizing.gross"
+)
+
+SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
+    "trigger": (
+        "bar: bar.symbol bar.timeframe bar.close_time bar.open bar.high bar.low bar.close bar.volume",
+        "kind detail",
+    ),
+    "skip": ("reason detail",),
+    "assessment": (
+        "verdict stand_aside total threshold vetoed_by risk_reward judgement.confidence",
+        LAYERS,
+        "plan: plan.side plan.entry_type plan.entry plan.stop plan.target plan.risk_reward",
+        "judgement.rationale",
+    ),
+    "no_decision": ("reason.category reason.description",),
+    "intent.skipped": ("reason position",),
+    "intent.rejected": ("rule was allowed", "side quantity", SIZED),
+    "order.intent": ("side quantity kind limit_price stop_loss take_profit", SIZED, "reason"),
+    "order.rejected": ("rule was allowed", "side quantity", SIZED),
+    "fill.strategy": (
+        "algo order_type slices interval_seconds limit_offset_bps deadline_seconds on_deadline confidence",
+        "rationale",
+    ),
+    "order.submitted": ("side quantity order_type limit_price peg_bps active_from expires_at on_expiry",),
+    "order.cancelled": ("quantity reason",),
+    "fill": ("side quantity price fee fee_currency liquidity cause",),
+})
+"""What of an event's body is told, by kind: a line each, `label:` before the dotted names of its values."""
+
+
+def step_text(node: TraceNode) -> list[str]:
+    """Return lines about a step, without its kind and id; nothing in them can steer a terminal."""
+    match node:
+        case CallNode():
+            asked = node.envelope
+            who = f"{asked.agent_id or 'somebody'} asked {asked.provider} ({asked.model})"
+            return [printable(who), *attempts_told(node.attempts)]
+        case EventNode():
+            lines = SHOWN.get(node.kind)
+            body = node.event.body
+            return [line for line in (_plain(body) if lines is None else _chosen(body, lines)) if line]
+        case _:
+            assert_never(node)
+
+
+def _chosen(body: Mapping[str, Any], lines: tuple[str, ...]) -> Iterator[str]:
+    for line in lines:
+        if line == LAYERS:
+            yield from _layers(_value_at(body, "judgement.layers"))
+            continue
+        label, _, names = line.rpartition(": ")
+        values = ((name.rpartition(".")[2], _value_at(body, name)) for name in names.split())
+        facts = [f"{name} {_step_text_spelled(value)}" for name, value in values if _says_something(value)]
+        if facts:
+            yield printable((f"{label}: " if label else "") + " · ".join(facts))
+
+
+def _layers(layers: Any) -> Iterator[str]:
+    for name, judged in layers.items() if isinstance(layers, Mapping) else ():
+        score = _value_at(judged, "score")
+        text, cited = _finding(judged)
+        scored = _scored(score)
+        rests_on = f" ({_step_text_spelled(cited)})" if cited else ""
+        yield printable(f"{name} {scored}: {text or 'no finding'}{rests_on}")
+
+
+def _scored(score: Any) -> str:
+    if not isinstance(score, int):
+        return "no score"
+    return f"{score:+d}" if score else "0"
+
+
+def _finding(judged: Any) -> tuple[Any, Any]:
+    """Return the first finding of a layer and what it cites; logs of the first release hold a list of them."""
+    findings = _value_at(judged, "findings")
+    if isinstance(findings, list) and findings:
+        return _value_at(findings[0], "text"), _value_at(findings[0], "evidence_ids")
+    return _value_at(judged, "finding"), _value_at(judged, "evidence")
+
+
+def _plain(body: Mapping[str, Any]) -> Iterator[str]:
+    """Tell what an event of an unknown kind says, but for what it holds inside."""
+    scalars = (f"{name} {value}" for name, value in body.items() if not isinstance(value, dict | list))
+    yield printable(" · ".join(scalars))
+
+
+def _value_at(body: Any, name: str) -> Any:
+    value: Any = body
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _says_something(value: Any) -> bool:
+    return value is not None and value not in ("", [], {})
+
+
+def _step_text_spelled(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+STOPPED = {
+    "order.submitted": "unfilled",
+    "order.rejected": "rejected",
+    "intent.rejected": "rejected",
+    "intent.skipped": "skipped",
+}
+"""What became of a verdict without a fill, by the kind of event that says so; the first that holds."""
+
+
+def chain_outcome(records: Sequence[Record]) -> str:
+    """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
+    events = [record for record in records if isinstance(record, Event)]
+    assessed = next((str(event.body.get("verdict")) for event in events if event.kind == "assessment"), "")
+    failed = next((_reason(event) for event in events if event.kind == "no_decision"), "")
+    followed = _followed(Counter(event.kind for event in events)) or failed
+    if assessed:
+        return f"{assessed} → {followed}" if followed else assessed
+    calls = [record for record in records if isinstance(record, LLMInteraction)]
+    return failed or (verdict_of(calls[-1]) if calls else "")
+
+
+def _reason(event: Event) -> str:
+    reason = event.body.get("reason")
+    return str(reason.get("category")) if isinstance(reason, dict) else "no_decision"
+
+
+def _followed(kinds: Counter[str]) -> str:
+    if kinds["fill"]:
+        return pluralize(kinds["fill"], "fill")
+    return next((word for kind, word in STOPPED.items() if kinds[kind]), "")
+
 
 Listed = tuple[TraceSummary, str]
 """A chain, and what came of it."""

@@ -11,11 +11,19 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from agentic_trading.app.cli.output import capped, facts, format_time, rows, table, unbroken
-from agentic_trading.app.feeds import open_feed, sources
-from agentic_trading.app.feed_checks import CheckedFeed
+from agentic_trading.app.cli.output import capped
+from agentic_trading.app.cli.output import facts
+from agentic_trading.app.cli.output import format_time
+from agentic_trading.app.cli.output import rows
+from agentic_trading.app.cli.output import table
+from agentic_trading.app.cli.output import unbroken
+from agentic_trading.app.feeds import open_feed
+from agentic_trading.app.feeds import sources
+from agentic_trading.app.feeds import CheckedFeed
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap
+from agentic_trading.desk.market.feed import Duplicate
+from agentic_trading.desk.market.feed import FeedItem
+from agentic_trading.desk.market.feed import Gap
 from agentic_trading.desk.market.samples import SAMPLES, Sample
 
 

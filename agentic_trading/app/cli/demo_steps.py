@@ -5,23 +5,43 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
 from rich.text import Text
-
 from agentic_trading.app.cli.chains import path_of
-from agentic_trading.app.cli.replay_text import comparison
-from agentic_trading.app.cli.output import command_line, heading, paragraph, print_table
-from agentic_trading.app.cli.progress import no_bar
-from agentic_trading.app.cli.log_query import ask_log
+from agentic_trading.app.cli.summary import comparison
+from agentic_trading.app.cli.output import command_line
+from agentic_trading.app.cli.output import heading
+from agentic_trading.app.cli.output import paragraph
+from agentic_trading.app.cli.output import print_table
+from agentic_trading.app.cli.run_output import no_bar
+from agentic_trading.app.cli.output import ask_log
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.replay import ReplayReport, replay
+from agentic_trading.app.replay import ReplayReport
+from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
 from agentic_trading.app.wire import records_of
-from agentic_trading.audit.verify import LogReport, verify_log
-from agentic_trading.audit.causal_path import why
-from agentic_trading.desk.analysis.prompts import CMT_ASSESSMENT_PROMPT
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.audit.verify import LogReport
+from agentic_trading.audit.verify import verify_log
+from agentic_trading.audit.trace import why
+from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.app.cli.output import facts
+from agentic_trading.app.cli.output import usd
+from agentic_trading.app.crash.proof import CrashReport
+from agentic_trading.app.crash.proof import killed_in_mid_call
+from collections.abc import Iterable
+from typing import Any
+import orjson
+from rich.table import Table
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.result import Usage
+from agentic_trading.structured.validation import validate
+from agentic_trading.structured.engine import read
+from agentic_trading.structured.outcome import Accepted
+from agentic_trading.structured.outcome import Rejected
 
 BARS: Final = 600
 SEED: Final = "5"
@@ -127,3 +147,130 @@ def with_another_word(asked: LLMEnvelope) -> LLMEnvelope:
 
 def _names_the_word(report: ReplayReport) -> bool:
     return not report.identical and any(OTHER_WORD in change for change in report.request_changes)
+
+
+def a_killed_call(folder: Path) -> bool:
+    """Kill a worker with calls under way, and compare the provider's invoice with its log; True if they agree."""
+    folder.mkdir()
+    proof = asyncio.run(killed_in_mid_call(folder))
+    print_table(
+        heading("Act 4: kill -9 in the middle of a call"),
+        paragraph(
+            "A worker makes orders' calls, four at once, to a stub that bills each request as it comes. Then it is killed "
+            "while it waits for answers. The stub's own invoice, and what the worker's log says:"
+        ),
+        Text(),
+        facts(_lines(proof)),
+        Text(),
+        paragraph(
+            "Nothing was billed that the log does not list: what is in doubt is charged in full until it is known.",
+            "green",
+        )
+        if proof.holds
+        else paragraph("The invoice and the log do not agree.", "red"),
+    )
+    return proof.holds
+
+
+def _lines(proof: CrashReport) -> list[tuple[str, str]]:
+    billed = sum(nusd for name, nusd in proof.invoice.items() if name in proof.in_doubt)
+    return [
+        ("invoice", _sum(proof.invoice)),
+        ("settled in the log", _sum(proof.settled)),
+        ("in doubt in the log", f"{_sum(proof.in_doubt)}: {', '.join(sorted(proof.in_doubt))}"),
+        (
+            "of these the invoice has",
+            f"{usd(billed)} USD, which with what was settled makes the whole invoice",
+        ),
+    ]
+
+
+def _sum(by_call: dict[str, int]) -> str:
+    return f"{len(by_call):>2} calls, {usd(sum(by_call.values()))} USD"
+
+
+ORDER: Final = (
+    '{"symbol": "BTCUSDT", "side": "BUY", "qty": 0.15, "limit_price": 42500.5, "reduce_only": true, '
+    '"stop_loss": 41200, "veto": false, "note": "Above the weekly pivot; stop below the last swing low."}'
+)
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "symbol": {"type": "string"},
+        "side": {"enum": ["BUY", "SELL"]},
+        "qty": {"type": "number", "exclusiveMinimum": 0, "maximum": 10},
+        "limit_price": {"type": "number", "exclusiveMinimum": 0},
+        "reduce_only": {"type": "boolean"},
+        "stop_loss": {"type": "number", "exclusiveMinimum": 0},
+        "veto": {"type": "boolean"},
+        "note": {"type": "string"},
+    },
+    "required": ["symbol", "side", "qty"],
+    "additionalProperties": False,
+}
+CUT_AT: Final = ORDER.index("0.15") + len("0.1")
+REPAIRED: Final = {"symbol": "BTCUSDT", "side": "BUY", "qty": 0.1}
+"""What json-repair 0.64.5 makes of the cut order: a test compares it with what it does make."""
+REPAIRED_CUTS: Final = 131
+"""At how many of the places json-repair 0.64.5 makes an object of the cut order that fits the schema and is wrong."""
+
+
+def a_cut_order() -> bool:
+    """Cut an order at every place and read what is left; True if nothing of it is taken for an order."""
+    cut = ORDER[:CUT_AT]
+    outcome = _read(cut)
+    cuts = range(len(ORDER))
+    taken = sum(isinstance(_read(ORDER[:place]), Accepted) for place in cuts)
+    repaired, repaired_cuts, source = _repaired(cut)
+    lines = (
+        ("the model meant", ORDER, ""),
+        ("what arrived", cut, ""),
+        ("json-repair reads", orjson.dumps(repaired).decode(), "red"),
+        ("", "a valid order by its schema, for another quantity, without its stop", ""),
+        ("this package reads", _verdict(outcome), "green"),
+    )
+    print_table(
+        heading("Act 3: an answer that was cut off"),
+        _labelled(lines),
+        Text(),
+        paragraph(
+            f"Cut at each of its {len(cuts)} places, json-repair makes {repaired_cuts} valid orders that nobody meant "
+            f"{source}; taken here: {taken}."
+        ),
+    )
+    return taken == 0 and isinstance(_read(ORDER), Accepted) and isinstance(outcome, Rejected)
+
+
+def _labelled(lines: Iterable[tuple[str, str, str]]) -> Table:
+    """Return texts beside their labels, each in its style."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for label, text, style in lines:
+        grid.add_row(f"  {label}", Text(text, style))
+    return grid
+
+
+def _read(text: str) -> Accepted | Rejected:
+    response = ModelResponse(text=text, stop_reason="end_turn", usage=Usage(), model="demo")
+    return read(response, SCHEMA, output_policy())
+
+
+def _verdict(outcome: Accepted | Rejected) -> str:
+    if isinstance(outcome, Accepted):
+        return outcome.text
+    return f"{outcome.trace.verdict}: {outcome.errors[0].message}"
+
+
+def _repaired(cut: str) -> tuple[Any, int, str]:
+    """Return what json-repair makes of the cut order and how often it fits: now if it is here, else as it was measured."""
+    try:
+        import json_repair
+    except ImportError:
+        return REPAIRED, REPAIRED_CUTS, "(version 0.64.5, measured before; it is not installed here)"
+    guesses = [json_repair.loads(ORDER[:place]) for place in range(len(ORDER))]
+    meant = orjson.loads(ORDER)
+    wrong = [guess for guess in guesses if guess != meant and isinstance(guess, dict) and _fits(guess)]
+    return json_repair.loads(cut), len(wrong), "(measured now)"
+
+
+def _fits(guess: Any) -> bool:
+    return not validate(orjson.loads(exact_bytes(guess)), SCHEMA)

@@ -30,7 +30,7 @@ def log_of(store: Path | None) -> Path:
 
     Raises `OptionError` if there is none, `SettingsError` for a wrong variable.
     """
-    from agentic_trading.app.cli.startup import start
+    from agentic_trading.app.settings import start
     from agentic_trading.app.options import OptionError
 
     settings = start()

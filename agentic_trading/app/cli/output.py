@@ -1,19 +1,28 @@
 """How commands print: one console, plain tables, JSON; imported only by a command that prints."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
-
 import orjson
 from pydantic import BaseModel
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
+from rich.console import Group
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
-
 from agentic_trading.llm.limits import NANO
+import asyncio
+from collections.abc import Awaitable
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import TypeVar
+from agentic_trading.app.wire import records_of
+from agentic_trading.llm.store import Records
 
 WIDTH_OF_A_PIPE = 240
 """Columns where nobody looks: a row of a table then stands on one line for the next program."""
@@ -120,3 +129,16 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Table:
 def terminal_is_watching() -> bool:
     """Say whether a person sees standard error: only then is a progress bar drawn."""
     return sys.stderr.isatty()
+
+
+T = TypeVar("T")
+
+
+def ask_log(log: Path, question: Callable[[Records], Awaitable[T]]) -> T:
+    """Return what `question` finds in a log; raises `StoreError` for one that cannot be read."""
+
+    async def asked() -> T:
+        async with aclosing(records_of(log)) as records:
+            return await question(records)
+
+    return asyncio.run(asked())

@@ -6,7 +6,8 @@ from typing import Annotated, BinaryIO, Literal
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import stop
 
 SchemaFile = Annotated[
     Path | None,
@@ -66,7 +67,7 @@ def parse_command(
     """
     from agentic_trading.app.cli.parse_lines import Defaults, Schemas, answer_lines
     from agentic_trading.app.cli.parse_one import answer_one, form_at
-    from agentic_trading.app.cli.startup import start
+    from agentic_trading.app.settings import start
     from agentic_trading.app.options import OptionError
     from agentic_trading.app.answer_parsing import ParseQuestion, policy_of
 

@@ -26,8 +26,8 @@ from agentic_trading.app.answer_parsing import (
     strictly_loaded,
 )
 from agentic_trading.llm.limits import OutputMode
-from agentic_trading.llm.attempt_trace import Violation
-from agentic_trading.llm.wire_types import LARGEST_COUNT
+from agentic_trading.llm.result import Violation
+from agentic_trading.llm.fields import LARGEST_COUNT
 
 MAX_LINE_BYTES: Final = 8 << 20
 """Of one record: an answer of 1 MiB of which each byte is escaped, and a schema beside it."""

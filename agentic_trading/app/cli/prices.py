@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import stop
 from agentic_trading.app.cli.log_selection import AsJson, log_of
 
 app = typer.Typer(help="The price book: show it, check it, prepare a new one.", no_args_is_help=True)
@@ -38,7 +39,8 @@ def show_prices(
     model: ModelName = "", *, provider: OfProvider = "", on: OnDay = "", as_json: AsJson = False
 ) -> None:
     """Tell what a million tokens of each class cost, since when, and where that is from."""
-    from agentic_trading.app.cli.output import console, show_json
+    from agentic_trading.app.cli.output import console
+    from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.output import print_table as show_parts
     from agentic_trading.app.cli.price_tables import price_rows_text, as_value, book_in_use, moment_of, price_table
     from agentic_trading.app.prices.selection import select_prices

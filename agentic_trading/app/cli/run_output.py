@@ -1,17 +1,146 @@
 """A run from the command line: agreed to, watched, told; imported only by a command that runs."""
 
-import asyncio
-
+import sys
 import typer
-
-from agentic_trading.app.cli.confirm import NOT_BEGUN, confirm_run
-from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.output import print_table, show_json, terminal_is_watching
-from agentic_trading.app.cli.progress import bar_on_standard_error, no_bar
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import stop
+from agentic_trading.app.cli.exits import ended_as_by_ctrl_c
+from agentic_trading.app.cli.exits import wait_for_input
+from agentic_trading.app.cli.output import usd
+from agentic_trading.app.preflight import Preflight
+from agentic_trading.app.options import pluralize
+from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from rich.console import Console
+from rich.progress import BarColumn
+from rich.progress import MofNCompleteColumn
+from rich.progress import TextColumn
+from rich.progress import TimeElapsedColumn
+from rich.progress import TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+from agentic_trading.app.report import RunProgress
+import asyncio
+from agentic_trading.app.cli.output import print_table
+from agentic_trading.app.cli.output import show_json
+from agentic_trading.app.cli.output import terminal_is_watching
 from agentic_trading.app.cli.summary import summary
-from agentic_trading.app.options import MODELS, RunOptions
+from agentic_trading.app.options import MODELS
+from agentic_trading.app.options import RunOptions
 from agentic_trading.app.preflight import preflight
 from agentic_trading.app.run import run_session
+
+NOT_BEGUN = "not begun; nothing was sent or written"
+
+
+def confirm_run(expected: Preflight, *, yes: bool) -> None:
+    """Tell what is expected, on standard error, and go on only if that is wanted.
+
+    With `yes` nobody is asked; where nobody can be asked, and after a no, the command ends.
+    """
+    typer.echo(preflight_text(expected), err=True)
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        stop(ExitCode.BAD_INPUT, "this is no terminal, so nobody can be asked; allowed is --yes")
+    if not _wanted():
+        stop(ExitCode.INTERRUPTED, NOT_BEGUN)
+
+
+def _wanted() -> bool:
+    """Ask; Ctrl-C, SIGTERM and the end of the input are a no."""
+    with ended_as_by_ctrl_c():
+        try:
+            return _answered()
+        except (KeyboardInterrupt, EOFError):
+            typer.echo(err=True)
+            return False
+
+
+def _answered() -> bool:
+    """Ask until the answer is a yes or a no, as which nothing at all counts; `EOFError` where the input ends."""
+    while True:
+        typer.echo("Go on? [y/N]: ", nl=False, err=True)
+        wait_for_input(sys.stdin)
+        if not (line := sys.stdin.readline()):
+            raise EOFError
+        said = line.strip()
+        if said.lower() in {"y", "yes"}:
+            return True
+        if said.lower() in {"", "n", "no"}:
+            return False
+        typer.echo(f"{said!r} is neither yes nor no; allowed are y and n", err=True)
+
+
+def preflight_text(expected: Preflight) -> str:
+    """Say what a run with a model will probably come to, and what it cannot pass."""
+    who = f"{expected.provider} ({', '.join(expected.models)})"
+    return f"{who}: {_calls(expected)}, {_cost(expected)}, {_time(expected)}."
+
+
+def _calls(expected: Preflight) -> str:
+    limit = "" if expected.max_calls is None else f", never more than {expected.max_calls:,}"
+    if expected.calls is None:
+        return f"as many calls as the stream gives reason for{limit}"
+    return f"about {pluralize(expected.calls, 'call')}{limit or ', more where answers are not accepted'}"
+
+
+def _cost(expected: Preflight) -> str:
+    rest = "what is left of " if expected.goes_on else ""
+    budget = f"never more than {rest}--budget-usd {usd(expected.budget_nusd)}"
+    if not expected.calls or expected.bound_nusd is None:
+        return budget
+    if expected.first_nusd > expected.budget_nusd:
+        return f"{budget}, into which the first of them does not fit: it needs {usd(expected.first_nusd)}"
+    if expected.bound_nusd == 0:
+        return "at most 0 USD"
+    return f"at most {usd(expected.bound_nusd)} USD if all are accepted, {budget}"
+
+
+def _time(expected: Preflight) -> str:
+    if expected.seconds is None or expected.seconds_a_call is None:
+        return "for as long as the stream lasts"
+    if expected.calls == 0:
+        return "no time to speak of"
+    minutes = round(expected.seconds / 60)
+    told = f"about {pluralize(minutes, 'minute')}" if minutes else "less than a minute"
+    return f"{told} at {expected.seconds_a_call:.0f} s a call"
+
+
+OnProgress = Callable[[RunProgress], None]
+
+
+@contextmanager
+def bar_on_standard_error() -> Iterator[OnProgress]:
+    """Draw a bar on standard error while the session tells how far it is; it is gone at the end."""
+    columns = (
+        TextColumn("{task.fields[as_of]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("bars · {task.fields[calls]} calls · {task.fields[fills]} fills"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as drawn:
+        task = drawn.add_task("", total=None, as_of="starting", calls=0, fills=0)
+
+        def on_progress(now: RunProgress) -> None:
+            drawn.update(
+                task,
+                completed=now.bars_done,
+                total=now.bars_total,
+                as_of=f"{now.as_of:%Y-%m-%d %H:%M}",
+                calls=now.calls,
+                fills=now.fills,
+            )
+
+        yield on_progress
+
+
+@contextmanager
+def no_bar() -> Iterator[OnProgress]:
+    """Draw nothing: nobody watches, or a program reads."""
+    yield lambda _now: None
 
 
 def run_and_tell(options: RunOptions, *, yes: bool, as_json: bool) -> None:

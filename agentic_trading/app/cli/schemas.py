@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import stop
 
 app = typer.Typer(help="The JSON Schemas of messages and answers.", no_args_is_help=True)
 

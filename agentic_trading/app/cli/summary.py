@@ -4,26 +4,26 @@ from collections.abc import Iterator
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Final
-
-from rich.console import Group, RenderableType
+from rich.console import Group
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
-
-from agentic_trading.app.budget.history import GOVERNED
-from agentic_trading.app.cli.output import (
-    capped,
-    command_line,
-    counts,
-    facts,
-    heading,
-    format_time,
-    rows,
-    table,
-    unbroken,
-    usd,
-)
-from agentic_trading.app.report import DataReport, RunReport
-from agentic_trading.app.plural import pluralize
+from agentic_trading.app.budget_log import GOVERNED
+from agentic_trading.app.cli.output import capped
+from agentic_trading.app.cli.output import command_line
+from agentic_trading.app.cli.output import counts
+from agentic_trading.app.cli.output import facts
+from agentic_trading.app.cli.output import heading
+from agentic_trading.app.cli.output import format_time
+from agentic_trading.app.cli.output import rows
+from agentic_trading.app.cli.output import table
+from agentic_trading.app.cli.output import unbroken
+from agentic_trading.app.cli.output import usd
+from agentic_trading.app.report import DataReport
+from agentic_trading.app.report import RunReport
+from agentic_trading.app.options import pluralize
+from agentic_trading.app.cli.output import printable
+from agentic_trading.app.replay import ReplayReport
 
 RULES: Final = "rules"
 LOCAL: Final = "local"
@@ -216,3 +216,33 @@ def _record(report: RunReport) -> Iterator[tuple[str, str]]:
     if report.run_number > 1:
         own = f"run {report.run_number} has ids of its own: its digest is not that of an earlier run"
         yield "", f"{own}; `replay run` compares a run with itself"
+
+
+def comparison(report: ReplayReport) -> RenderableType:
+    """Return the verdict, what it rests on, and the first difference if there is one."""
+    verdict = (
+        Text("identical, byte for byte", "bold green") if report.identical else Text("different", "bold red")
+    )
+    return Group(
+        verdict,
+        unbroken("record", f"sha256:{report.recorded_digest}"),
+        unbroken("replay", f"sha256:{report.digest}"),
+        facts(_grounds(report)),
+    )
+
+
+def _grounds(report: ReplayReport) -> Iterator[tuple[str, str]]:
+    yield "session", f"{report.session_id}, run {report.run_number}"
+    yield "fed", f"{report.bars:,} bars with {report.workers} workers, network blocked"
+    yield (
+        "answers",
+        (
+            f"{pluralize(report.answered, 'call')} answered from the record · "
+            f"{pluralize(report.misses, 'attempt')} not on record · "
+            f"{report.unused:,} on record and not asked for"
+        ),
+    )
+    if report.first_difference is not None:
+        yield "first difference", printable(report.first_difference)
+    for change in report.request_changes:
+        yield "because of", printable(change)

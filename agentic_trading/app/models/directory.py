@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.models import Capability
 
 
 def differences(capability: Capability, facts: Mapping[str, Any]) -> list[str]:

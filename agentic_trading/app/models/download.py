@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import IO, Literal
 
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.weights import Weights, WeightsError, verify
+from agentic_trading.llm.models import Weights
+from agentic_trading.llm.models import WeightsError
+from agentic_trading.llm.models import verify
 
 Step = Literal["downloading", "unpacking"]
 OnStep = Callable[[Step, int], None]

@@ -7,9 +7,9 @@ from datetime import date
 from typing import Literal
 
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
-from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.presets import PRESETS
+from agentic_trading.llm.envelope_rules import PRESETS
 
 SOON_DAYS = 30
 """A default model that retires within so many days is told of."""

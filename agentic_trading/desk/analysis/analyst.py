@@ -1,30 +1,152 @@
 """The analyst: asks about the market when something has happened, and puts what was decided on record."""
 
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.desk.analysis.check import check_cmt_assessment
+from agentic_trading.desk.analysis.judgement import Judgement
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.result import LLMResult
+from typing import Final
+from agentic_trading.desk.prompts import Prompt
+from agentic_trading.desk.prompts import load_prompt
+from decimal import Decimal
+from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
+from agentic_trading.desk.analysis.context import LAYER_SOURCES
+from agentic_trading.desk.analysis.context import Context
+from agentic_trading.desk.analysis.context import TradeLimits
+from agentic_trading.desk.analysis.context import Prompting
+from agentic_trading.desk.analysis.context import is_available
+from agentic_trading.desk.analysis.evidence import layer_evidence
+from agentic_trading.desk.analysis.evidence import timeframes_told
+from agentic_trading.desk.analysis.judgement import asked_assessment_schema
+from agentic_trading.desk.analysis.portfolio_context import TrackRecord
+from agentic_trading.desk.exchange import Position
+from agentic_trading.desk.prompts import price
+from agentic_trading.desk.market.snapshot import BASE
+from agentic_trading.desk.market.snapshot import MarketSnapshot
+from agentic_trading.desk.market.triggers import Trigger
+from agentic_trading.llm.builder import EnvelopeBuilder
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from dataclasses import field
+from datetime import datetime
+from datetime import timedelta
 from typing import Any
-
 from agentic_trading.canonical import utc_text
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.analysis.answer import read_result
-from agentic_trading.desk.analysis.assessment import Assessment, Demands, Provenance, assess
-from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
-from agentic_trading.desk.analysis.candidates import plan_prices
-from agentic_trading.desk.analysis.context import TradeLimits, not_available
-from agentic_trading.desk.analysis.question import STEP, last_close, put_question
-from agentic_trading.desk.analysis.track_record import TrackRecord
-from agentic_trading.desk.exchange import Position
-from agentic_trading.desk.market.snapshot import MarketSnapshot
-from agentic_trading.desk.market.triggers import Skip, SkipReason, Trigger, TriggerRules, decide
+from agentic_trading.desk.analysis.assessment import Assessment
+from agentic_trading.desk.analysis.assessment import Demands
+from agentic_trading.desk.analysis.assessment import Provenance
+from agentic_trading.desk.analysis.assessment import assess
+from agentic_trading.desk.analysis.plan import plan_prices
+from agentic_trading.desk.analysis.context import not_available
+from agentic_trading.desk.market.triggers import Skip
+from agentic_trading.desk.market.triggers import SkipReason
+from agentic_trading.desk.market.triggers import TriggerRules
+from agentic_trading.desk.market.triggers import decide
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.failure import FailureReason, NoDecision
+from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
+
+def read_result(envelope: LLMEnvelope, result: LLMResult) -> Judgement | FailureReason:
+    """Return the judgement in the last result for `envelope`, or the reason why there is none to act on.
+
+    Only an actionable result is read, and its rules are checked here once more: a worker that was not
+    given the check would have let the answer through.
+    """
+    if result.failure is not None:
+        return result.failure
+    if not result.actionable:
+        return _not_actionable(result)
+    text = exact_bytes(result.parsed_output).decode()
+    violations = check_cmt_assessment(envelope, text)
+    if violations:
+        return FailureReason(
+            category=FailureKind.PARSING_ERROR,
+            description=f"the answer breaks {len(violations)} rules of the assessment",
+            technical_details="; ".join(f"{v.path}: {v.message}" for v in violations),
+        )
+    return Judgement.model_validate_json(text)
+
+
+def _not_actionable(result: LLMResult) -> FailureReason:
+    details = [*([result.error] if result.error else []), *result.validation_errors]
+    return FailureReason(
+        category=FailureKind.PARSING_ERROR if result.success else FailureKind.INTERNAL_ERROR,
+        description="the call gave no answer that may be acted on",
+        technical_details="; ".join(details),
+    )
+
+
+# Read at import, like the code that it belongs to: an agent made on a running loop must not read files.
+CMT_ASSESSMENT_PROMPT: Final[Prompt] = load_prompt("agentic_trading.desk.analysis", "cmt_assessment.v2")
+
+
+STEP = "cmt"
+"""The step of the analyst, in envelopes and events."""
+
+
+def put_question(
+    builder: EnvelopeBuilder,
+    snapshot: MarketSnapshot,
+    trigger: Trigger,
+    *,
+    position: Position | None,
+    limits: TradeLimits,
+    record: TrackRecord | None = None,
+    book: PortfolioContext | None = None,
+) -> EnvelopeBuilder:
+    """Give an envelope everything that the answer depends on; equal markets and records give equal requests.
+
+    All nine layers have their evidence, in the order of `Layer`; one that can tell nothing says why, and is not
+    asked for. Without a `record` the agent has none yet; `book` is the account as of the newest bar.
+
+    Everything in it is as old as the newest bar of the snapshot, and is refused at `build()` if that bar
+    closes after `snapshot.as_of`. The decision timeframe must have an ATR; a trigger sees to it.
+    """
+    context = market_context(snapshot, trigger, position=position, limits=limits)
+    builder.for_analysis()
+    builder.with_instructions(CMT_ASSESSMENT_PROMPT.text, prompt_version=CMT_ASSESSMENT_PROMPT.version)
+    builder.with_subject(snapshot.symbol, step=STEP)
+    builder.with_as_of(snapshot.as_of)
+    builder.with_context(context.model_dump(mode="json", exclude_none=True), as_of=snapshot.available_at)
+    evidence = layer_evidence(snapshot, record or TrackRecord(snapshot.decision), book)
+    builder.with_output_schema(
+        asked_assessment_schema(frozenset(layer for layer, content in evidence.items() if is_available(content)))
+    )
+    for source, layer in LAYER_SOURCES.items():
+        builder.add_evidence(source, evidence[layer], available_at=snapshot.available_at)
+    return builder
+
+
+def market_context(
+    snapshot: MarketSnapshot,
+    trigger: Trigger,
+    *,
+    position: Position | None,
+    limits: TradeLimits,
+) -> Context:
+    """Return what holds for the whole question, the last close digit for digit as it traded."""
+    return Context(
+        symbol=snapshot.symbol,
+        decision_timeframe=snapshot.decision,
+        timeframes=timeframes_told(snapshot),
+        last_close=last_close(snapshot),
+        atr=Decimal(str(price(snapshot.frames[snapshot.decision].volatility.atr_14))),
+        prompted_by=Prompting(kind=trigger.kind, detail=trigger.detail),
+        position=position,
+        limits=limits,
+    )
+
+
+def last_close(snapshot: MarketSnapshot) -> Decimal:
+    """Return the close of the newest bar, exact."""
+    return snapshot.frames[BASE].last.bar.close
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,88 @@
 """A trade as it follows from a judgement: side, exact prices, reward for risk."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
+from typing import Literal
+from agentic_trading.desk.analysis.context import Context
+from agentic_trading.llm.result import Violation
 from fractions import Fraction
-from typing import Final, Literal
-
+from typing import Final
 from pydantic import BaseModel
-
-from agentic_trading.desk.analysis.plan_prices import PlanPrices
 from agentic_trading.desk.analysis.judgement import Direction
 from agentic_trading.desk.instrument import Side
+from collections.abc import Mapping
+from typing import Any
+from typing import get_args
+from agentic_trading.desk.analysis.context import evidence_by_layer
+from agentic_trading.desk.analysis.judgement import Judgement
+from agentic_trading.desk.analysis.judgement import Layer
+from agentic_trading.desk.analysis.judgement import StopName
+from agentic_trading.desk.analysis.judgement import TargetName
+from agentic_trading.llm.envelope import LLMEnvelope
+
+@dataclass(frozen=True, slots=True)
+class PriceRange:
+    """The prices from `low` to `high`, both included but for `without`."""
+
+    low: Decimal
+    high: Decimal
+    without: Decimal | None = None
+
+    def __contains__(self, price: Decimal) -> bool:
+        return self.low <= price <= self.high and price != self.without
+
+    @property
+    def text(self) -> str:
+        return f"{self.low} to {self.high}" + (
+            f", without {self.without}" if self.without is not None else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPrices:
+    """The prices of a proposed trade, in the quote currency; `entry` is "market" or a limit price."""
+
+    entry: Literal["market"] | Decimal
+    stop: Decimal
+    target: Decimal
+
+
+def plan_violations(context: Context, proposal: PlanPrices, *, rising: bool) -> Iterator[Violation]:
+    """Give what is wrong with the prices of a proposal; `rising` says that it buys.
+
+    A limit price is at the last close or on the side that waits for a better price. The stop is on the
+    losing side of the entry, the target on the winning side. All keep the limits of the context.
+    """
+    market = _around(context.last_close, context.atr * context.limits.max_distance_atr)
+    entry = context.last_close
+    if proposal.entry != "market":
+        entry = proposal.entry
+        yield from _unless("$.trade_plan.entry", entry, _side(market, context.last_close, above=not rising))
+    percent = _around(entry, entry * context.limits.max_distance_percent / 100)
+    reach = PriceRange(max(market.low, percent.low), min(market.high, percent.high), without=entry)
+    yield from _unless("$.trade_plan.stop", proposal.stop, _side(reach, entry, above=not rising))
+    yield from _unless("$.trade_plan.target", proposal.target, _side(reach, entry, above=rising))
+
+
+def _around(centre: Decimal, distance: Decimal) -> PriceRange:
+    return PriceRange(max(Decimal(0), centre - distance), centre + distance)
+
+
+def _side(span: PriceRange, price: Decimal, *, above: bool) -> PriceRange:
+    return PriceRange(price, span.high, span.without) if above else PriceRange(span.low, price, span.without)
+
+
+def _unless(path: str, price: Decimal, allowed: PriceRange) -> Iterator[Violation]:
+    if price not in allowed:
+        yield Violation(
+            path=path,
+            keyword="price",
+            message=f"{price} is out of place; allowed: {allowed.text}",
+            actual=str(price),
+            allowed=allowed.text,
+        )
+
 
 SIDES: Final = {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
 
@@ -65,3 +139,68 @@ def risk_reward(entry: Decimal, stop: Decimal, target: Decimal) -> Decimal:
     """
     ratio = abs(Fraction(target) - Fraction(entry)) / abs(Fraction(entry) - Fraction(stop))
     return Decimal(f"{int(ratio * 100)}e-2")  # from text: arithmetic would round to 28 digits
+
+
+PULLBACK_ATR: Final = Decimal("0.5")
+ATR: Final = "atr_"
+LEVEL: Final = "level_"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What each name means for a trade one way, in units of price; a name that is missing has no price now."""
+
+    entries: Mapping[str, Literal["market"] | Decimal]
+    stops: Mapping[str, Decimal]
+    targets: Mapping[str, Decimal]
+
+
+def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool) -> Candidates:
+    """Price every name for a trade that buys if `rising`, else sells; `risk` is the content of layer 6.
+
+    Stops are those of the evidence. ATR targets lie that many ATR beyond the last close, `level_1` to `level_4`
+    are the targets of the evidence in its order, and a pullback waits for half an ATR.
+    """
+    sign, told = (1 if rising else -1), risk.get("long" if rising else "short", {})
+    levels = {
+        f"{LEVEL}{place}": level
+        for place, level in enumerate(told.get("targets", {}).get("price", ()), start=1)
+    }
+    multiples = (name for name in get_args(TargetName) if name.startswith(ATR))
+    return Candidates(
+        entries={"market": "market", "pullback": context.last_close - sign * PULLBACK_ATR * context.atr},
+        stops={
+            name: exact(price) for name, price in told.get("stops", {}).items() if name in get_args(StopName)
+        },
+        targets={
+            **{
+                name: context.last_close + sign * Decimal(name.removeprefix(ATR)) * context.atr
+                for name in multiples
+            },
+            **{name: exact(level) for name, level in levels.items()},
+        },
+    )
+
+
+def candidates_of(envelope: LLMEnvelope, *, rising: bool) -> Candidates:
+    """Return the candidates of a question; raises pydantic's `ValidationError` for a context that is not the analyst's."""
+    risk = evidence_by_layer(envelope).get(Layer.RISK)
+    return trade_candidates(Context.model_validate(envelope.context), risk.content if risk else {}, rising=rising)
+
+
+def plan_prices(envelope: LLMEnvelope, judgement: Judgement) -> PlanPrices | None:
+    """Return the prices of the plan in an answer that has passed `check_cmt_assessment`; None if it is neutral."""
+    proposal, direction = judgement.trade_plan, judgement.direction
+    if proposal is None or direction is Direction.NEUTRAL:
+        return None
+    named = candidates_of(envelope, rising=direction is Direction.BULLISH)
+    return PlanPrices(
+        entry=named.entries[proposal.entry] if isinstance(proposal.entry, str) else proposal.entry,
+        stop=named.stops[proposal.stop] if isinstance(proposal.stop, str) else proposal.stop,
+        target=named.targets[proposal.target] if isinstance(proposal.target, str) else proposal.target,
+    )
+
+
+def exact(number: float) -> Decimal:
+    """Return a rounded number of the evidence with the digits that it is told with."""
+    return Decimal(repr(number))

@@ -1,10 +1,53 @@
 """Cash and positions, to the last digit."""
 
-from decimal import ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_UP
+from decimal import Decimal
+from typing import Annotated
+from pydantic import BaseModel
+from pydantic import Field
+from agentic_trading.desk.exchange import Liquidity
+from agentic_trading.desk.instrument import BPS
+from agentic_trading.desk.instrument import EXACT
+from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.instrument import Side
+from agentic_trading.desk.instrument import shifted
+from decimal import ROUND_HALF_EVEN
+from agentic_trading.desk.exchange import Account
+from agentic_trading.desk.exchange import CancelReason
+from agentic_trading.desk.exchange import Fill
+from agentic_trading.desk.exchange import Position
+from agentic_trading.desk.instrument import ZERO
 
-from agentic_trading.desk.exchange import Account, CancelReason, Fill, Liquidity, Position
-from agentic_trading.desk.exchanges.costs import FEE_STEP, TradingCosts
-from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side
+FEE_STEP = Decimal("1e-8")
+
+Bps = Annotated[Decimal, Field(ge=0, lt=1_000)]
+
+
+class TradingCosts(BaseModel, frozen=True):
+    """Spread and fees in basis points of the price, always against the trader.
+
+    Bars carry no quotes, so the spread is an assumption, and the defaults are: half a basis point to either
+    side of a traded price, fees of 2 for a maker and 5 for a taker, the order of a large perpetual market.
+    """
+
+    half_spread_bps: Bps = Decimal("0.5")
+    maker_fee_bps: Bps = Decimal(2)
+    taker_fee_bps: Bps = Decimal(5)
+
+    def taken_at(self, price: Decimal, side: Side, instrument: Instrument) -> Decimal:
+        """Return what is paid for taking when trades print at `price`: half a spread worse, then a tick up or down."""
+        return instrument.adverse_price(shifted(price, EXACT.multiply(side.sign, self.half_spread_bps)), side)
+
+    def fee_bps(self, liquidity: Liquidity) -> Decimal:
+        """Return the rate for this side of a trade."""
+        return self.maker_fee_bps if liquidity == "maker" else self.taker_fee_bps
+
+    def fee(self, price: Decimal, quantity: Decimal, liquidity: Liquidity) -> Decimal:
+        """Return the fee in the quote currency, rounded up to 1e-8."""
+        notional = EXACT.multiply(price, quantity)
+        exact = EXACT.divide(EXACT.multiply(notional, self.fee_bps(liquidity)), BPS)
+        return exact.quantize(FEE_STEP, ROUND_UP, EXACT)
+
 
 AVERAGE_STEP = Decimal("1e-12")
 

@@ -1,23 +1,135 @@
 """One closed bar against the working orders of its symbol."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-
-from agentic_trading.desk.exchange import CancelReason, Fill, FillCause, ExecutionReport
-from agentic_trading.desk.exchanges.costs import TradingCosts
-from agentic_trading.desk.exchanges.account import PaperAccount
-from agentic_trading.desk.exchanges.fill_model import (
-    FillPrice,
-    reach_at_market,
-    reach_at_rest,
-    reach_of_stop,
-    reach_on_arrival,
-)
-from agentic_trading.desk.exchanges.order_state import OrderState
-from agentic_trading.desk.instrument import EXACT, Instrument, Side, limit_from
+from agentic_trading.desk.exchange import Liquidity
+from agentic_trading.desk.exchanges.account import TradingCosts
+from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.market.bar import Bar
+from datetime import datetime
+from agentic_trading.desk.exchange import Cancellation
+from agentic_trading.desk.exchange import CancelReason
+from agentic_trading.desk.exchange import Order
+from agentic_trading.desk.instrument import ZERO
+from collections.abc import Sequence
+from agentic_trading.desk.exchange import Fill
+from agentic_trading.desk.exchange import FillCause
+from agentic_trading.desk.exchange import ExecutionReport
+from agentic_trading.desk.exchanges.account import PaperAccount
+from agentic_trading.desk.instrument import EXACT
+from agentic_trading.desk.instrument import limit_from
 from agentic_trading.ids import derived_id
+
+@dataclass(frozen=True, slots=True)
+class FillPrice:
+    """The price at which a bar fills an order, and on which side of the trade the order stands."""
+
+    price: Decimal
+    liquidity: Liquidity
+
+
+def reach_at_market(side: Side, bar: Bar, costs: TradingCosts, instrument: Instrument) -> FillPrice:
+    """Take at the open of the bar, half a spread worse."""
+    return FillPrice(costs.taken_at(bar.open, side, instrument), "taker")
+
+
+def reach_on_arrival(
+    side: Side, limit: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument
+) -> FillPrice | None:
+    """Fill a limit order that is new to the market and finds it open beyond the limit.
+
+    It takes half a spread worse than the open, and never worse than its limit.
+    """
+    if not _is_beyond(side, bar.open, limit):
+        return None
+    taken = costs.taken_at(bar.open, side, instrument)
+    return FillPrice(limit if _is_beyond(side, limit, taken) else taken, "taker")
+
+
+def reach_at_rest(side: Side, limit: Decimal, bar: Bar) -> FillPrice | None:
+    """Fill a resting limit order if the bar traded beyond it, at the limit.
+
+    A bar that only touches the limit fills nothing: how much stood before us in the queue is not known.
+    """
+    return FillPrice(limit, "maker") if _is_beyond(side, _farthest(side, bar), limit) else None
+
+
+def reach_of_stop(
+    side: Side, stop: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument, *, at_open: bool
+) -> FillPrice | None:
+    """Trigger a stop that leaves a position by `side`: to touch it is enough, and it takes like a market order.
+
+    It trades at the stop, or at the open where that is worse.
+    """
+    touched = bar.open if at_open else _farthest(side.opposite, bar)
+    if _is_beyond(side, touched, stop):
+        return None
+    worse = bar.open if _is_beyond(side, stop, bar.open) else stop
+    return FillPrice(costs.taken_at(worse, side, instrument), "taker")
+
+
+def _is_beyond(side: Side, price: Decimal, limit: Decimal) -> bool:
+    """Tell whether `price` is strictly better for `side` than `limit`: lower to buy, higher to sell."""
+    return price < limit if side is Side.BUY else price > limit
+
+
+def _farthest(side: Side, bar: Bar) -> Decimal:
+    """Return the price of the bar that is best for `side`."""
+    return bar.low if side is Side.BUY else bar.high
+
+
+@dataclass(slots=True)
+class OrderState:
+    """An order and what has become of it.
+
+    `left` is unfilled. `guarded` is filled and still to be closed by the order's stop or target. `limit` is
+    known from the first bar on that could fill the order, and from the second one on the order is `resting`.
+    `crossing` says that its deadline made it a market order, `stopped` that its stop was triggered.
+    """
+
+    order: Order
+    left: Decimal
+    guarded: Decimal = ZERO
+    limit: Decimal | None = None
+    resting: bool = False
+    crossing: bool = False
+    stopped: bool = False
+    fills: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.left > 0 or self.guarded > 0
+
+    @property
+    def is_guarding(self) -> bool:
+        return self.order.stop_loss is not None or self.order.take_profit is not None
+
+    @property
+    def at_market(self) -> bool:
+        return self.order.order_type == "market" or self.crossing
+
+    def has_passed(self, price: Decimal) -> bool:
+        """Tell whether to open at `price` would be at or beyond the order's own stop or target."""
+        if self.order.reduce_only:
+            return False
+        low, high = self.order.stop_loss, self.order.take_profit
+        if self.order.side is Side.SELL:
+            low, high = high, low
+        return (low is not None and price <= low) or (high is not None and price >= high)
+
+    def end(self, reason: CancelReason, at: datetime) -> Cancellation:
+        """Give up what is left, which must be something; what was filled stays guarded."""
+        left, self.left = self.left, ZERO
+        return Cancellation(
+            order_id=self.order.order_id,
+            intent_id=self.order.intent_id,
+            symbol=self.order.symbol,
+            quantity=left,
+            reason=reason,
+            time=at,
+            trace_id=self.order.trace_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from agentic_trading.desk.exchange import (
     OrderRefusedError,
     ExecutionReport,
 )
-from agentic_trading.desk.exchanges.costs import TradingCosts
+from agentic_trading.desk.exchanges.account import TradingCosts
 from agentic_trading.desk.exchanges.account import PaperAccount
-from agentic_trading.desk.exchanges.matching import Market, Matching
-from agentic_trading.desk.exchanges.order_state import OrderState
+from agentic_trading.desk.exchanges.matching import Market
+from agentic_trading.desk.exchanges.matching import Matching
+from agentic_trading.desk.exchanges.matching import OrderState
 from agentic_trading.desk.instrument import Instrument, Price, round_down
 from agentic_trading.desk.market.bar import Bar
 

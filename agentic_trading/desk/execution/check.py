@@ -7,13 +7,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from agentic_trading.desk.execution.choice import FillChoice, read_choice
+from agentic_trading.desk.execution.strategy import FillChoice
+from agentic_trading.desk.execution.strategy import read_choice
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.schedule import slice_quantities
-from agentic_trading.desk.execution.strategy import FillTerms, read_strategy
+from agentic_trading.desk.execution.strategy import slice_quantities
+from agentic_trading.desk.execution.strategy import FillTerms
+from agentic_trading.desk.execution.strategy import read_strategy
 from agentic_trading.desk.instrument import Quantity
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.attempt_trace import Violation
+from agentic_trading.llm.result import Violation
 
 
 def check_fill_strategy(envelope: LLMEnvelope, text: str) -> list[Violation]:

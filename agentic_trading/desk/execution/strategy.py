@@ -3,13 +3,30 @@
 from collections.abc import Mapping
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
-
-from pydantic import BaseModel, Field, WithJsonSchema
-
+from typing import Annotated
+from typing import Any
+from typing import Final
+from typing import Literal
+from pydantic import BaseModel
+from pydantic import Field
+from pydantic import WithJsonSchema
 from agentic_trading.canonical import exact_value
-from agentic_trading.desk.exchange import OrderType, TimeInForce
+from agentic_trading.desk.exchange import OrderType
+from agentic_trading.desk.exchange import TimeInForce
 from agentic_trading.ids import derived_id
+from collections.abc import Collection
+from functools import cache
+from typing import get_args
+from datetime import UTC
+from datetime import datetime
+from datetime import time
+from datetime import timedelta
+from agentic_trading.desk.exchange import Order
+from agentic_trading.desk.execution.order import FillLimits
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.instrument import EXACT
+from agentic_trading.desk.instrument import limit_from
+from agentic_trading.desk.instrument import round_down
 
 FILL_STRATEGY_V1: Final = "fill_strategy.v1"
 """The `$id` of the schema that asked for all of a strategy: it names the check that runs on such an answer."""
@@ -102,3 +119,168 @@ FILL_STRATEGY_V1_SCHEMA: Final[Mapping[str, Any]] = MappingProxyType({
     **closed_schema(FillStrategy),
 })
 """The JSON Schema `fill_strategy.v1`, released and therefore fixed: what an answer had to fit before v2."""
+
+
+FILL_STRATEGY: Final = "fill_strategy.v2"
+"""The schema's `$id`: it names the rule that answers it offline, and the check that runs on the answer."""
+
+ASKED_CHARS: Final = 120
+"""How long the rationale of an answer may be; the published schema leaves room for older answers."""
+
+ASKED_PATTERN: Final = "^[A-Z][A-Za-z0-9_]* [A-Za-z]"
+"""How the rationale of an answer begins: with words. Without it a small model writes digits and nothing else."""
+
+ASKED_CONFIDENCES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+FillName = Literal[
+    "take_now", "take_capped", "slices", "slices_slow", "wait_near", "wait_far", "at_plan", "at_plan_brief"
+]
+
+Schema = dict[str, Any]
+
+
+class FillChoice(BaseModel, frozen=True, extra="forbid"):
+    """The model's answer: the name of terms that code has computed, how surely, and why.
+
+    Terms in full are those of an answer to `fill_strategy.v1`; no question asks for them any more.
+    """
+
+    evidence_ids: tuple[EvidenceId, ...] = Field(min_length=1, max_length=MOST_EVIDENCE)
+    rationale: Annotated[str, Field(max_length=RATIONALE_CHARS)]
+    fill: FillName | FillTerms
+    confidence: Confidence
+
+    def strategy(self, terms: FillTerms) -> FillStrategy:
+        """Return the strategy that the choice of `terms` is."""
+        return FillStrategy.model_validate({
+            **terms.model_dump(),
+            "confidence": self.confidence,
+            "rationale": self.rationale,
+            "evidence_ids": self.evidence_ids,
+        })
+
+
+def read_choice(text: str) -> FillChoice:
+    """Read an answer to `fill_strategy.v2`, every number as it was written; raises pydantic's `ValidationError`."""
+    return FillChoice.model_validate(exact_value(text.encode()))
+
+
+def _schema(evidence_ids: Schema, rationale: Schema, fill: Schema, confidence: Schema) -> Mapping[str, Any]:
+    properties = {
+        "evidence_ids": {"type": "array", "minItems": 1, **evidence_ids},
+        "rationale": {"type": "string", **rationale},
+        "fill": fill,
+        "confidence": {"type": "number", **confidence},
+    }
+    return MappingProxyType({
+        "$id": FILL_STRATEGY,
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    })
+
+
+def _named(names: Collection[str]) -> Schema:
+    return {"type": "string", "enum": [*names]}
+
+
+@cache
+def asked_fill_schema(names: tuple[FillName, ...], evidence: int) -> Mapping[str, Any]:
+    """Return what an answer must fit that may choose one of `names`, and cite E1 up to E`evidence`.
+
+    Whatever fits it fits the published schema too, and it bears the same `$id`. Every choice in it is an enum, so
+    that a decoder that enforces nothing but types and enums leaves little to go wrong; what must agree stands
+    together in the terms that a name means.
+    """
+    return _schema(
+        {"maxItems": evidence, "items": _named([f"E{place}" for place in range(1, evidence + 1)])},
+        {"maxLength": ASKED_CHARS, "pattern": ASKED_PATTERN},
+        _named(names),
+        {"enum": [*ASKED_CONFIDENCES]},
+    )
+
+
+FILL_STRATEGY_SCHEMA: Final[Mapping[str, Any]] = _schema(
+    {"maxItems": MOST_EVIDENCE, "items": {"type": "string", "pattern": "^E[1-9][0-9]*$"}},
+    {"maxLength": RATIONALE_CHARS},
+    {"anyOf": [_named(get_args(FillName)), closed_schema(FillTerms)]},
+    {"minimum": 0, "maximum": 1},
+)
+"""The published schema: every answer of this release fits it, and every v1 answer that was brought up to v2."""
+
+
+def plan_orders(
+    intent: OrderIntent, strategy: FillStrategy, limits: FillLimits, *, known_at: datetime
+) -> list[Order]:
+    """Return the orders of a checked strategy: one a slice, quantities adding up to the intent's exactly.
+
+    The first may be filled by the first bar that opens at or after both `intent.as_of` and `known_at`, when the
+    strategy was there; each next one an interval of whole bars later. All end at the same deadline, counted from the
+    first, and those of an entry at the end of the intent at the latest. Equal arguments give equal orders, ids
+    included.
+    """
+    start = _first_open(intent.as_of, known_at, timedelta(seconds=limits.bar_seconds))
+    deadline = start + timedelta(seconds=strategy.deadline_seconds)
+    interval = limits.interval(strategy.interval_seconds)
+    quantities = slice_quantities(intent.quantity, strategy.slices, limits.lot_size)
+    return [
+        _order(intent, strategy, limits, number, quantity, start + number * interval, deadline)
+        for number, quantity in enumerate(quantities)
+    ]
+
+
+def slice_quantities(quantity: Decimal, slices: int, lot_size: Decimal) -> list[Decimal]:
+    """Return `slices` equal quantities in whole lots; what does not divide goes with the last one."""
+    each = round_down(EXACT.divide(quantity, slices), lot_size)
+    return [each] * (slices - 1) + [EXACT.fma(each, -(slices - 1), quantity)]
+
+
+def _order(
+    intent: OrderIntent,
+    strategy: FillStrategy,
+    limits: FillLimits,
+    number: int,
+    quantity: Decimal,
+    start: datetime,
+    deadline: datetime,
+) -> Order:
+    ends_with_day = strategy.time_in_force == "day" and _midnight_after(start) < deadline
+    is_priced = strategy.order_type != "market"
+    by_arrival = is_priced and strategy.price_reference == "arrival"
+    return Order(
+        order_id=derived_id("order", intent.intent_id, number),
+        intent_id=intent.intent_id,
+        symbol=intent.symbol,
+        side=intent.side,
+        quantity=quantity,
+        order_type=strategy.order_type,
+        limit_price=_arrival_limit(intent, strategy, limits) if by_arrival else None,
+        peg_bps=strategy.limit_offset_bps if is_priced and not by_arrival else None,
+        time_in_force=strategy.time_in_force,
+        active_from=start,
+        expires_at=_midnight_after(start) if ends_with_day else deadline,
+        on_expiry="cancel" if ends_with_day else strategy.on_deadline,
+        void_from=intent.expires_at if intent.kind == "entry" else None,
+        max_participation=strategy.max_participation,
+        reduce_only=intent.kind == "exit",
+        stop_loss=intent.stop_loss,
+        take_profit=intent.take_profit,
+        trace_id=intent.trace_id,
+        causation_id=strategy_id(intent.intent_id),
+    )
+
+
+def _first_open(as_of: datetime, known_at: datetime, bar: timedelta) -> datetime:
+    """Return when the first bar opens that does so neither before `as_of` nor before `known_at`."""
+    return as_of + max(0, -((as_of - known_at) // bar)) * bar
+
+
+def _arrival_limit(intent: OrderIntent, strategy: FillStrategy, limits: FillLimits) -> Decimal:
+    return limit_from(intent.reference_price, strategy.limit_offset_bps, intent.side, limits.tick_size)
+
+
+def _midnight_after(moment: datetime) -> datetime:
+    """Return the end of the UTC day of `moment`."""
+    day = moment.astimezone(UTC)
+    return datetime.combine(day.date(), time(), UTC) + timedelta(days=1)

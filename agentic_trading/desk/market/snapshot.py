@@ -6,21 +6,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.correlation import CLOSES_KEPT, Close, ReferenceMarket
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
 from agentic_trading.desk.market.frame import Frame, FrameGauge
 from agentic_trading.desk.market.indicators.volume import VolumeProfile
-from agentic_trading.desk.market.layers.indicators import indicators_layer
-from agentic_trading.desk.market.layers.intermarket import intermarket_layer
+from agentic_trading.desk.market.layers.readings import indicators_layer
+from agentic_trading.desk.market.layers.readings import intermarket_layer
 from agentic_trading.desk.market.layers.levels import levels_layer
-from agentic_trading.desk.market.layers.patterns import patterns_layer
-from agentic_trading.desk.market.layers.risk import risk_layer
-from agentic_trading.desk.market.layers.sentiment import sentiment_layer
-from agentic_trading.desk.market.layers.trend import trend_layer
-from agentic_trading.desk.market.layers.volatility import volatility_layer
-from agentic_trading.desk.market.levels import LevelBook, level_book
-from agentic_trading.desk.market.resample import ClosedBar, Resampler
+from agentic_trading.desk.market.layers.levels import patterns_layer
+from agentic_trading.desk.market.layers.levels import risk_layer
+from agentic_trading.desk.market.layers.readings import sentiment_layer
+from agentic_trading.desk.market.layers.readings import trend_layer
+from agentic_trading.desk.market.layers.readings import volatility_layer
+from agentic_trading.desk.market.levels import LevelBook
+from agentic_trading.desk.market.levels import level_book
+from agentic_trading.desk.market.bar import ClosedBar
+from agentic_trading.desk.market.bar import Resampler
 
 BASE = Timeframe.M5
 PROFILE_BARS = 288  # a day of base bars

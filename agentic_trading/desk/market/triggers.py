@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from agentic_trading.desk.market.rounding import ratio
+from agentic_trading.desk.prompts import ratio
 from agentic_trading.desk.market.snapshot import MarketSnapshot
 
 WATCHED = ("swing_", "pivot_", "profile_poc")

@@ -1,5 +1,9 @@
 """A board in a folder: a file a tenant, for the processes of one machine."""
 
+from pydantic import TypeAdapter
+from pydantic import ValidationError
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.errors import ControlsUnreadableError
 import asyncio
 import fcntl
 import os
@@ -7,10 +11,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
-
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.control_stores.codec import read_stored, stored
 from agentic_trading.governance.errors import ControlsUnavailableError
+
+_DOCUMENT = TypeAdapter(TenantControls)
+
+
+def stored(controls: TenantControls) -> bytes:
+    """Return a document's JSON; amounts are whole nano-dollars, tokens and calls."""
+    return _DOCUMENT.dump_json(controls, indent=2, exclude_none=True) + b"\n"
+
+
+def read_stored(raw: bytes, where: str) -> TenantControls:
+    """Read what `stored` made; raises `ControlsUnreadableError`, which names `where`, for anything else."""
+    try:
+        controls = TenantControls.model_validate_json(raw)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "document"
+        raise ControlsUnreadableError(where, f"{place}: {first['msg']}") from e
+    if controls.version == 0:
+        raise ControlsUnreadableError(where, "version: is not there or 0; what was written is 1 and more")
+    return controls
+
 
 _LOCK = "controls.lock"
 
@@ -84,3 +106,25 @@ def _write(path: Path, raw: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+class MemoryControlStore:
+    """Orders of operators for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, TenantControls] = {}
+
+    async def read(self, tenant: str) -> TenantControls:
+        """Return the tenant's document."""
+        return self._documents.get(tenant, TenantControls())
+
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
+        """Put `controls` in the place of the version before it."""
+        before = self._documents.get(tenant, TenantControls())
+        if before.version != controls.version - 1:
+            return False
+        self._documents[tenant] = controls
+        return True
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to give back."""

@@ -20,12 +20,14 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import NOTHING, Amount
+from agentic_trading.governance.prices import NOTHING
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationRequest, ReservationState, Blocked, Ledger, Declined, Reservation, Settlement
-from agentic_trading.governance.ledgers.reservation_entry import overrun_of
+from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.pending_writes import LONG_OVER_S, charge_anew
-from agentic_trading.governance.limit import Limit, ScopeKind
-from agentic_trading.governance.windows import Windows
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Windows
 from agentic_trading.ids import NewId
 
 _OVER = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)

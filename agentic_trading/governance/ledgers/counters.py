@@ -1,14 +1,253 @@
 """The counters of one tenant in the memory ledger: one a scope and window, found fast, forgotten when they are over."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from datetime import UTC
+from datetime import datetime
 from itertools import chain
-
-from agentic_trading.governance.ledger import ReservationRequest
+from agentic_trading.governance.prices import NOTHING
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.ledgers.limit_set import Cap
 from agentic_trading.governance.ledgers.limit_set import LimitSet
-from agentic_trading.governance.ledgers.counter_table import SHORT_LIVED, WindowCounter, TimeWindows, CounterTable
-from agentic_trading.governance.limit import Limit, ScopeKind
-from agentic_trading.governance.windows import Window, Windows
+from agentic_trading.governance.ledgers.limit_set import cap
+from agentic_trading.governance.limits import Ceiling
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import TimeWindow
+from agentic_trading.governance.limits import Window
+from collections.abc import Sequence
+from datetime import timedelta
+from datetime import tzinfo
+from agentic_trading.governance.ledger import ReservationRequest
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import Windows
+
+SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
+
+_UNLIMITED = Ceiling()
+_OPEN = cap(_UNLIMITED)
+_NOT_YET = TimeWindow("", None)
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+TimeWindows = Mapping[Window, TimeWindow]
+
+
+class WindowCounter:
+    """What one scope may still use in one window: `cap` is the most, and `left` what is neither spent nor held of it.
+
+    What is in doubt is spent too. `left` is below zero where more was charged than the cap. It was asked for in no
+    minute that ended after `asked_until`; `spans` stand for the one in which it was last asked for.
+    """
+
+    __slots__ = (
+        "asked_until", "cap", "id", "in_doubt", "left_calls", "left_nusd", "left_tokens", "span", "spans", "spent_calls",
+        "spent_nusd", "spent_tokens", "table",
+    )  # fmt: skip
+
+    def __init__(self, table: "CounterTable", id_: str, span: TimeWindow, most: Cap) -> None:
+        self.table = table
+        self.id = id_
+        self.span = span
+        self.spans = table.spans
+        self.asked_until = table.asked_until
+        self.cap = most
+        self.left_nusd = most.nusd
+        self.left_tokens = most.tokens
+        self.left_calls = most.calls
+        self.spent_nusd = self.spent_tokens = self.spent_calls = 0
+        self.in_doubt = NOTHING
+
+    @property
+    def used(self) -> tuple[int, int, int]:
+        """Nano-dollars, tokens, calls: spent and held together."""
+        cap = self.cap
+        return cap.nusd - self.left_nusd, cap.tokens - self.left_tokens, cap.calls - self.left_calls
+
+    @property
+    def spent(self) -> Amount:
+        """What was charged, with what is in doubt."""
+        return Amount(self.spent_nusd, self.spent_tokens, self.spent_calls)
+
+    @property
+    def held(self) -> Amount:
+        """What calls in flight may give back."""
+        nusd, tokens, calls = self.used
+        return Amount(nusd - self.spent_nusd, tokens - self.spent_tokens, calls - self.spent_calls)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it has a ceiling."""
+        return self.cap.ceiling != _UNLIMITED
+
+    def go_on(self, asked_until: datetime, nusd: int, tokens: int, calls: int) -> None:
+        """Count what was spent before."""
+        self.asked_until = max(self.asked_until, asked_until)
+        self.spent_nusd, self.spent_tokens, self.spent_calls = nusd, tokens, calls
+        self.left_nusd -= nusd
+        self.left_tokens -= tokens
+        self.left_calls -= calls
+
+    def allow(self, most: Cap) -> None:
+        """Have this cap in place of the one before."""
+        was, self.cap = self.cap, most
+        self.left_nusd += most.nusd - was.nusd
+        self.left_tokens += most.tokens - was.tokens
+        self.left_calls += most.calls - was.calls
+
+
+class WindowBucket:
+    """The accounts of one span, by id: those in use, and of each at rest what it spent, after when it was last asked for.
+
+    Plain values cost the garbage collector nothing: as objects, which it walks through, a day's calls would cost every
+    other call as much as all else that the ledger does. Those that have rested longest stand first, but for those that
+    moments going back and forth leave behind younger ones.
+    """
+
+    __slots__ = ("at_rest", "in_use", "span")
+
+    def __init__(self, span: TimeWindow) -> None:
+        self.span = span
+        self.in_use: dict[str, WindowCounter] = {}
+        self.at_rest: dict[str, tuple[datetime, int, int, int]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.in_use
+        yield from self.at_rest
+
+    def __len__(self) -> int:
+        return len(self.in_use) + len(self.at_rest)
+
+    def quiet(self, before: datetime) -> Iterator[str]:
+        """Say who was last asked for in a minute that ended before a moment; of those at rest, up to the first who was not."""
+        for id_, account in self.in_use.items():
+            if account.asked_until <= before:
+                yield id_
+        for id_, (asked_until, *_) in self.at_rest.items():
+            if asked_until > before:
+                break
+            yield id_
+
+
+class CounterTable:
+    """All accounts of one kind of scope in one window: on the shelf of the span that is asked for now, and on `others`.
+
+    `everyone` is counted up to that cap, or not at all; `named` have their own.
+    """
+
+    __slots__ = (
+        "_is_short_lived", "_is_wanted", "asked_until", "everyone", "in_use", "kind", "named", "others", "shelf", "spans",
+        "tenant", "window",
+    )  # fmt: skip
+
+    def __init__(self, tenant: str, kind: ScopeKind, window: Window) -> None:
+        self._is_short_lived = kind in SHORT_LIVED
+        self._is_wanted = False
+        self.tenant = tenant
+        self.kind = kind
+        self.window = window
+        self.everyone: Cap | None = None
+        self.named: Mapping[str, Cap] = {}
+        self.spans: TimeWindows = {}
+        self.asked_until = _NEVER
+        self.shelf = WindowBucket(_NOT_YET)
+        self.in_use = self.shelf.in_use
+        self.others: dict[str, WindowBucket] = {}
+
+    @property
+    def shelves(self) -> list[WindowBucket]:
+        """All that there are."""
+        return [self.shelf, *self.others.values()]
+
+    def turn_to(self, spans: TimeWindows) -> None:
+        """Have the span of this minute asked for from now on; its accounts, if it was asked for before, are found again."""
+        self.spans = spans
+        self.asked_until = spans[Window.MINUTE].over_by or _NEVER
+        span = spans[self.window]
+        if span.id == self.shelf.span.id:
+            return
+        if self.shelf:
+            self.others[self.shelf.span.id] = self.shelf
+        self.shelf = self.others.pop(span.id) if span.id in self.others else WindowBucket(span)
+        self.in_use = self.shelf.in_use
+
+    def open(self, id_: str) -> WindowCounter | None:
+        """Return an account of the present span that was not in use, or None for who is not counted here."""
+        most = self.named.get(id_, self.everyone)
+        if most is None:
+            return None
+        account = self.in_use[id_] = WindowCounter(self, id_, self.shelf.span, most)
+        at_rest = self.shelf.at_rest
+        if id_ in at_rest:
+            account.go_on(*at_rest.pop(id_))
+        return account
+
+    def touch(self, account: WindowCounter) -> None:
+        """Note that an account in use is asked for in another minute than the last time."""
+        account.spans = self.spans
+        account.asked_until = max(account.asked_until, self.asked_until)
+
+    def seen(self, shelf: WindowBucket, id_: str) -> WindowCounter | None:
+        """Return an account to be read, in use or at rest, or None if it is gone."""
+        account = shelf.in_use.get(id_)
+        if account is None and id_ in shelf.at_rest:
+            most = self.named.get(id_, self.everyone) or _OPEN
+            account = WindowCounter(self, id_, shelf.span, most)
+            account.go_on(*shelf.at_rest[id_])
+        return account
+
+    def count_everyone(self) -> None:
+        """Count everyone from now on, without a cap who has none: an ask's own limit wants to know what was before."""
+        self._is_wanted = True
+        self.everyone = self.everyone or _OPEN
+
+    def follow(self, rules: LimitSet) -> None:
+        """Count by these rules from now on, and go on counting, without a cap, who is counted already."""
+        everyone, named = rules.caps(self.kind, self.window)
+        if everyone is None and (self._is_wanted or (self._is_short_lived and self.everyone is not None)):
+            everyone = _OPEN
+        if everyone is None:
+            known = chain(self.named, *self.shelves)
+            named = {**dict.fromkeys(known, _OPEN), **named}
+        self.everyone, self.named = everyone, named
+        others = everyone or _OPEN
+        for shelf in self.shelves:
+            for id_, account in shelf.in_use.items():
+                account.allow(named.get(id_, others))
+
+    def let_go(self, account: WindowCounter) -> None:
+        """Take an account out of use that no call and nobody in the line counts in; one that is not in use stays as it is."""
+        span = account.span
+        shelf = self.shelf if span.id == self.shelf.span.id else self.others.get(span.id)
+        if shelf is None or shelf.in_use.get(account.id) is not account:
+            return
+        nusd, tokens, calls = account.spent_nusd, account.spent_tokens, account.spent_calls
+        if not (calls or nusd or tokens):
+            self._drop(shelf, account.id)
+        elif self._is_short_lived:
+            del shelf.in_use[account.id]
+            shelf.at_rest[account.id] = account.asked_until, nusd, tokens, calls
+
+    def forget(self, before: datetime, in_use: Collection[WindowCounter]) -> None:
+        """Drop what is not in use and was over before a moment: spans, and of what never ends the calls and traces that were quiet."""
+        for shelf in self.shelves:
+            over_by = shelf.span.over_by
+            over: Iterable[str] = ()
+            if over_by is None:
+                over = shelf.quiet(before) if self._is_short_lived else ()
+            elif over_by <= before:
+                over = shelf
+            for id_ in list(over):
+                if shelf.in_use.get(id_) not in in_use:
+                    self._drop(shelf, id_)
+
+    def _drop(self, shelf: WindowBucket, id_: str) -> None:
+        """Forget an account: whoever asks for it again begins at nothing."""
+        shelf.in_use.pop(id_, None)
+        shelf.at_rest.pop(id_, None)
+        if not shelf:
+            self.others.pop(shelf.span.id, None)
+
 
 _AT_ONCE = 250
 _MINUTE = timedelta(minutes=1)

@@ -16,7 +16,8 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import NOTHING, Amount
+from agentic_trading.governance.prices import NOTHING
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
     ReservationRequest,
@@ -34,10 +35,10 @@ from agentic_trading.governance.ledger import (
     QueuedReservation,
 )
 from agentic_trading.governance.ledgers.allowances import Allowances
-from agentic_trading.governance.ledgers.reservation_entry import overrun_of
+from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.pending_writes import PendingWrites, InFlightCalls, charge
-from agentic_trading.governance.limit import Limit
-from agentic_trading.governance.windows import Windows
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import Windows
 from agentic_trading.ids import NewId
 
 DegradedAnswer = TypeVar("DegradedAnswer", Reservation | Declined | Blocked, Reservation | Declined)

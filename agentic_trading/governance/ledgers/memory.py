@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.errors import ReservationRequestError, ReservationStateError, UnknownReservationError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
     ReservationRequest,
@@ -23,15 +23,20 @@ from agentic_trading.governance.ledger import (
     QueuedReservation,
     reservation_id,
 )
-from agentic_trading.governance.ledgers.counters import TenantCounters, RetentionHorizon
+from agentic_trading.governance.ledgers.counters import TenantCounters
+from agentic_trading.governance.ledgers.counters import RetentionHorizon
 from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
-from agentic_trading.governance.ledgers.reservation_entry import DISPATCHED, SETTLED, ReservationEntry, counter_balance
-from agentic_trading.governance.ledgers.wait_queue import QueuedRequest
+from agentic_trading.governance.ledgers.reservation_table import DISPATCHED
+from agentic_trading.governance.ledgers.reservation_table import SETTLED
+from agentic_trading.governance.ledgers.reservation_table import ReservationEntry
+from agentic_trading.governance.ledgers.reservation_table import counter_balance
+from agentic_trading.governance.ledgers.reservation_table import QueuedRequest
 from agentic_trading.governance.ledgers.checkpoint import LedgerEpoch
 from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
-from agentic_trading.governance.ledgers.process_statistics import StatisticsCounter
-from agentic_trading.governance.limit import Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 
 _FORGET_AFTER_IN_VAIN = 1000
 """Asks in vain make counters too, and do not move time on: after so many of them idle ones go."""

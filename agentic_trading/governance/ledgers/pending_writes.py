@@ -15,7 +15,8 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import NOTHING, Amount
+from agentic_trading.governance.prices import NOTHING
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationRequest, Ledger, Reservation, Settlement
 
 log = structlog.get_logger()

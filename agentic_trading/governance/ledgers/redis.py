@@ -13,8 +13,9 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import NOTHING, Amount
-from agentic_trading.governance.redis_keys import LedgerKeys
+from agentic_trading.governance.prices import NOTHING
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.redis import LedgerKeys
 from agentic_trading.governance.ledger import (
     LEASE_S,
     ReservationRequest,
@@ -32,16 +33,18 @@ from agentic_trading.governance.ledger import (
     tenant_of,
 )
 from agentic_trading.governance.ledgers import redis_codec as replies
-from agentic_trading.governance.ledgers.redis_balances import every_balance, limited_balances
+from agentic_trading.governance.ledgers.redis_codec import every_balance
+from agentic_trading.governance.ledgers.redis_codec import limited_balances
 from agentic_trading.governance.ledgers.redis_counters import ReservationPlanner
 from agentic_trading.governance.ledgers.redis_wait_queue import LOOK_S, RedisWaitQueue, ReserveAttempt, RedisWaiter
 from agentic_trading.governance.ledgers.redis_codec import ScriptReply
-from agentic_trading.governance.ledgers.redis_tenant import RedisTenantState
+from agentic_trading.governance.ledgers.redis_codec import RedisTenantState
 from agentic_trading.governance.ledgers.limit_set import CountedWindows
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.ledgers.process_statistics import StatisticsCounter
-from agentic_trading.governance.limit import Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from agentic_trading.ids import NewId, random_id
 
 ALWAYS: Final[CountedWindows] = (

@@ -1,31 +1,45 @@
 """What the scripts of the Redis ledger answer, in the words of the port."""
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from collections.abc import Sequence
+from datetime import UTC
+from datetime import datetime
 from struct import Struct
-from typing import Any, NamedTuple
-
+from typing import Any
+from typing import NamedTuple
 import orjson
-
-from agentic_trading.governance.errors import ClosedWindowError, ReservationConflictError
-from agentic_trading.governance.estimate import NOTHING, Amount
-from agentic_trading.governance.ledger import (
-    ReservationRequest,
-    Balance,
-    ReservationState,
-    ExpiredReservation,
-    Blocked,
-    LedgerCheckpoint,
-    Declined,
-    Reservation,
-    Settlement,
-    QueuedReservation,
-)
-from agentic_trading.governance.ledgers.reservation_entry import overrun_of
+from agentic_trading.governance.errors import ClosedWindowError
+from agentic_trading.governance.errors import ReservationConflictError
+from agentic_trading.governance.prices import NOTHING
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.ledger import ReservationRequest
+from agentic_trading.governance.ledger import Balance
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.ledger import ExpiredReservation
+from agentic_trading.governance.ledger import Blocked
+from agentic_trading.governance.ledger import LedgerCheckpoint
+from agentic_trading.governance.ledger import Declined
+from agentic_trading.governance.ledger import Reservation
+from agentic_trading.governance.ledger import Settlement
+from agentic_trading.governance.ledger import QueuedReservation
+from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.redis_counters import CounterKey
 from agentic_trading.governance.ledgers.limit_set import LimitSet
-from agentic_trading.governance.limit import UNITS, Ceiling, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import UNITS
+from agentic_trading.governance.limits import Ceiling
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
+from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.governance.redis import LedgerKeys
+from agentic_trading.governance.ledgers.redis_counters import ReservationPlanner
+from agentic_trading.governance.ledgers.limit_set import CountedWindows
+import asyncio
+from collections.abc import Mapping
+from heapq import merge
+from agentic_trading.governance.ledgers.redis_counters import SHORT_LIVED
+from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
+from agentic_trading.governance.limits import ANY
 
 _COUNTER = Struct("<12d")
 _OPEN = Ceiling()
@@ -194,3 +208,120 @@ def _amount(numbers: Sequence[bytes]) -> Amount:
 def _rows(facts: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:
     for start in range(0, len(facts), width):
         yield facts[start : start + width]
+
+
+class RedisTenantState:
+    """Grows with each answer; what is sent with the next step, the server must not be behind."""
+
+    def __init__(
+        self, name: str, keys: LedgerKeys, planner: ReservationPlanner, limits: Sequence[Limit], counted: CountedWindows
+    ) -> None:
+        self.name = name
+        self.keys = keys
+        self.planner = planner
+        self.known = LedgerCheckpoint(0, "", 0)
+        self.own = 0
+        self.revision = 0
+        self._limits = limits
+        self._counted = tuple(counted)
+        planner.follow(LimitSet(limits, counted))
+
+    @property
+    def known_facts(self) -> tuple[int, str, int, int]:
+        """What every script is told first: generation, mark and sequence that are known, and that of our last step."""
+        return self.known.generation, self.known.mark, self.known.sequence, self.own
+
+    def saw(self, reply: ScriptReply) -> None:
+        """Take note of an answer; answers may come in another order than the steps were taken."""
+        known, generation = self.known, reply.generation
+        if generation > known.generation:
+            self.known, self.own = reply.position, reply.own
+        elif generation == known.generation and not self.is_behind(reply):
+            self.own = max(self.own, reply.own)
+            if reply.sequence > known.sequence:
+                self.known = reply.position
+
+    def is_behind(self, reply: ScriptReply) -> bool:
+        """Whether an answer comes from a ledger that has lost what another one knew."""
+        known = self.known
+        return reply.generation < known.generation or (
+            reply.generation == known.generation and reply.mark.decode() != known.mark
+        )
+
+    def expect(self, position: LedgerCheckpoint) -> None:
+        """Take note of how far the ledger had come in another process, if that is not what is known, or before it."""
+        known = self.known
+        if position.generation > known.generation or (
+            position.generation == known.generation
+            and (position.mark != known.mark or position.sequence > known.sequence)
+        ):
+            if (position.generation, position.mark) != (known.generation, known.mark):
+                self.own = 0
+            self.known = position
+
+    def follow(self, limits: TenantLimits) -> None:
+        """Count by what the server says from now on; before a first `adopt`, by what this process was made with."""
+        self.revision = limits.revision
+        self.planner.follow(self.rules(limits))
+
+    def rules(self, limits: TenantLimits) -> LimitSet:
+        """Return what the server's limits come to."""
+        held_to = limits.limits if limits.version > 0 else self._limits
+        return LimitSet(held_to, (*self._counted, *limits.counted))
+
+    def gone_back(self, reply: ScriptReply) -> LedgerRolledBackError:
+        """Return the error for an answer from a closed ledger."""
+        return LedgerRolledBackError(self.name, reply.closed.decode(), _spelled(reply.position))
+
+
+def _spelled(position: LedgerCheckpoint) -> str:
+    return f"generation {position.generation}, step {position.sequence}"
+
+
+_AT_ONCE = 250
+
+
+async def every_balance(server: ScriptServer, tenant: RedisTenantState, rules: LimitSet) -> list[Balance]:
+    """Return all counters in the order of their names."""
+    pages = [sorted(page) async for page in server.pages(tenant.keys.counters)]
+    found: list[Balance] = []
+    last = b""
+    for number, (name, packed) in enumerate(merge(*pages), start=1):
+        if name != last:
+            found.append(read_balance(tenant.name, name, packed, rules))
+        last = name
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+async def limited_balances(
+    server: ScriptServer, tenant: RedisTenantState, rules: LimitSet, newest: Mapping[Window, str]
+) -> list[Balance]:
+    """Return the counters of agents, workflows and the tenant that have a ceiling, in the newest windows; found by name."""
+    names: set[str] = set()
+    for kind in ScopeKind:
+        if kind not in SHORT_LIVED:
+            names |= await _names(server, tenant, kind, rules, newest)
+    return [
+        read_balance(tenant.name, name, packed, rules)
+        async for page in server.values(tenant.keys.counters, sorted(names))
+        for name, packed in page
+    ]
+
+
+async def _names(
+    server: ScriptServer, tenant: RedisTenantState, kind: ScopeKind, rules: LimitSet, newest: Mapping[Window, str]
+) -> set[str]:
+    names: set[str] = set()
+    for id_, window in rules.limited(kind):
+        window_id = newest.get(window)
+        if window_id is None:
+            continue
+        if id_ != ANY:
+            names.add(CounterKey(kind, window, window_id, id_).name)
+        else:
+            prefix = f"{kind}/{window}/"
+            members = await server.members(tenant.keys.index, prefix)
+            names |= {f"{prefix}{window_id}/{member[len(prefix) :]}" for member in members}
+    return names

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import Blocked, Declined, Reservation
-from agentic_trading.governance.ledgers.background_tasks import BackgroundTasks
+from agentic_trading.governance.ledgers.scripts.redis import BackgroundTasks
 
 LOOK_S = 1.0
 """How often somebody who waits looks without being called; more seldom if very many wait."""

@@ -1,14 +1,137 @@
 """The calls of one tenant in the memory ledger: those that may still change, and those that are over, while remembered."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, takewhile
+from datetime import timedelta
+from agentic_trading.governance.prices import NOTHING
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.ledger import ReservationRequest
+from agentic_trading.governance.ledger import Balance
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.ledger import Settlement
+from agentic_trading.governance.ledgers.counters import WindowCounter
+from collections.abc import Iterator
+from itertools import chain
+from itertools import takewhile
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+import asyncio
+from bisect import insort
+from collections.abc import Callable
+from itertools import count
+from agentic_trading.governance.errors import ReservationRequestError
+from agentic_trading.governance.errors import LedgerError
+from agentic_trading.governance.ledger import Blocked
+from agentic_trading.governance.ledger import Declined
+from agentic_trading.governance.ledger import Reservation
+from agentic_trading.governance.ledger import QueuedReservation
 
-from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.ledger import ReservationRequest, ReservationState
-from agentic_trading.governance.ledgers.reservation_entry import IN_DOUBT, SETTLED, ReservationEntry
-from agentic_trading.governance.ledgers.counter_table import WindowCounter
-from agentic_trading.governance.limit import Limit, ScopeKind
+# In Python 3.11 a member looked up in its class costs ten times a name of the module, and every call would pay for it.
+DISPATCHED = ReservationState.DISPATCHED
+SETTLED = ReservationState.SETTLED
+IN_DOUBT = ReservationState.IN_DOUBT
+
+
+@dataclass(slots=True, eq=False)
+class ReservationEntry:
+    """An ask that was reserved for the moment `at`, and `charged` once it was settled or came into doubt.
+
+    It knows its accounts for as long as what it booked in them may change. Its lease runs for `lease_s` from `since`.
+    """
+
+    ask: ReservationRequest
+    at: datetime
+    accounts: Sequence[WindowCounter]
+    since: datetime
+    lease_s: float
+    state: ReservationState = ReservationState.RESERVED
+    charged: Amount | None = None
+    is_late: bool = False
+
+    @property
+    def booked(self) -> Amount:
+        """What it counts for now, held or spent."""
+        if self.charged is not None:
+            return self.charged
+        return NOTHING if self.state is ReservationState.RELEASED else self.ask.amount
+
+    def settlement(self, id_: str) -> Settlement:
+        """Return what it was charged, as others see it."""
+        charged, reserved = self.booked, self.ask.amount
+        more = overrun_of(charged, reserved)
+        return Settlement(id_, charged, reserved, more, self.is_late, self.state is IN_DOUBT)
+
+    def is_silent(self, now: datetime) -> bool:
+        """Whether its lease is over; one of 0 s is at once."""
+        return now >= self.since + timedelta(seconds=self.lease_s)
+
+
+def hold(accounts: Iterable[WindowCounter], amount: Amount) -> None:
+    """Count `amount` as held in every account."""
+    nusd, tokens, calls = amount.nusd, amount.tokens, amount.calls
+    for account in accounts:
+        account.left_nusd -= nusd
+        account.left_tokens -= tokens
+        account.left_calls -= calls
+
+
+def release_hold(accounts: Iterable[WindowCounter], amount: Amount) -> None:
+    """Count `amount` as held no more."""
+    for account in accounts:
+        account.left_nusd += amount.nusd
+        account.left_tokens += amount.tokens
+        account.left_calls += amount.calls
+
+
+def post_charge(accounts: Sequence[WindowCounter], new: Amount, instead_of: Amount, spent: Amount) -> None:
+    """Count `new` as spent, in place of what was counted before, of which `spent` was spent already."""
+    back_nusd, back_tokens = instead_of.nusd - new.nusd, instead_of.tokens - new.tokens
+    nusd, tokens, calls = new.nusd - spent.nusd, new.tokens - spent.tokens, new.calls - spent.calls
+    for account in accounts:
+        account.left_nusd += back_nusd
+        account.left_tokens += back_tokens
+        account.spent_nusd += nusd
+        account.spent_tokens += tokens
+        account.spent_calls += calls
+    if back_calls := instead_of.calls - new.calls:  # hardly ever: a call is a call
+        for account in accounts:
+            account.left_calls += back_calls
+
+
+def post_in_doubt(accounts: Iterable[WindowCounter], new: Amount, instead_of: Amount = NOTHING) -> None:
+    """Count `new` as in doubt, in place of what was before."""
+    for account in accounts:
+        account.in_doubt = Amount(
+            *(
+                was + more - less
+                for was, more, less in zip(account.in_doubt.units, new.units, instead_of.units, strict=True)
+            )
+        )
+
+
+def overrun_of(actual: Amount, reserved: Amount) -> Amount:
+    """Return by how much `actual` passes `reserved`, unit by unit."""
+    if actual.nusd <= reserved.nusd and actual.tokens <= reserved.tokens and actual.calls <= reserved.calls:
+        return NOTHING
+    return Amount(*(max(0, used - kept) for used, kept in zip(actual.units, reserved.units, strict=True)))
+
+
+def counter_balance(account: WindowCounter) -> Balance:
+    """Return an account as others see it."""
+    return Balance(
+        tenant=account.table.tenant,
+        scope=account.table.kind,
+        id=account.id,
+        window=account.table.window,
+        window_id=account.span.id,
+        ceiling=account.cap.ceiling,
+        spent=account.spent,
+        held=account.held,
+        in_doubt=account.in_doubt,
+    )
+
 
 _CALL, _TRACE, _AGENT, _WORKFLOW, _TENANT = _KINDS = tuple(ScopeKind)
 
@@ -116,3 +239,85 @@ def _unpacked(packed: _Packed) -> ReservationEntry:
     if not is_settled:
         return ReservationEntry(ask, at, (), at, 0.0, ReservationState.RELEASED)
     return ReservationEntry(ask, at, (), at, 0.0, SETTLED, Amount(*charged), is_late)
+
+
+ReserveAnswer = Reservation | Declined | Blocked
+
+
+@dataclass(slots=True, eq=False)
+class QueuedRequest:
+    """Somebody in the line; `held` and the accounts `short_of` headroom say why, as of the last look."""
+
+    ask: ReservationRequest
+    accounts: Sequence[WindowCounter]
+    held: Blocked
+    short_of: Sequence[WindowCounter]
+    since: datetime
+    answer: asyncio.Future[Reservation | Declined]
+    place: tuple[int, int] = (0, 0)
+
+
+class WaitQueue:
+    """The waiters of one tenant, by priority and then by arrival; to go through it leaves out who is about to leave."""
+
+    __slots__ = ("_arrivals", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: list[QueuedRequest] = []
+        self._arrivals = count()
+
+    def enter(self, waiter: QueuedRequest) -> None:
+        """Take the last place within the priority."""
+        waiter.place = (-waiter.ask.priority, next(self._arrivals))
+        insort(self.waiters, waiter, key=_place)
+
+    def before(self, ask: ReservationRequest, accounts: Sequence[WindowCounter]) -> tuple[Blocked, WindowCounter] | None:
+        """Return why somebody waits who has to be served before `ask`, and for which of its accounts."""
+        for waiter in self.waiters:
+            if waiter.ask.priority < ask.priority:
+                break
+            for account in waiter.short_of:
+                if account in accounts:
+                    return waiter.held, account
+        return None
+
+    def serve(self, look: Callable[[QueuedRequest], ReserveAnswer]) -> None:
+        """Answer everyone who can be answered, in order; who is looked at sees only those before it in the line."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if waiter.answer.done():  # cancelled: it is about to leave
+                continue
+            try:
+                answer = look(waiter)
+            except ReservationRequestError as e:
+                waiter.answer.set_exception(e)
+                continue
+            if isinstance(answer, Blocked):
+                waiter.held = answer
+                self.waiters.append(waiter)
+            else:
+                waiter.answer.set_result(answer)
+
+    def dismiss(self, error: Callable[[], LedgerError]) -> None:
+        """Tell everybody that there is nothing to wait for."""
+        for waiter in self:
+            waiter.answer.set_exception(error())
+        self.waiters.clear()
+
+    def accounts(self) -> set[WindowCounter]:
+        """Return what those wait for who stand here."""
+        return {account for waiter in self for account in waiter.accounts}
+
+    def seen(self) -> list[QueuedReservation]:
+        """Return the line as others see it."""
+        return [
+            QueuedReservation(waiter.ask.reservation_id, waiter.held, waiter.ask.priority, waiter.since)
+            for waiter in self
+        ]
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        return (waiter for waiter in self.waiters if not waiter.answer.done())
+
+
+def _place(waiter: QueuedRequest) -> tuple[int, int]:
+    return waiter.place

@@ -16,7 +16,7 @@ from agentic_trading.governance.limiter import (
     Throttled,
 )
 from agentic_trading.governance.limiters.deployment import DeploymentLimiter
-from agentic_trading.governance.limiters.wait_queue import PLACE_S
+from agentic_trading.governance.limiters.deployment import PLACE_S
 
 
 class MemoryLimiter:

@@ -10,7 +10,8 @@ from urllib.parse import quote
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from agentic_trading.governance.circuit_breaker import PROBE_LOOK_MS, SLOTS
+from agentic_trading.governance.rate_arithmetic import PROBE_LOOK_MS
+from agentic_trading.governance.rate_arithmetic import SLOTS
 from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.limiter import (
     LONGEST_PAUSE_S,
@@ -28,10 +29,14 @@ from agentic_trading.governance.limiter import (
     NotPermitted,
     Throttled,
 )
-from agentic_trading.governance.limiters.deployment import RETRY_SLOTS, SLOT_LOOK_MORE_MS, SLOT_LOOK_MS
-from agentic_trading.governance.limiters.wait_queue import LOOKED_AT, PLACE_S
+from agentic_trading.governance.limiters.deployment import RETRY_SLOTS
+from agentic_trading.governance.limiters.deployment import SLOT_LOOK_MORE_MS
+from agentic_trading.governance.limiters.deployment import SLOT_LOOK_MS
+from agentic_trading.governance.limiters.deployment import LOOKED_AT
+from agentic_trading.governance.limiters.deployment import PLACE_S
 from agentic_trading.governance.rate_arithmetic import slot_length_ms
-from agentic_trading.governance.redis import pool_of, within_time
+from agentic_trading.governance.redis import pool_of
+from agentic_trading.governance.redis import within_time
 
 CONNECTIONS = 32
 CONNECTS_WITHIN_S = 0.5

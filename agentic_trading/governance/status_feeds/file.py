@@ -5,9 +5,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
-
 from pydantic import ValidationError
-
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.governance.status_feed import BudgetStatus
 
@@ -59,3 +57,21 @@ def _escaped(name: str) -> str:
         return escaped
     digest = sha256_hex(name.encode("utf-8", "surrogatepass"))[:32]
     return f"{escaped[: _LONGEST - len(digest) - 1]}+{digest}"  # escaped names have no plus
+
+
+class MemoryStatusFeed:
+    """Keeps what was told last, for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], BudgetStatus] = {}
+
+    async def publish(self, status: BudgetStatus) -> None:
+        """Tell `status`."""
+        self._told[status.tenant, status.worker] = status
+
+    async def read(self, tenant: str) -> list[BudgetStatus]:
+        """Return what was told of a tenant, by worker."""
+        return [self._told[key] for key in sorted(self._told) if key[0] == tenant]
+
+    async def aclose(self) -> None:
+        """There is nothing to give back."""

@@ -7,8 +7,9 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from agentic_trading.governance.redis_keys import tag
-from agentic_trading.governance.redis import pool_of, within_time
+from agentic_trading.governance.redis import tag
+from agentic_trading.governance.redis import pool_of
+from agentic_trading.governance.redis import within_time
 from agentic_trading.governance.status_feed import BudgetStatus
 
 _KEPT_MS = 60_000

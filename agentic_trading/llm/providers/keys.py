@@ -4,11 +4,16 @@ import asyncio
 import re
 from pathlib import Path
 from typing import Protocol
-
 from typing_extensions import override
-
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
+from collections.abc import AsyncIterator
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Generic
+from typing import TypeVar
+from agentic_trading.llm.provider import Provider
 
 _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
 _KEY = re.compile(r"[!-~]+")  # what a header can carry
@@ -93,3 +98,69 @@ def _checked(key: str, where: str) -> str:
 
 def _no_key(problem: str, allowed: str) -> ProviderError:
     return ProviderError(FailureKind.AUTH_ERROR, f"{problem}; {allowed}", sent=False)
+
+
+P = TypeVar("P", bound=Provider)
+
+
+@dataclass(slots=True)
+class _Line(Generic[P]):
+    provider: P
+    calls: int = 0
+    is_retired: bool = False
+
+
+class ClientPerKey(Generic[P]):
+    """Lend the provider that was connected with a tenant's key.
+
+    Tenants of the same key share one. When the last tenant of a key has got another, its provider is closed as soon
+    as its last call has ended. `connect` runs in a thread, as it may read files; it is called once a key.
+    """
+
+    def __init__(self, keys: Keys, connect: Callable[[str], P]) -> None:
+        self._keys = keys
+        self._connect = connect
+        self._lines: dict[str, _Line[P]] = {}
+        self._key_of: dict[str, str] = {}
+        self._connecting = asyncio.Lock()
+
+    @asynccontextmanager
+    async def lent(self, tenant_id: str) -> AsyncIterator[P]:
+        """Lend the provider of a tenant for one call; raises what `Keys.key_of` raises."""
+        key = await self._keys.key_of(tenant_id)
+        line = self._lines.get(key) or await self._connected(key)
+        line.calls += 1
+        try:
+            await self._note(tenant_id, key)
+            yield line.provider
+        finally:
+            line.calls -= 1
+            await _close_if_over(line)
+
+    async def aclose(self) -> None:
+        """Close every provider, whatever it is doing; harmless twice."""
+        lines, self._lines = list(self._lines.values()), {}
+        self._key_of.clear()
+        for line in lines:
+            await line.provider.aclose()
+
+    async def _connected(self, key: str) -> _Line[P]:
+        async with self._connecting:
+            if key not in self._lines:
+                self._lines[key] = _Line(await asyncio.to_thread(self._connect, key))
+            return self._lines[key]
+
+    async def _note(self, tenant_id: str, key: str) -> None:
+        before = self._key_of.get(tenant_id)
+        if before == key:
+            return
+        self._key_of[tenant_id] = key
+        if before is not None and before not in self._key_of.values():
+            line = self._lines.pop(before)
+            line.is_retired = True
+            await _close_if_over(line)
+
+
+async def _close_if_over(line: _Line[P]) -> None:
+    if line.is_retired and not line.calls:
+        await line.provider.aclose()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.budget.history import budget_events
+from agentic_trading.app.budget_log import budget_events
 from agentic_trading.llm.event import Event
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.model_tables import catalogue_of_today, model_table
+from agentic_trading.app.cli.model_tables import catalogue_of_today
+from agentic_trading.app.cli.model_tables import model_table
 from agentic_trading.app.cli.output import print_table
-from agentic_trading.llm.presets import PRESETS
-from agentic_trading.llm.weights import WEIGHTS
+from agentic_trading.llm.envelope_rules import PRESETS
+from agentic_trading.llm.models import WEIGHTS
 from tests.app.cli.conftest import Command
 from tests.app.models.tables import model_row, models_file, price_row, prices_file
 from tests.app.models.wheels import pip_looks_only_at, wheel

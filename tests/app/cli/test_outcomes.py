@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.cli.chain_outcome import chain_outcome
+from agentic_trading.app.cli.chains import chain_outcome
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
 from tests.build import event, interaction

@@ -5,8 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agentic_trading.app.cli.output import command_line, counts, printable, print_table, show_json, usd
-from agentic_trading.app.cli.step_text import step_text
+from agentic_trading.app.cli.output import command_line
+from agentic_trading.app.cli.output import counts
+from agentic_trading.app.cli.output import printable
+from agentic_trading.app.cli.output import print_table
+from agentic_trading.app.cli.output import show_json
+from agentic_trading.app.cli.output import usd
+from agentic_trading.app.cli.chains import step_text
 from agentic_trading.audit.trace import EventNode
 from tests.build import NOW, event
 

@@ -12,7 +12,7 @@ import pytest
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.limits import OutputMode
-from agentic_trading.structured.strict_json import MAX_BYTES
+from agentic_trading.structured.decode import MAX_BYTES
 from tests.app.cli.conftest import Command
 from tests.app.cli.piping import GOOD, Piped, piping
 

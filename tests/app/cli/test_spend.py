@@ -9,7 +9,7 @@ from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.output import print_table
-from agentic_trading.app.cli.log_query import ask_log
+from agentic_trading.app.cli.output import ask_log
 from agentic_trading.app.cli.spend_tables import as_table, spend_keys
 from agentic_trading.audit.spend import spend_report
 from agentic_trading.llm import JsonFileInteractionStore

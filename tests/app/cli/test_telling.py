@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.cli.step_text import step_text
+from agentic_trading.app.cli.chains import step_text
 from agentic_trading.audit.trace import EventNode
 from tests.build import event
 

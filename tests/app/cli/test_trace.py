@@ -14,7 +14,7 @@ from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.ids import derived_id
 from agentic_trading.llm import Event, JsonFileInteractionStore
-from agentic_trading.llm.records import TraceSummary
+from agentic_trading.llm.store import TraceSummary
 from tests.app.cli.conftest import Command
 from tests.build import event
 from tests.gateway import asking, gateway

@@ -8,7 +8,7 @@ import pytest
 from agentic_trading.app.models.catalogue import PACKAGED
 from agentic_trading.app.options import OptionError
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.dated_table import TableError
+from agentic_trading.llm.models import TableError
 from tests.app.models.tables import catalogue, model_row, models_file, price_row, prices_file
 
 

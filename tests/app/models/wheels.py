@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.llm.weights import Weights
+from agentic_trading.llm.models import Weights
 
 CONTENT = bytes(range(256)) * 40
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.desk.analysis.answer import read_result
+from agentic_trading.desk.analysis.analyst import read_result
 from agentic_trading.desk.analysis.judgement import Judgement
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
-from agentic_trading.llm.failure import FailureKind, FailureReason
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureReason
 from tests.build import result
 from tests.desk.analysis.build import layer, question
 

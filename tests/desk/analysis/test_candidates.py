@@ -4,7 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from agentic_trading.desk.analysis.candidates import candidates_of, plan_prices
+from agentic_trading.desk.analysis.plan import candidates_of
+from agentic_trading.desk.analysis.plan import plan_prices
 from agentic_trading.desk.analysis.context import Context
 from tests.desk.analysis.build import hours, judgement, plan, question
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.desk.exchange import Cancellation, CancelReason, Fill
-from agentic_trading.desk.exchanges.costs import TradingCosts
+from agentic_trading.desk.exchanges.account import TradingCosts
 from tests.desk.trade import FIVE_MINUTES, START, bar, fills_of, order, paper
 
 DECISION_BAR = bar(0, "100 101 99 100")

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from agentic_trading.canonical import to_json_value
-from agentic_trading.desk.execution.evidence import execution_evidence
+from agentic_trading.desk.execution.agent import execution_evidence
 from agentic_trading.desk.market.errors import NoBarsError
 from tests.desk.trade import bar
 

@@ -10,12 +10,18 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.exchange import Account, Fill, ExecutionReport
 from agentic_trading.desk.exchanges.paper import PaperExchange
-from agentic_trading.desk.execution.agent import TimedFillStrategy, ExecutionAgent, ExecutionSettings
-from agentic_trading.desk.execution.baseline import buy_and_hold, market_now
+from agentic_trading.desk.execution.agent import TimedFillStrategy
+from agentic_trading.desk.execution.agent import ExecutionAgent
+from agentic_trading.desk.execution.agent import ExecutionSettings
+from agentic_trading.desk.execution.shortfall import buy_and_hold
+from agentic_trading.desk.execution.shortfall import market_now
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
-from agentic_trading.desk.execution.proposal import EntryProposal, propose_entry
-from agentic_trading.desk.execution.trade_journal import TradeJournal
-from agentic_trading.desk.execution.risk import Approved, Rejection, RiskLimits
+from agentic_trading.desk.execution.risk import EntryProposal
+from agentic_trading.desk.execution.risk import propose_entry
+from agentic_trading.desk.execution.order_router import TradeJournal
+from agentic_trading.desk.execution.risk import Approved
+from agentic_trading.desk.execution.risk import Rejection
+from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.shortfall import shortfalls
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.execution.order_router import OrderRouter

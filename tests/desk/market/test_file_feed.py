@@ -8,7 +8,7 @@ import pytest
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.errors import BarFormatError, BarSequenceError, FeedUnavailableError
 from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.feeds.file import CsvFeed
+from agentic_trading.desk.market.feeds import CsvFeed
 from tests.desk.market.bars import bar, rows
 
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.resample import ClosedBar, Resampler
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import ClosedBar
+from agentic_trading.desk.market.bar import Resampler
 from tests.desk.market.bars import bar, sample, series
 
 LONGER = [timeframe for timeframe in Timeframe if timeframe is not Timeframe.M5]

@@ -11,7 +11,7 @@ import pytest
 
 from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
 from agentic_trading.desk.market.feed import Gap
-from agentic_trading.desk.market.feeds.memory import MemoryFeed
+from agentic_trading.desk.market.feeds import MemoryFeed
 from agentic_trading.desk.market.samples import SAMPLES, find_sample, load_sample, read_packed
 
 ROOT = Path(__file__).parents[3]

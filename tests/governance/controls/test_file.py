@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.controls_document import TenantControls, HaltScope
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.commands import AddHalt, SetLimit, execute_command
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.commands import AddHalt
+from agentic_trading.governance.commands import SetLimit
+from agentic_trading.governance.commands import execute_command
+from agentic_trading.governance.limits import Window
 from tests.build import NOW
 
 PROCESSES, EACH = 3, 20

@@ -10,7 +10,7 @@ from agentic_trading.governance.allowance import KEY, AllowanceRules
 from agentic_trading.governance.errors import (
     LedgerUnavailableError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     ReservationRequest,
     LedgerEntry,
@@ -23,8 +23,9 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
-from agentic_trading.governance.limit import Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from agentic_trading.ids import seeded_ids
 from tests.governance.asking import AT, ask, reserved, tenant
 

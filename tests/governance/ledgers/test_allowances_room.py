@@ -6,10 +6,12 @@ import pytest
 
 from agentic_trading.governance.allowance import AllowanceRules
 from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationRequest, Blocked, Declined, Reservation
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case
 

@@ -11,7 +11,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     ReservationRequest,
     ReservationState,
@@ -19,8 +19,10 @@ from agentic_trading.governance.ledger import (
     Reservation,
     Settlement,
 )
-from agentic_trading.governance.limit import ANY, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case

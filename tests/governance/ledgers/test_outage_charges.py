@@ -10,7 +10,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import LedgerEntry, ReservationState
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import ask, of_tenant, reserved, tenant

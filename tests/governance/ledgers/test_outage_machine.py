@@ -16,7 +16,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationState, Reservation
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.ids import fraction

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     LedgerEntry,
     ReservationState,

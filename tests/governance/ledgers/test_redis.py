@@ -13,14 +13,18 @@ from agentic_trading.governance.errors import (
     ClosedWindowError,
     LedgerUnavailableError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationState, Blocked, Reservation
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.ledgers.redis_wait_queue import RedisWaiter
 from agentic_trading.governance.ledgers.redis_codec import ScriptReply
-from agentic_trading.governance.ledgers.redis_tenant import RedisTenantState
-from agentic_trading.governance.limit import ANY, LARGEST, Ceiling, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.ledgers.redis_codec import RedisTenantState
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import LARGEST
+from agentic_trading.governance.limits import Ceiling
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 from agentic_trading.ids import fraction
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import (

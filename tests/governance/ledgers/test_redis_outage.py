@@ -14,7 +14,7 @@ from agentic_trading.governance.errors import (
     LedgerUnavailableError,
     ReservationStateError,
 )
-from agentic_trading.governance.estimate import Amount
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Reservation, Settlement
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.redis import ANSWER_S

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.governance.errors import ReservationRequestError, LedgerSettingsError, LedgerUnavailableError
-from agentic_trading.governance.estimate import Amount
-from agentic_trading.governance.redis_keys import LedgerKeys
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.redis import LedgerKeys
 from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Declined, Reservation
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from tests.governance.asking import ask, reserved, tenant

@@ -1,8 +1,11 @@
 """Limits are merged unit by unit: the lower of two, the named before everyone's."""
 
 from agentic_trading.governance.ledgers.limit_set import LimitSet
-from agentic_trading.governance.limit import ANY, Ceiling, Limit, ScopeKind
-from agentic_trading.governance.windows import Window
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import Ceiling
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import Window
 
 
 def test_the_lower_of_two_limits_on_the_same_holds() -> None:

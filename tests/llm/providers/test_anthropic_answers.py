@@ -8,10 +8,10 @@ import pytest
 from anthropic.types import Message
 
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.anthropic.errors import error_of
-from agentic_trading.llm.providers.anthropic.response import read_message
+from agentic_trading.llm.providers.anthropic.messages import read_message
 from tests.build import NOW
 
 USED = {"input_tokens": 7, "output_tokens": 3}

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.providers.anthropic.raw_json import calls_in
-from agentic_trading.llm.providers.tool_calls import ToolCall
+from agentic_trading.llm.providers.anthropic.messages import calls_in
+from agentic_trading.llm.providers.hosted import ToolCall
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

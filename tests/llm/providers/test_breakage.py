@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.providers.malformed import malform
+from agentic_trading.llm.providers.fault_injection import malform
 
 TEXT = '{"a": "x, \\"y\\": z", "b": [1, {"c": null}], "d": 2.5}'
 CHANCE = st.floats(0, 1, exclude_max=True)

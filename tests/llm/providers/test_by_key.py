@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.client_per_key import ClientPerKey
-from agentic_trading.llm.providers.scripted import ScriptedProvider
+from agentic_trading.llm.providers.keys import ClientPerKey
+from agentic_trading.llm.providers.offline import ScriptedProvider
 
 
 class Handed:

@@ -5,8 +5,11 @@ from typing import Any
 import orjson
 import pytest
 
-from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.local.chat import StreamedCompletion, local_chat_body, failure, grammar
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.providers.local import StreamedCompletion
+from agentic_trading.llm.providers.local import local_chat_body
+from agentic_trading.llm.providers.local import failure
+from agentic_trading.llm.providers.local import grammar
 from agentic_trading.llm.result import Usage
 from tests.structured.asking import asked, capability, request
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.providers.anthropic import errors as of_anthropic
-from agentic_trading.llm.providers.status_mapping import StatusMapping, meaning_of_status
+from agentic_trading.llm.providers.hosted import StatusMapping
+from agentic_trading.llm.providers.hosted import meaning_of_status
 from agentic_trading.llm.providers.openai import errors as of_openai
 
 STATUSES = st.integers(300, 599)

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.providers.openai.errors import (
     BY_TYPE,
     MESSAGE_CHARS,

@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.capability import Capabilities
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.failure import FailureKind
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.llm.providers.openai.request import Dialect, completion_body, takes_strict
-from agentic_trading.llm.providers.openai.response import CompletionReply, model_response
+from agentic_trading.llm.providers.openai.chat import Dialect
+from agentic_trading.llm.providers.openai.chat import completion_body
+from agentic_trading.llm.providers.openai.chat import takes_strict
+from agentic_trading.llm.providers.openai.chat import CompletionReply
+from agentic_trading.llm.providers.openai.chat import model_response
 from tests.structured.asking import ANSWER, ORDER, request
 
 OPEN = {"type": "string"}

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.openai.request import Dialect, completion_body
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.openai.chat import Dialect
+from agentic_trading.llm.providers.openai.chat import completion_body
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.structured.parser import select
 from tests.llm.providers.openai_calls import CAPABILITY, asking, desk

@@ -7,7 +7,9 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from agentic_trading.desk.analysis.judgement import Confidence, Direction, Price
+from agentic_trading.desk.analysis.judgement import Confidence
+from agentic_trading.desk.analysis.judgement import Direction
+from agentic_trading.desk.analysis.judgement import Price
 
 
 class LayerV1(StrEnum):

@@ -2,9 +2,15 @@
 
 from collections import deque
 from math import fsum
-
-from agentic_trading.desk.market.indicators.averages import EMA, WilderAverage
-
+from agentic_trading.desk.market.indicators.averages import EMA
+from agentic_trading.desk.market.indicators.averages import WilderAverage
+from agentic_trading.desk.market.indicators.averages import WilderSum
+from agentic_trading.desk.market.indicators.volatility import true_range
+from collections.abc import Mapping
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from agentic_trading.desk.market.indicators.structure import Swing
 
 class RSI:
     """Relative strength index in 0..100: Wilder's average gain over average gain plus average loss.
@@ -139,3 +145,112 @@ def _mean(window: deque[float | None]) -> float | None:
     """Return the mean of a full window; None before it is full, and while a value of it is missing."""
     known = [value for value in window if value is not None]
     return fsum(known) / len(known) if len(known) == window.maxlen else None
+
+
+class ADX:
+    """Average directional index, and the two directional indicators it is made of, all in 0..100.
+
+    `plus_di` and `minus_di` need `period + 1` bars, `value` needs `2 * period`; both are None while the
+    summed true range is zero. Where neither side has moved, the index keeps its last value. Source:
+    J. Welles Wilder, New Concepts in Technical Trading Systems, 1978; seeded as TA-Lib.
+    """
+
+    __slots__ = ("_average", "_last", "_minus", "_plus", "_range")
+
+    def __init__(self, period: int = 14) -> None:
+        self._plus = WilderSum(period)
+        self._minus = WilderSum(period)
+        self._range = WilderSum(period)
+        self._average = WilderAverage(period)
+        self._last: tuple[float, float, float] | None = None
+
+    @property
+    def value(self) -> float | None:
+        return self._average.value
+
+    @property
+    def plus_di(self) -> float | None:
+        return _share(self._plus.value, self._range.value)
+
+    @property
+    def minus_di(self) -> float | None:
+        return _share(self._minus.value, self._range.value)
+
+    def update(self, high: float, low: float, close: float) -> float | None:
+        """Take the next bar; return the index."""
+        last, self._last = self._last, (high, low, close)
+        if last is None:
+            return None
+        last_high, last_low, last_close = last
+        up, down = high - last_high, last_low - low
+        self._plus.update(up if up > max(down, 0.0) else 0.0)
+        self._minus.update(down if down > max(up, 0.0) else 0.0)
+        self._range.update(true_range(high, low, last_close))
+        plus, minus = self.plus_di, self.minus_di
+        if plus is not None and minus is not None and plus + minus > 0.0:
+            self._average.update(100.0 * abs(plus - minus) / (plus + minus))
+        return self.value
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else 100.0 * part / whole
+
+
+Oscillators = Mapping[str, float | None]
+
+
+class Divergence(StrEnum):
+    """Which way a divergence points."""
+
+    BEARISH = "bearish"
+    BULLISH = "bullish"
+
+
+class Divergences:
+    """Hold each oscillator at a swing against the one before it.
+
+    Bearish: of the last two confirmed swing highs the later one is higher in price and lower in the oscillator, both
+    as of the close of the swing's bar; bullish is the mirror at swing lows. It stands until the next swing of its
+    side is confirmed, and begins when its second swing is: never on the bar of the swing itself. Source: J. Welles
+    Wilder, New Concepts in Technical Trading Systems, 1978, for RSI; Gerald Appel for MACD; the swings are fractals
+    in place of an eye.
+    """
+
+    __slots__ = ("_at_swings", "_recent")
+
+    def __init__(self, wing: int = 3) -> None:
+        self._recent: deque[tuple[datetime, Oscillators]] = deque(maxlen=wing + 1)
+        self._at_swings: dict[Divergence, deque[tuple[Swing, Oscillators]]] = {
+            side: deque(maxlen=2) for side in Divergence
+        }
+
+    def update(
+        self, at: datetime, oscillators: Oscillators, highs: Sequence[Swing], lows: Sequence[Swing]
+    ) -> None:
+        """Take the oscillators at the bar that closed at `at`, and the swings that are confirmed then, oldest first."""
+        self._recent.append((at, oscillators))
+        for side, swings in ((Divergence.BEARISH, highs), (Divergence.BULLISH, lows)):
+            if swings and swings[-1].confirmed_at == at:
+                then = dict(self._recent)[swings[-1].at]
+                self._at_swings[side].append((swings[-1], then))
+
+    @property
+    def found(self) -> tuple[tuple[Divergence, str], ...]:
+        """Every divergence that stands, with its oscillator, in the order of `Divergence` and of the oscillators."""
+        return tuple(
+            (side, name)
+            for side, pair in self._at_swings.items()
+            if len(pair) == 2
+            for name in pair[1][1]
+            if _diverges(side, pair[0], pair[1], name)
+        )
+
+
+def _diverges(
+    side: Divergence, first: tuple[Swing, Oscillators], second: tuple[Swing, Oscillators], name: str
+) -> bool:
+    before, after = first[1].get(name), second[1].get(name)
+    if before is None or after is None:
+        return False
+    sign = 1 if side is Divergence.BEARISH else -1
+    return sign * (second[0].price - first[0].price) > 0 and sign * (after - before) < 0

@@ -1,12 +1,211 @@
 """How price treats its own swings: breaks of structure, swept liquidity, order blocks, fair value gaps."""
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from collections.abc import Sequence
 
-from agentic_trading.desk.market.indicators.candles import Prices
-from agentic_trading.desk.market.indicators.swings import Swing
+class SwingKind(StrEnum):
+    """Which side of the price a swing is on."""
+
+    HIGH = "high"
+    LOW = "low"
+
+
+class SwingLabel(StrEnum):
+    """How a swing compares with the one before it on the same side: higher, lower or equal."""
+
+    HH = "HH"
+    LH = "LH"
+    EH = "EH"
+    HL = "HL"
+    LL = "LL"
+    EL = "EL"
+
+
+class Structure(StrEnum):
+    """What the last swing high and the last swing low say together."""
+
+    UP = "up"
+    DOWN = "down"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Swing:
+    """A turning point; `at` is the close of its bar, `confirmed_at` that of the bar that proved it.
+
+    `label` is None for the first swing of its side.
+    """
+
+    kind: SwingKind
+    price: float
+    at: datetime
+    confirmed_at: datetime
+    label: SwingLabel | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    at: datetime
+    high: float
+    low: float
+
+
+class Swings:
+    """Fractal swings: a bar is a swing high if `wing` bars on either side do not pass its high.
+
+    Of several equal highs in a row the first one counts: the bars before must be strictly lower, those
+    after may be equal. Swing lows mirror this. A swing is given when the `wing`-th bar after it closes,
+    never earlier; the latest `keep` of each side are kept. Source: the fractal of Bill Williams, Trading
+    Chaos, 1995, with `wing` 3 where he takes 2.
+    """
+
+    __slots__ = ("_highs", "_lows", "_points", "_wing")
+
+    def __init__(self, wing: int = 3, keep: int = 8) -> None:
+        self._wing = wing
+        self._points: deque[_Point] = deque(maxlen=2 * wing + 1)
+        self._highs: deque[Swing] = deque(maxlen=keep)
+        self._lows: deque[Swing] = deque(maxlen=keep)
+
+    @property
+    def highs(self) -> tuple[Swing, ...]:
+        """The latest swing highs, oldest first."""
+        return tuple(self._highs)
+
+    @property
+    def lows(self) -> tuple[Swing, ...]:
+        """The latest swing lows, oldest first."""
+        return tuple(self._lows)
+
+    @property
+    def structure(self) -> Structure | None:
+        """Up on a higher high and a higher low, down on a lower high and a lower low; None without labels."""
+        high = self._highs[-1].label if self._highs else None
+        low = self._lows[-1].label if self._lows else None
+        if high is None or low is None:
+            return None
+        if (high, low) == (SwingLabel.HH, SwingLabel.HL):
+            return Structure.UP
+        if (high, low) == (SwingLabel.LH, SwingLabel.LL):
+            return Structure.DOWN
+        return Structure.MIXED
+
+    def update(self, at: datetime, high: float, low: float) -> None:
+        """Take the next bar, which closed at `at`."""
+        points = self._points
+        points.append(_Point(at, high, low))
+        if len(points) != points.maxlen:
+            return
+        window = tuple(points)
+        before, middle, after = window[: self._wing], window[self._wing], window[self._wing + 1 :]
+        if all(p.high < middle.high for p in before) and all(p.high <= middle.high for p in after):
+            label = _label(self._highs, middle.high, SwingLabel.HH, SwingLabel.LH, SwingLabel.EH)
+            self._highs.append(Swing(SwingKind.HIGH, middle.high, middle.at, at, label))
+        if all(p.low > middle.low for p in before) and all(p.low >= middle.low for p in after):
+            label = _label(self._lows, middle.low, SwingLabel.HL, SwingLabel.LL, SwingLabel.EL)
+            self._lows.append(Swing(SwingKind.LOW, middle.low, middle.at, at, label))
+
+
+def _label(
+    swings: deque[Swing], price: float, higher: SwingLabel, lower: SwingLabel, equal: SwingLabel
+) -> SwingLabel | None:
+    if not swings:
+        return None
+    last = swings[-1].price
+    if price == last:
+        return equal
+    return higher if price > last else lower
+
+
+DOJI_BODY = 0.1
+SMALL_BODY = 1 / 3
+LONG_SHADOW = 2.0
+SHORT_SHADOW = 0.1
+
+
+class Candle(StrEnum):
+    """A shape that a rule can name; `outside` and `inside` are of the range, the engulfings of the body."""
+
+    BULLISH_ENGULFING = "bullish_engulfing"
+    BEARISH_ENGULFING = "bearish_engulfing"
+    HAMMER = "hammer"
+    SHOOTING_STAR = "shooting_star"
+    DOJI = "doji"
+    INSIDE = "inside"
+    OUTSIDE = "outside"
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Open, high, low and close of one bar, in units of price."""
+
+    open: float
+    high: float
+    low: float
+    close: float
+
+    @property
+    def span(self) -> float:
+        return self.high - self.low
+
+    @property
+    def body(self) -> float:
+        return abs(self.close - self.open)
+
+    @property
+    def upper(self) -> float:
+        """The shadow above the body."""
+        return self.high - max(self.open, self.close)
+
+    @property
+    def lower(self) -> float:
+        """The shadow below the body."""
+        return min(self.open, self.close) - self.low
+
+
+def candles(before: Prices | None, now: Prices) -> tuple[Candle, ...]:
+    """Return every name of the bar `now` after the bar `before`, in the order of `Candle`; a flat bar has none.
+
+    Engulfing: the body turns and covers the body before, and is larger. Hammer: body at most a third of the
+    range, lower shadow at least twice the body, upper shadow at most a tenth of the range; a shooting star is
+    its mirror. Doji: body at most a tenth of the range. Inside: the range lies within the one before and is
+    smaller; outside: it goes beyond both ends. The trend before is not looked at: that is layer 1. Source:
+    Steve Nison, Japanese Candlestick Charting Techniques, 1991; the numbers are round ones.
+    """
+    if now.span <= 0.0:
+        return ()
+    named = {
+        Candle.BULLISH_ENGULFING: before is not None and _engulfs(before, now, rising=True),
+        Candle.BEARISH_ENGULFING: before is not None and _engulfs(before, now, rising=False),
+        Candle.HAMMER: _is_hammer(now, long=now.lower, short=now.upper),
+        Candle.SHOOTING_STAR: _is_hammer(now, long=now.upper, short=now.lower),
+        Candle.DOJI: now.body <= DOJI_BODY * now.span,
+        Candle.INSIDE: before is not None and _within(now, before) and now.span < before.span,
+        Candle.OUTSIDE: before is not None and now.high > before.high and now.low < before.low,
+    }
+    return tuple(candle for candle, holds in named.items() if holds)
+
+
+def _engulfs(before: Prices, now: Prices, *, rising: bool) -> bool:
+    turned = before.close < before.open if rising else before.close > before.open
+    right_way = now.close > now.open if rising else now.close < now.open
+    covers = min(now.open, now.close) <= min(before.open, before.close) and (
+        max(now.open, now.close) >= max(before.open, before.close)
+    )
+    return turned and right_way and covers and now.body > before.body
+
+
+def _is_hammer(bar: Prices, *, long: float, short: float) -> bool:
+    small = DOJI_BODY * bar.span < bar.body <= SMALL_BODY * bar.span
+    return small and long >= LONG_SHADOW * bar.body and short <= SHORT_SHADOW * bar.span
+
+
+def _within(inner: Prices, outer: Prices) -> bool:
+    return inner.high <= outer.high and inner.low >= outer.low
+
 
 BLOCK_BARS = 20
 KEPT = 8

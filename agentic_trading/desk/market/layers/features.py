@@ -1,11 +1,13 @@
 """What is known goes in; what is not is named with its reason."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
-
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
+from types import MappingProxyType
+from typing import Final
 
 Value = float | int | str | bool | None
 
@@ -101,3 +103,17 @@ def _reason(frame: Frame, name: str) -> str:
     if frame.bars < needed:
         return f"needs {needed} bars, has {frame.bars}"
     return "not defined on bars that do not move"
+
+
+NO_SOURCE: Final = "no source"
+
+UNSOURCED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
+    "patterns": MappingProxyType({"chart_shapes": "no rule beyond these"}),
+    "indicators": MappingProxyType({"market_breadth": NO_SOURCE}),
+    "sentiment": MappingProxyType(
+        dict.fromkeys(("vix", "put_call_ratio", "commitment_of_traders", "funding", "news"), NO_SOURCE)
+    ),
+    "volatility": MappingProxyType({"implied_volatility": NO_SOURCE}),
+    "intermarket": MappingProxyType({"macro_calendar": NO_SOURCE}),
+})
+"""By the name of a layer: what its judgement has to do without, and why."""

@@ -1,24 +1,54 @@
 """The server that keeps the ledger: runs its scripts, and says who of those that wait is called."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
+from typing import TypeVar
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Final
-
+from typing import Final
 from hiredis import pack_command
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError
+from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from agentic_trading.clock import Clock
-from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
-from agentic_trading.governance.ledgers.background_tasks import BackgroundTasks
-from agentic_trading.governance.redis import pool_of, within_time
+from agentic_trading.governance.errors import LedgerSettingsError
+from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.redis import pool_of
+from agentic_trading.governance.redis import within_time
+
+T = TypeVar("T")
+
+
+class BackgroundTasks:
+    """A group that opens with its first task and is closed with its owner; a task in it may not fail."""
+
+    def __init__(self) -> None:
+        self._group: asyncio.TaskGroup | None = None
+
+    async def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Start a task."""
+        if self._group is None:
+            self._group = await asyncio.TaskGroup().__aenter__()
+        return self._group.create_task(work, name=name)
+
+    async def aclose(self) -> None:
+        """Wait until all have ended; harmless twice."""
+        group, self._group = self._group, None
+        if group is not None:
+            await group.__aexit__(None, None, None)
+
 
 SAFE: Final[Mapping[str, str]] = MappingProxyType({
     "appendonly": "yes",

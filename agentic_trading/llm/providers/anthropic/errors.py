@@ -9,9 +9,10 @@ import anthropic
 import httpx2
 
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.failure import FailureKind
-from agentic_trading.llm.providers.status_mapping import StatusMapping, meaning_of_status
-from agentic_trading.llm.providers.retry_after import retry_after_s
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.providers.hosted import StatusMapping
+from agentic_trading.llm.providers.hosted import meaning_of_status
+from agentic_trading.llm.providers.hosted import retry_after_s
 
 _MESSAGE_CHARS = 500
 _SHORTEST_SECRET = 8

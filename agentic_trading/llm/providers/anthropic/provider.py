@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.llm.base_url import checked_address
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
-from agentic_trading.llm.providers.anthropic.prompt_cache import PrefixTtl
-from agentic_trading.llm.providers.client_per_key import ClientPerKey
+from agentic_trading.llm.provider import checked_address
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.providers.hosted import PrefixTtl
+from agentic_trading.llm.providers.keys import ClientPerKey
 from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.connect_errors import nothing_sent
+from agentic_trading.llm.providers.hosted import nothing_sent
 
 API = "https://api.anthropic.com"
 

@@ -2,17 +2,204 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
-
-from agentic_trading.llm.event import Event
+from sqlite3 import Connection
+from typing import TypeVar
+from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import LogEntry, Record, Verification
+from agentic_trading.llm.store import Spend
+from agentic_trading.llm.store import SpendKey
+from agentic_trading.llm.store import TraceSummary
+from agentic_trading.llm.store import LogEntry
+from agentic_trading.llm.store import Record
+from agentic_trading.llm.store import Verification
+from agentic_trading.llm.stores.record_codec import IndexRow
+from agentic_trading.llm.stores.record_codec import checked_keys
+from agentic_trading.llm.stores.record_codec import summary_of
+from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.file import START
+from agentic_trading.llm.stores.jsonl.file import LogReader
+from agentic_trading.llm.stores.jsonl.file import LogPosition
+from agentic_trading.llm.stores.jsonl.writer import LogWriter
+from agentic_trading.llm.stores.record_codec import interactions
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.stores.jsonl.file import Disk
-from agentic_trading.llm.stores.jsonl.reader import START
-from agentic_trading.llm.stores.jsonl.records import JsonlRecords
-from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
-from agentic_trading.llm.stores.record_codec import identity_of, interactions, wire_of
+from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.llm.stores.jsonl.writer import LogStatistics
+from agentic_trading.llm.stores.record_codec import identity_of
+from agentic_trading.llm.stores.record_codec import wire_of
+
+T = TypeVar("T")
+
+_IS_ATTEMPT = "attempt > 0"
+_COLUMN: dict[SpendKey, str] = {
+    "agent": "agent",
+    "model": "model",
+    "workflow": "workflow",
+    "day": "day",
+    "tenant": "tenant",
+    "provider": "provider",
+}
+
+
+class JsonlRecords:
+    """Answer questions about the log at `path`: the port `Records`, and reading it line by line.
+
+    The first question makes the index beside the log, or brings it up to date. With the log's own `writer`, what it
+    has accepted is written before a question is answered, and a log that is not there yet is empty; otherwise a
+    missing log is a `StoreError`. A broken line is a `StoreError` that names it, except to `verify`.
+    """
+
+    def __init__(self, path: Path, *, writer: LogWriter | None = None) -> None:
+        self._writer = writer
+        self._reader = LogReader(path, may_be_missing=writer is not None)
+        self._index = LogIndex(self._reader)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-index")
+        self._is_closed = False
+
+    async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
+        """Return the record with this id, or None."""
+        query = _places("id = :id", order="attempt = 0, seq LIMIT 1", tenant=tenant)
+        found = await self._records(query, tenant=tenant, id=record_id)
+        return found[0] if found else None
+
+    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
+        """Return all records of a decision chain, in the log's order."""
+        query = _places("trace_id = :trace", tenant=tenant)
+        return await self._records(query, tenant=tenant, trace=trace_id)
+
+    async def traces(
+        self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
+    ) -> list[TraceSummary]:
+        """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
+        query = partial(_newest_traces, limit=limit, with_calls=with_calls, tenant=tenant)
+        return await self._ask(query, nothing=[])
+
+    async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
+        """Return all attempts at an envelope, oldest first."""
+        query = _places("envelope_id = :envelope", _IS_ATTEMPT, tenant=tenant)
+        return interactions(await self._records(query, tenant=tenant, envelope=envelope_id))
+
+    async def by_request(
+        self, request_hash: str, occurrence: int, *, tenant: str | None = None
+    ) -> list[LLMInteraction]:
+        """Return all recorded attempts at a request and occurrence, oldest first."""
+        query = _places("request_hash = :hash", "occurrence = :occurrence", _IS_ATTEMPT, tenant=tenant)
+        found = await self._records(query, tenant=tenant, hash=request_hash, occurrence=occurrence)
+        return interactions(found)
+
+    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+        """Return the newest attempts, newest first."""
+        query = _places(_IS_ATTEMPT, order="seq DESC LIMIT :limit")
+        return interactions(await self._records(query, limit=max(0, limit)))
+
+    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
+        """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
+        return await self._ask(partial(_spend, by=checked_keys(by), tenant=tenant), nothing=[])
+
+    async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
+        """Give every entry with a number above `after`, in order, and end."""
+        async with aclosing(self.read_on(START, after)) as batches:
+            async for entries, _ in batches:
+                for entry in entries:
+                    yield entry
+
+    async def read_on(self, position: LogPosition, after: int) -> AsyncGenerator[tuple[list[LogEntry], LogPosition]]:
+        """Give the entries numbered above `after` that stand behind `position`, in batches, each with its end."""
+        end = await self._end()
+        while True:
+            entries, reached = await asyncio.to_thread(self._reader.entries, position, after, end)
+            if reached == position:
+                return
+            position = reached
+            yield entries, position
+
+    async def verify(self) -> Verification:
+        """Read the log again and recompute every hash."""
+        await self._end()
+        return await asyncio.to_thread(self._reader.verify, self._writer.written if self._writer else None)
+
+    async def aclose(self) -> None:
+        """Give the index back; harmless twice. The log can still be read line by line."""
+        if not self._is_closed:
+            self._is_closed = True
+            closing = asyncio.get_running_loop().run_in_executor(self._thread, self._index.close)
+            self._thread.shutdown(wait=False)
+            await closing
+
+    async def _end(self) -> int | None:
+        """Return the offset where the log ends once all that was accepted is written; None for the file's own end."""
+        if self._writer is None:
+            return None
+        await self._writer.settle()
+        return self._writer.written.offset if self._writer.written else None
+
+    async def _records(self, query: str, **values: str | int | None) -> list[Record]:
+        return await self._ask(
+            lambda db: [self._record(*place) for place in db.execute(query, values)], nothing=[]
+        )
+
+    async def _ask(self, query: Callable[[Connection], T], *, nothing: T) -> T:
+        if self._is_closed:
+            raise StoreError(self._reader.path, "the index is closed; make a new one to go on")
+        end = await self._end()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, self._answer, query, end, nothing
+        )
+
+    def _answer(self, query: Callable[[Connection], T], end: int | None, nothing: T) -> T:
+        try:
+            return self._index.ask(query, end) if self._reader.exists() else nothing
+        except UnicodeEncodeError:  # half a character, as a shell may give it: no record has a name like that
+            return nothing
+
+    def _record(self, seq: int, offset: int, length: int) -> Record:
+        line = self._reader.line_at(offset, length)
+        if line is None or line.seq != seq:
+            raise StoreError(self._reader.path, "it is not what was indexed; verify the log", line=seq)
+        return self._reader.record(line)
+
+
+def _places(*conditions: str, order: str = "seq", tenant: str | None = None) -> str:
+    """Return a query for where the records stand that meet all conditions; `:tenant` is a value of it."""
+    return f"SELECT seq, offset, length FROM records WHERE {_all_of(*conditions, tenant=tenant)} ORDER BY {order}"  # noqa: S608 - conditions from this module
+
+
+def _all_of(*conditions: str, tenant: str | None) -> str:
+    """Return a condition that holds where all do, and only for the tenant's records if there is one."""
+    whose = () if tenant is None else ("tenant = :tenant",)
+    return " AND ".join((*conditions, *whose)) or "TRUE"
+
+
+def _newest_traces(db: Connection, *, limit: int, with_calls: bool, tenant: str | None) -> list[TraceSummary]:
+    calls = f"trace_id IN (SELECT trace_id FROM records WHERE {_all_of(_IS_ATTEMPT, tenant=tenant)})"  # noqa: S608 - conditions from this module
+    wanted = _all_of(*([calls] if with_calls else []), tenant=tenant)
+    query = f"SELECT trace_id FROM records WHERE {wanted} ORDER BY seq DESC"  # noqa: S608 - conditions from this module
+    newest: dict[str, None] = {}
+    for (trace_id,) in db.execute(query, {"tenant": tenant}):
+        if len(newest) >= limit:
+            break
+        newest[trace_id] = None
+    return [summary_of(trace_id, _facts_of_trace(db, trace_id, tenant)) for trace_id in newest]
+
+
+def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[IndexRow]:
+    query = f"SELECT * FROM records WHERE {_all_of('trace_id = :trace', tenant=tenant)} ORDER BY seq"  # noqa: S608 - conditions from this module
+    return [IndexRow(*row[3:]) for row in db.execute(query, {"trace": trace_id, "tenant": tenant})]
+
+
+def _spend(db: Connection, by: Sequence[SpendKey], tenant: str | None) -> list[Spend]:
+    keys = ", ".join(_COLUMN[key] for key in by) or "NULL"
+    sums = "count(*), sum(NOT success), sum(input_tokens), sum(output_tokens), sum(cost_nusd)"
+    whose = _all_of(_IS_ATTEMPT, tenant=tenant)
+    query = f"SELECT {keys}, {sums} FROM records WHERE {whose} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
+    return [Spend(tuple(row[: len(by)]), *row[-5:]) for row in db.execute(query, {"tenant": tenant})]
+
 
 DEFAULT_PATH = Path("data/llm_interactions.jsonl")
 

@@ -2,17 +2,16 @@
 
 from datetime import UTC, datetime, timedelta
 
-from agentic_trading.desk.market.indicators.candles import Prices
-from agentic_trading.desk.market.indicators.structure import (
-    Break,
-    BreakKind,
-    FairValueGaps,
-    StructureBreaks,
-    Sweep,
-    Way,
-    Zone,
-)
-from agentic_trading.desk.market.indicators.swings import Swing, SwingKind
+from agentic_trading.desk.market.indicators.structure import Prices
+from agentic_trading.desk.market.indicators.structure import Break
+from agentic_trading.desk.market.indicators.structure import BreakKind
+from agentic_trading.desk.market.indicators.structure import FairValueGaps
+from agentic_trading.desk.market.indicators.structure import StructureBreaks
+from agentic_trading.desk.market.indicators.structure import Sweep
+from agentic_trading.desk.market.indicators.structure import Way
+from agentic_trading.desk.market.indicators.structure import Zone
+from agentic_trading.desk.market.indicators.structure import Swing
+from agentic_trading.desk.market.indicators.structure import SwingKind
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 

@@ -1,0 +1,232 @@
+"""What happened to budgets, from the log: what was ordered, refused, charged in doubt or above its reservation."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+from agentic_trading.app import wire
+from agentic_trading.governance.limits import agent_of
+from agentic_trading.governance.limits import amount_text
+from agentic_trading.governance.limits import usd_text
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import Record
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC
+from datetime import tzinfo
+from agentic_trading.app import wire_budgets
+from agentic_trading.app.session_folder import SessionFolder
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.options import check_ledger_url
+from agentic_trading.governance.admission_decisions import ClockMode
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.rebuild import LedgerRebuild
+from agentic_trading.governance.limits import Window
+
+BudgetEventKind = Literal["ordered", "warned", "expired", "refused", "in doubt", "overrun", "corrected"]
+
+GOVERNED = frozenset({
+    FailureKind.BUDGET_EXHAUSTED,
+    FailureKind.LEDGER_UNAVAILABLE,
+    FailureKind.CIRCUIT_OPEN,
+    FailureKind.RETRY_BUDGET,
+    FailureKind.HALTED,
+    FailureKind.NOT_ALLOWED,
+})  # fmt: skip
+"""Reasons for which the platform, and not a provider, let a call not run."""
+
+_WARNINGS = {"budget.threshold", "budget.exhausted", "budget.forecast"}
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetEvent:
+    """One thing that happened, or the same again and again: `times`, from `first` to `last`.
+
+    `nusd` is what was charged for it, all times together.
+    """
+
+    what: BudgetEventKind
+    subject: str
+    why: str
+    first: datetime
+    last: datetime
+    nusd: int = 0
+    times: int = 1
+
+
+def budget_events(records: Iterable[Record], tenant: str) -> Iterator[BudgetEvent]:
+    """Give what happened to a tenant's budgets, in the order of the log."""
+    for record in records:
+        if isinstance(record, LLMInteraction):
+            if record.envelope.tenant_id == tenant:
+                yield from _of_call(record)
+        elif record.tenant_id == tenant:
+            yield from _of_event(record)
+
+
+async def budget_event(log: Path, tenant: str, *, together: bool) -> list[BudgetEvent]:
+    """Return what a log tells of a tenant's budgets; `together`, the same things that happen again and again are one.
+
+    Raises `StoreError` for a log that cannot be read.
+    """
+    async with aclosing(wire.records_of(log)) as records:
+        found = [
+            happening async for entry in records.scan() for happening in budget_events([entry.record], tenant)
+        ]
+    return _together(found) if together else found
+
+
+def _together(those: Iterable[BudgetEvent]) -> list[BudgetEvent]:
+    """Return the same with what happens again and again as one, where it happened first."""
+    found: dict[tuple[str, ...], BudgetEvent] = {}
+    for one in those:
+        key = (one.what, one.subject) if one.what == "refused" else (one.what, one.subject, one.why)
+        before = found.get(key)
+        if before is None:
+            found[key] = one
+        else:
+            found[key] = replace(
+                before, last=one.last, nusd=before.nusd + one.nusd, times=before.times + one.times
+            )
+    return list(found.values())
+
+
+def _of_call(record: LLMInteraction) -> Iterator[BudgetEvent]:
+    envelope, result = record.envelope, record.result
+    subject = f"{agent_of(envelope)} · {envelope.workflow} · {envelope.provider}/{envelope.model}"
+    at = record.stored_at
+    failure = result.failure
+    if failure is not None and failure.category in GOVERNED:
+        yield BudgetEvent("refused", f"{subject} · {failure.category}", failure.description, at, at)
+    if result.in_doubt:
+        why = failure.description if failure is not None else "no answer was kept"
+        yield BudgetEvent("in doubt", subject, why, at, at, result.cost_nusd)
+    elif result.cost_nusd > result.reserved_nusd and result.served_from == "live":
+        why = f"more than the {usd_text(result.reserved_nusd)} that were set aside"
+        yield BudgetEvent("overrun", subject, why, at, at, result.cost_nusd)
+
+
+def _of_event(event: Event) -> Iterator[BudgetEvent]:
+    body, at = event.body, event.time
+    if event.kind == "operator.action":
+        why = f"{body['before']} -> {body['after']}, by {body['by']}"
+        yield BudgetEvent("ordered", str(body["subject"]), _with_reason(why, str(body["why"])), at, at)
+    elif event.kind in _WARNINGS:
+        subject = f"{body['scope']} {body['id']} · {body['window_id'] or 'in all'}"
+        yield BudgetEvent("warned", subject, _warning(event), at, at)
+    elif event.kind == "budget.expired":
+        why = f"its lease ran out; {body['state']}"
+        yield BudgetEvent("expired", str(body["reservation_id"]), why, at, at, int(body["nusd"]))
+
+
+def _warning(event: Event) -> str:
+    body = event.body
+    used = f"{amount_text(body['spent'], body['unit'])} of {amount_text(body['most'], body['unit'])}"
+    match event.kind:
+        case "budget.exhausted":
+            return f"nothing is left: {used} used"
+        case "budget.forecast":
+            ends = datetime.fromisoformat(body["exhausted_at"])
+            return f"{used} used; at this pace nothing is left at {ends:%Y-%m-%d %H:%M}"
+        case _:
+            return f"{used} used"
+
+
+def _with_reason(text: str, why: str) -> str:
+    return f"{text}: {why}" if why else text
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRebuildReport:
+    """What a ledger was told again; amounts are in nano-dollars. `knew_nusd` is what it believed before."""
+
+    tenant: str
+    logs: tuple[str, ...]
+    calls: int
+    in_doubt: int
+    charged_nusd: int
+    in_doubt_nusd: int
+    knew_nusd: int
+    generation: int
+
+
+async def rebuilt(
+    logs: Sequence[Path], ledger_url: str | None, tenant: str, *, zone: tzinfo = UTC
+) -> LedgerRebuildReport:
+    """Book every call of a tenant that is on record again, on a server that forgets what it knew of them before.
+
+    `zone` is where days and months begin, the same as for those who count there.
+
+    Raises `OptionError` without a server, `StoreError` for a log that cannot be read, `LedgerUnavailableError`.
+    """
+    if not ledger_url:
+        raise OptionError(
+            "--ledger",
+            "left out, and AGENTIC_LEDGER_URL is not set",
+            "the server to rebuild, redis://HOST:PORT; budgets of a folder need no rebuilding",
+        )
+    check_ledger_url(ledger_url)
+    calls = LedgerRebuild(tenant, "live")
+    readings = [_Reading(log, await asyncio.to_thread(_mode_of, log.parent)) for log in logs]
+    for reading in readings:  # so that a log that cannot be read closes no ledger
+        await reading.go_on(calls)
+    async with aclosing(await asyncio.to_thread(wire_budgets.shared_ledger, ledger_url, zone=zone)) as ledger:
+        knew_nusd = await _spent(ledger, tenant)
+        await ledger.shut(tenant)
+        for reading in readings:  # what comes on record later has just ended, and that the ledger remembers
+            await reading.go_on(calls)
+        bookings = calls.bookings()
+        if calls.position is not None:
+            await ledger.expect(tenant, calls.position)
+        position = await ledger.restore(tenant, bookings)
+    doubtful = [one for one in bookings if one.state is ReservationState.IN_DOUBT]
+    return LedgerRebuildReport(
+        tenant=tenant,
+        logs=tuple(map(str, logs)),
+        calls=len(bookings),
+        in_doubt=len(doubtful),
+        charged_nusd=sum(one.charged.nusd for one in bookings),
+        in_doubt_nusd=sum(one.charged.nusd for one in doubtful),
+        knew_nusd=knew_nusd,
+        generation=position.generation,
+    )
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A log that is read as far as it has been written, and further when it has grown."""
+
+    log: Path
+    mode: ClockMode
+    last: int = 0
+
+    async def go_on(self, calls: LedgerRebuild) -> None:
+        """Tell `calls` what has come on record since."""
+        calls.mode = self.mode
+        async with aclosing(wire.records_of(self.log)) as records:
+            async for entry in records.scan(self.last):
+                calls.read(entry.record)
+                self.last = entry.seq
+
+
+async def _spent(ledger: Ledger, tenant: str) -> int:
+    """Return what a server believes that a tenant has spent in all."""
+    return sum(
+        balance.spent.nusd
+        for balance in await ledger.snapshot(tenant)
+        if (balance.scope, balance.window) == (ScopeKind.TENANT, Window.NONE)
+    )
+
+
+def _mode_of(folder: Path) -> ClockMode:
+    """Return the mode of a session's last run; a log that no run has made is of live calls."""
+    session = SessionFolder(folder)
+    return session.read_manifest().mode if session.last_run() else "live"

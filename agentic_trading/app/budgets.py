@@ -1,0 +1,236 @@
+"""Orders of an operator, from the words of a command to the board."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from agentic_trading.app import wire_budgets
+from agentic_trading.governance.controls_document import PLATFORM
+from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.governance.status_feed import CounterStatus
+from agentic_trading.governance.status_feed import QueuedStatus
+from agentic_trading.governance.status_feed import StatusFeed
+from agentic_trading.governance.status_feed import counters
+from agentic_trading.governance.status_feed import parked
+from decimal import Decimal
+from decimal import InvalidOperation
+from typing import TypeVar
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.settings import user_name
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import LARGEST
+from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.commands import AddHalt
+from agentic_trading.governance.commands import OperatorCommand
+from agentic_trading.governance.commands import RemoveLimit
+from agentic_trading.governance.commands import RemoveHalt
+from agentic_trading.governance.commands import SetLimit
+from agentic_trading.governance.commands import execute_command
+from agentic_trading.governance.limits import usd_text
+from agentic_trading.governance.limits import Window
+from agentic_trading.llm.limits import NANO
+
+@dataclass(frozen=True, slots=True)
+class BudgetLocationOptions:
+    """What a command was told of the place: a session's folder, or a server's address, which goes first."""
+
+    folder: Path | None
+    ledger_url: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The place for people; of an address, nothing that may be secret."""
+        return wire_budgets.host_of(self.ledger_url) if self.ledger_url else str(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLocation:
+    """The boards of a place, and its ledger where other processes can ask it."""
+
+    name: str
+    board: ControlStore
+    statuses: StatusFeed
+    ledger: Ledger | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetView:
+    """A tenant's budgets at one moment: what is ordered, for it and for all; counters; who waits; what workers tell."""
+
+    place: str
+    tenant: str
+    controls: TenantControls
+    platform: TenantControls
+    counters: tuple[CounterStatus, ...]
+    parked: tuple[QueuedStatus, ...]
+    workers: tuple[BudgetStatus, ...]
+
+
+@asynccontextmanager
+async def budget_place(where: BudgetLocationOptions) -> AsyncGenerator[BudgetLocation]:
+    """Open a place for as long as the block lasts."""
+    place = await asyncio.to_thread(_opened, where)
+    try:
+        yield place
+    finally:
+        await place.board.aclose()
+        await place.statuses.aclose()
+        if place.ledger is not None:
+            await place.ledger.aclose()
+
+
+def _opened(where: BudgetLocationOptions) -> BudgetLocation:
+    if where.ledger_url is None:
+        return BudgetLocation(where.name, *wire_budgets.folder_boards(where.folder or Path()))
+    boards = wire_budgets.shared_boards(where.ledger_url)
+    return BudgetLocation(where.name, *boards, wire_budgets.shared_ledger(where.ledger_url))
+
+
+async def read_status(where: BudgetLocationOptions, tenant: str) -> BudgetView:
+    """Open a place, look at a tenant's budgets once, and close it; raises what `look` raises."""
+    async with budget_place(where) as place:
+        return await read_view(place, tenant)
+
+
+async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
+    """Return how a tenant stands now.
+
+    A server's ledger is asked itself; a ledger within another process, and forecasts, are as their worker told last.
+    Raises `LedgerUnavailableError` and `ControlsUnavailableError` for a server that does not answer.
+    """
+    controls = await place.board.read(tenant)
+    platform = await place.board.read(PLATFORM)
+    workers = tuple(await place.statuses.read(tenant))
+    newest = max(workers, key=lambda status: status.time, default=None)
+    told = newest.counters if newest is not None else ()
+    if place.ledger is None:
+        line = newest.parked if newest is not None else ()
+        return BudgetView(place.name, tenant, controls, platform, told, line, workers)
+    forecasts = {_key(one): one for one in told}
+    now = tuple(
+        _with_forecast(one, forecasts.get(_key(one)))
+        for one in counters(await place.ledger.snapshot(tenant), ())
+    )
+    line = parked(await place.ledger.line(tenant))
+    return BudgetView(place.name, tenant, controls, platform, now, line, workers)
+
+
+def _with_forecast(counter: CounterStatus, told: CounterStatus | None) -> CounterStatus:
+    if told is None:
+        return counter
+    forecast = {"nusd_per_hour": told.nusd_per_hour, "exhausted_at": told.exhausted_at}
+    return counter.model_copy(update=forecast)
+
+
+def _key(counter: CounterStatus) -> tuple[str, ...]:
+    return counter.scope, counter.id, counter.window, counter.window_id
+
+
+Word = TypeVar("Word", ScopeKind, Window)
+
+
+def halted(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> AddHalt:
+    """Return the order to halt one scope; raises `OptionError` for more than one."""
+    return AddHalt(*_scope(tenant, agent, workflow, model))
+
+
+def resumed(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> RemoveHalt:
+    """Return the order to take a halt back; raises `OptionError` for more than one scope."""
+    return RemoveHalt(*_scope(tenant, agent, workflow, model))
+
+
+def limited(
+    scope: str, id_: str, window: str, *, usd: str | None, tokens: int | None, calls: int | None, remove: bool
+) -> SetLimit | RemoveLimit:
+    """Return the order to set or remove a limit.
+
+    Raises `OptionError` for words that name nothing, and for a ceiling that cannot be.
+    """
+    kind = _word(ScopeKind, scope, "SCOPE")
+    span = _word(Window, window, "--per")
+    if remove:
+        if (usd, tokens, calls) != (None, None, None):
+            raise OptionError("--remove", "given together with a ceiling", "one or the other")
+        return RemoveLimit(kind, id_, span)
+    if (usd, tokens, calls) == (None, None, None):
+        raise OptionError("the ceiling", "left out", "--usd, --tokens or --calls, one at least, or --remove")
+    if not id_:
+        raise OptionError("ID", "empty", f"the id of one {kind}, or {ANY!r} for each of them by itself")
+    _check_range("--tokens", tokens)
+    _check_range("--calls", calls)
+    nusd = None if usd is None else _nusd(usd)
+    return SetLimit(Limit(kind, id_, span, nusd=nusd, tokens=tokens, calls=calls))
+
+
+async def execute(where: BudgetLocationOptions, tenant: str, wanted: OperatorCommand, why: str) -> TenantControls:
+    """Have an order stand on the board of a place; workers follow within a second. Returns what stands there then.
+
+    Raises `OrderError` for one that changes nothing or cannot be given, `ControlError` for a board that cannot be used.
+    """
+    async with budget_place(where) as place:
+        return await execute_command(place.board, tenant, wanted, by=user_name(), why=why, at=SystemClock().now())
+
+
+def _scope(tenant: str, agent: str | None, workflow: str | None, model: str | None) -> tuple[HaltScope, str]:
+    named = [
+        (scope, id_)
+        for scope, id_ in (
+            (HaltScope.AGENT, agent),
+            (HaltScope.WORKFLOW, workflow),
+            (HaltScope.MODEL, model),
+        )
+        if id_ is not None
+    ]
+    if len(named) > 1:
+        (first, _), *others = named
+        beside = " and ".join(f"--{scope}" for scope, _ in others)
+        raise OptionError(
+            f"--{first}", f"given together with {beside}", "one of them; orders hold side by side"
+        )
+    if not named:
+        return HaltScope.TENANT, tenant
+    _refuse_pattern(*named[0])
+    return named[0]
+
+
+def _refuse_pattern(scope: HaltScope, id_: str) -> None:
+    """Refuse what looks like a pattern: it would be taken for a name, and stop nothing."""
+    is_whole = id_ == ANY or (scope is HaltScope.MODEL and id_.endswith(f"/{ANY}"))
+    if ANY in (id_[:-1] if is_whole else id_):
+        every = f"a whole name, or {ANY!r} for every {scope}"
+        allowed = f"{every}, or PROVIDER/{ANY}" if scope is HaltScope.MODEL else every
+        raise OptionError(f"--{scope}", repr(id_), allowed)
+
+
+def _word(words: type[Word], word: str, option: str) -> Word:
+    try:
+        return words(word)
+    except ValueError:
+        raise OptionError(option, repr(word), ", ".join(words)) from None
+
+
+def _check_range(option: str, value: int | None) -> None:
+    if value is not None and not 0 <= value <= LARGEST:
+        raise OptionError(option, value, f"0 (nothing may run) to {LARGEST}")
+
+
+def _nusd(usd: str) -> int:
+    try:
+        amount = Decimal(usd)
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite():
+        raise OptionError("--usd", repr(usd), "an amount of dollars, such as 25 or 0.5")
+    if not 0 <= amount <= Decimal(LARGEST) / NANO:
+        raise OptionError("--usd", usd, f"0 (nothing that costs may run) to {usd_text(LARGEST)}")
+    nusd = int(amount * NANO)
+    if nusd != amount * NANO:
+        raise OptionError("--usd", repr(usd), "whole nano-dollars: nine digits behind the point")
+    return nusd

@@ -1,0 +1,134 @@
+"""Bars from standard input, as they come."""
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.feed import Continuity
+from agentic_trading.desk.market.errors import FeedUnavailableError
+from agentic_trading.desk.market.feed import FeedItem
+from agentic_trading.desk.market.bar_rows import BarRows
+from collections.abc import Iterable
+from agentic_trading.desk.market.bar import Bar
+import os
+from agentic_trading.desk.market.errors import BarFormatError
+
+class CsvFeed:
+    """Give the bars of a file of rows as `BarRows` reads them, packed with gzip if it ends in `.gz`.
+
+    The file is read whole, in a thread, when the iteration starts: a year of five-minute bars is about
+    9 MB. Raises `FeedUnavailableError` if it cannot be read or unpacked.
+    """
+
+    def __init__(self, path: Path, *, symbol: str, timeframe: Timeframe) -> None:
+        self.symbol = symbol
+        self.timeframe = timeframe
+        self._path = path
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield the bars and the notes between them."""
+        rows = BarRows(self._path.name, self.symbol, self.timeframe)
+        continuity = Continuity(self._path.name, self.symbol, self.timeframe)
+        content = await asyncio.to_thread(self._content)
+        for line, raw in enumerate(content.split(b"\n"), 1):
+            bar = rows.read(line, raw)
+            if bar is None:
+                continue
+            for item in continuity.admit(line, bar):
+                yield item
+
+    def _content(self) -> bytes:
+        try:
+            raw = self._path.read_bytes()
+            return gzip.decompress(raw) if self._path.suffix == ".gz" else raw
+        except (OSError, EOFError, zlib.error) as e:
+            raise FeedUnavailableError(str(self._path), str(e)) from e
+
+
+class MemoryFeed:
+    """Give bars that are already here; a line in its errors is the place in the list, from 1."""
+
+    def __init__(
+        self, bars: Iterable[Bar], *, symbol: str, timeframe: Timeframe, name: str = "memory"
+    ) -> None:
+        self.symbol = symbol
+        self.timeframe = timeframe
+        self._bars = tuple(bars)
+        self._name = name
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield the bars and the notes between them; never waits."""
+        continuity = Continuity(self._name, self.symbol, self.timeframe)
+        for line, bar in enumerate(self._bars, 1):
+            for item in continuity.admit(line, bar):
+                yield item
+
+
+CHUNK_BYTES = 65_536
+LONGEST_LINE_BYTES = 65_536
+
+
+class StdinFeed:
+    """Give one bar a line, CSV or JSON as `BarRows` reads them, as soon as its line has ended.
+
+    `fd` is a pipe, a socket, a terminal or a file; it stays open and in blocking mode. Waiting for the next
+    line leaves the loop free and can be cancelled. The sender sends a bar when its window has closed: a
+    stream cannot prove it. Raises `BarFormatError` for a line of more than 64 KiB.
+    """
+
+    def __init__(self, fd: int, *, symbol: str, timeframe: Timeframe, name: str = "stdin") -> None:
+        self.symbol = symbol
+        self.timeframe = timeframe
+        self._fd = fd
+        self._name = name
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield the bars and the notes between them until the sender closes its end."""
+        rows = BarRows(self._name, self.symbol, self.timeframe)
+        continuity = Continuity(self._name, self.symbol, self.timeframe)
+        async for line, raw in self._lines():
+            bar = rows.read(line, raw)
+            if bar is None:
+                continue
+            for item in continuity.admit(line, bar):
+                yield item
+
+    async def _lines(self) -> AsyncIterator[tuple[int, bytes]]:
+        line, rest = 0, b""
+        while chunk := await read_when_ready(self._fd):
+            *ended, rest = (rest + chunk).split(b"\n")
+            for raw in ended:
+                line += 1
+                yield line, self._within_limit(line, raw)
+            self._within_limit(line + 1, rest)
+        if rest:
+            yield line + 1, rest
+
+    def _within_limit(self, line: int, raw: bytes) -> bytes:
+        if len(raw) > LONGEST_LINE_BYTES:
+            raise BarFormatError(
+                self._name, line, "(row)", raw[:80], f"at most {LONGEST_LINE_BYTES} bytes a line"
+            )
+        return raw
+
+
+async def read_when_ready(fd: int) -> bytes:
+    """Return the next bytes of `fd`, at most 64 KiB; no bytes mean its end.
+
+    The descriptor is not made non-blocking: a terminal shares that mode with standard output, whose
+    writers would then fail.
+    """
+    ready = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_reader(fd, ready.set)
+    except PermissionError:  # a regular file or /dev/null: epoll refuses what never makes a reader wait
+        ready.set()
+    else:
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(fd)
+    return await asyncio.to_thread(os.read, fd, CHUNK_BYTES)

@@ -1,1 +1,0 @@
-"""Where bars come from: memory, a CSV file, standard input."""

@@ -1,0 +1,301 @@
+"""Averages, their slopes and the shape of the latest range."""
+
+from collections import deque
+from dataclasses import dataclass
+from math import fsum
+from agentic_trading.desk.market.indicators.averages import EMA
+from agentic_trading.desk.market.indicators.averages import SMA
+from agentic_trading.desk.market.indicators.averages import Lag
+from agentic_trading.desk.market.indicators.averages import PercentileRank
+from collections.abc import Sequence
+from datetime import datetime
+from agentic_trading.desk.market.indicators.momentum import Divergence
+from agentic_trading.desk.market.indicators.momentum import Divergences
+from agentic_trading.desk.market.indicators.volume import MFI
+from agentic_trading.desk.market.indicators.volume import OBV
+from agentic_trading.desk.market.indicators.volume import RollingVWAP
+from agentic_trading.desk.market.indicators.momentum import MACD
+from agentic_trading.desk.market.indicators.momentum import RSI
+from agentic_trading.desk.market.indicators.momentum import TRIX
+from agentic_trading.desk.market.indicators.momentum import Stochastic
+from agentic_trading.desk.market.indicators.structure import Swing
+from agentic_trading.desk.market.indicators.momentum import ADX
+from agentic_trading.desk.market.indicators.volatility import BollingerBands
+from enum import StrEnum
+from math import sqrt
+from agentic_trading.desk.market.indicators.volatility import ATR
+from agentic_trading.desk.market.indicators.volatility import RealisedVolatility
+from agentic_trading.desk.market.indicators.volatility import SampleDeviation
+
+SLOPE_BARS = 5
+RANGE_BARS = 20
+RANK_BARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class TrendReading:
+    """Trend on one timeframe; None is what the bars so far do not yet give.
+
+    Averages are in units of price, slopes in price per bar over the last 5 bars. `range_width_pct` is the
+    span of the last 20 bars in percent of the close, `range_width_percentile` its rank among the last 100.
+    `volume_skew` is the volume of rising bars less that of falling ones over all volume of the last 20 bars,
+    -1 to 1.
+    """
+
+    ema_21: float | None
+    sma_50: float | None
+    sma_200: float | None
+    ema_21_slope: float | None
+    sma_50_slope: float | None
+    sma_200_slope: float | None
+    range_width_pct: float | None
+    range_width_percentile: float | None
+    volume_skew: float | None
+
+
+class Sloped:
+    """An average and what it gained per bar over the last 5 bars."""
+
+    __slots__ = ("_average", "_earlier")
+
+    def __init__(self, average: EMA | SMA) -> None:
+        self._average = average
+        self._earlier = Lag(SLOPE_BARS)
+
+    @property
+    def value(self) -> float | None:
+        return self._average.value
+
+    @property
+    def slope(self) -> float | None:
+        now, earlier = self._average.value, self._earlier.value
+        return None if now is None or earlier is None else (now - earlier) / SLOPE_BARS
+
+    def update(self, price: float) -> None:
+        """Take the next price."""
+        self._earlier.update(self._average.update(price))
+
+
+class TrendGauge:
+    """Measure the trend bar by bar."""
+
+    __slots__ = (
+        "_ema_21", "_highs", "_lows", "_rank", "_signed_volumes", "_sma_50", "_sma_200", "_volumes", "_width_pct",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._ema_21 = Sloped(EMA(21))
+        self._sma_50 = Sloped(SMA(50))
+        self._sma_200 = Sloped(SMA(200))
+        self._highs: deque[float] = deque(maxlen=RANGE_BARS)
+        self._lows: deque[float] = deque(maxlen=RANGE_BARS)
+        self._volumes: deque[float] = deque(maxlen=RANGE_BARS)
+        self._signed_volumes: deque[float] = deque(maxlen=RANGE_BARS)
+        self._rank = PercentileRank(RANK_BARS)
+        self._width_pct: float | None = None
+
+    def update(self, opened: float, high: float, low: float, close: float, volume: float) -> None:
+        """Take the next bar."""
+        for average in (self._ema_21, self._sma_50, self._sma_200):
+            average.update(close)
+        self._highs.append(high)
+        self._lows.append(low)
+        self._volumes.append(volume)
+        self._signed_volumes.append(((close > opened) - (close < opened)) * volume)
+        if len(self._highs) == RANGE_BARS:
+            self._width_pct = 100.0 * (max(self._highs) - min(self._lows)) / close
+            self._rank.update(self._width_pct)
+
+    def read(self) -> TrendReading:
+        """Return the measures as of the last bar."""
+        return TrendReading(
+            ema_21=self._ema_21.value,
+            sma_50=self._sma_50.value,
+            sma_200=self._sma_200.value,
+            ema_21_slope=self._ema_21.slope,
+            sma_50_slope=self._sma_50.slope,
+            sma_200_slope=self._sma_200.slope,
+            range_width_pct=self._width_pct,
+            range_width_percentile=self._rank.value,
+            volume_skew=self._volume_skew(),
+        )
+
+    def _volume_skew(self) -> float | None:
+        total = fsum(self._volumes)
+        if len(self._volumes) < RANGE_BARS or total <= 0.0:
+            return None
+        return fsum(self._signed_volumes) / total
+
+
+@dataclass(frozen=True, slots=True)
+class MomentumReading:
+    """Momentum on one timeframe; None is what the bars so far do not yet give.
+
+    RSI, stochastic, MFI, ADX and DI are in 0..100, MACD and VWAP in units of price, %B is 0 on the lower and 1 on
+    the upper band, the band width is in percent of the middle, TRIX in percent a bar, `obv_slope` in -1..1.
+    """
+
+    rsi_14: float | None
+    macd: float | None
+    macd_signal: float | None
+    macd_histogram: float | None
+    macd_histogram_change: float | None
+    adx_14: float | None
+    plus_di_14: float | None
+    minus_di_14: float | None
+    percent_b: float | None
+    band_width_pct: float | None
+    stochastic_k: float | None
+    stochastic_d: float | None
+    trix_15: float | None
+    obv_slope: float | None
+    mfi_14: float | None
+    vwap_20: float | None
+    divergences: tuple[tuple[Divergence, str], ...]
+
+
+class MomentumGauge:
+    """Measure momentum bar by bar."""
+
+    __slots__ = (
+        "_adx", "_bands", "_before", "_divergences", "_macd", "_mfi", "_obv", "_rsi", "_stochastic", "_trix", "_vwap",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._rsi = RSI(14)
+        self._macd = MACD(12, 26, 9)
+        self._before = Lag(1)
+        self._adx = ADX(14)
+        self._bands = BollingerBands(20, 2.0)
+        self._stochastic = Stochastic(14, 3)
+        self._trix = TRIX(15)
+        self._obv = OBV(20)
+        self._mfi = MFI(14)
+        self._vwap = RollingVWAP(20)
+        self._divergences = Divergences()
+
+    def update(self, high: float, low: float, close: float, volume: float) -> None:
+        """Take the next bar."""
+        self._rsi.update(close)
+        self._macd.update(close)
+        self._before.update(self._macd.histogram)
+        self._adx.update(high, low, close)
+        self._bands.update(close)
+        self._stochastic.update(high, low, close)
+        self._trix.update(close)
+        self._obv.update(close, volume)
+        self._mfi.update(high, low, close, volume)
+        self._vwap.update(high, low, close, volume)
+
+    def compare(self, at: datetime, highs: Sequence[Swing], lows: Sequence[Swing]) -> None:
+        """Look for divergences at the swings that are confirmed with the bar taken last, which closed at `at`."""
+        oscillators = {"rsi": self._rsi.value, "macd_histogram": self._macd.histogram}
+        self._divergences.update(at, oscillators, highs, lows)
+
+    def read(self) -> MomentumReading:
+        """Return the measures as of the last bar."""
+        bands, histogram, before = self._bands.value, self._macd.histogram, self._before.value
+        return MomentumReading(
+            rsi_14=self._rsi.value,
+            macd=self._macd.value,
+            macd_signal=self._macd.signal,
+            macd_histogram=histogram,
+            macd_histogram_change=None if histogram is None or before is None else histogram - before,
+            adx_14=self._adx.value,
+            plus_di_14=self._adx.plus_di,
+            minus_di_14=self._adx.minus_di,
+            percent_b=bands.percent_b if bands else None,
+            band_width_pct=100.0 * bands.width if bands else None,
+            stochastic_k=self._stochastic.k,
+            stochastic_d=self._stochastic.d,
+            trix_15=self._trix.value,
+            obv_slope=self._obv.slope,
+            mfi_14=self._mfi.value,
+            vwap_20=self._vwap.value,
+            divergences=self._divergences.found,
+        )
+
+
+class VolatilityRegime(StrEnum):
+    """Realised volatility against its last 100 values: below 20, up to 80, up to 95, above, in percentiles."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    ELEVATED = "elevated"
+    EXTREME = "extreme"
+
+
+@dataclass(frozen=True, slots=True)
+class VolatilityReading:
+    """Volatility on one timeframe; None is what the bars so far do not yet give.
+
+    `atr_14` is in units of price and `atr_pct` in percent of the close; realised volatility is that of
+    one bar as a fraction (`realised_20`, `realised_96`). Percentiles rank the present value among the last
+    100. `vol_of_vol` is the standard deviation of the last 20 values of `realised_20` over their mean.
+    """
+
+    atr_14: float | None
+    atr_pct: float | None
+    atr_percentile: float | None
+    realised_20: float | None
+    realised_96: float | None
+    realised_percentile: float | None
+    vol_of_vol: float | None
+
+    @property
+    def regime(self) -> VolatilityRegime | None:
+        return None if self.realised_percentile is None else regime_of(self.realised_percentile)
+
+
+def regime_of(percentile: float) -> VolatilityRegime:
+    """Return the name of a percentile in 0..100."""
+    if percentile < 20.0:
+        return VolatilityRegime.QUIET
+    if percentile <= 80.0:
+        return VolatilityRegime.NORMAL
+    return VolatilityRegime.ELEVATED if percentile <= 95.0 else VolatilityRegime.EXTREME
+
+
+def annual_pct(per_bar: float | None, bars_per_year: float) -> float | None:
+    """Return the volatility of one bar as percent a year, by the square root of time."""
+    return None if per_bar is None else 100.0 * per_bar * sqrt(bars_per_year)
+
+
+class VolatilityGauge:
+    """Measure volatility bar by bar."""
+
+    __slots__ = ("_atr", "_atr_pct", "_atr_rank", "_long", "_of_short", "_short", "_short_rank")
+
+    def __init__(self) -> None:
+        self._atr = ATR(14)
+        self._atr_pct: float | None = None
+        self._atr_rank = PercentileRank(RANK_BARS)
+        self._short = RealisedVolatility(20)
+        self._long = RealisedVolatility(96)
+        self._short_rank = PercentileRank(RANK_BARS)
+        self._of_short = SampleDeviation(20)
+
+    def update(self, high: float, low: float, close: float) -> None:
+        """Take the next bar."""
+        atr = self._atr.update(high, low, close)
+        if atr is not None:
+            self._atr_pct = 100.0 * atr / close
+            self._atr_rank.update(self._atr_pct)
+        self._long.update(close)
+        self._short.update(close)
+        short = self._short.value
+        if short is not None:
+            self._short_rank.update(short)
+            self._of_short.update(short)
+
+    def read(self) -> VolatilityReading:
+        """Return the measures as of the last bar."""
+        return VolatilityReading(
+            atr_14=self._atr.value,
+            atr_pct=self._atr_pct,
+            atr_percentile=self._atr_rank.value,
+            realised_20=self._short.value,
+            realised_96=self._long.value,
+            realised_percentile=self._short_rank.value,
+            vol_of_vol=self._of_short.relative,
+        )

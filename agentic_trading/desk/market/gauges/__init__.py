@@ -1,1 +1,0 @@
-"""What is measured on one timeframe: trend, momentum, volatility, patterns, behaviour."""

@@ -1,0 +1,231 @@
+"""Layer 1: which way each timeframe points, and where they disagree."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.frame import Frame
+from agentic_trading.desk.market.frame import Trend
+from agentic_trading.desk.market.indicators.structure import Swing
+from agentic_trading.desk.market.layers.features import LayerFeatures
+from agentic_trading.desk.prompts import price
+from agentic_trading.desk.prompts import ratio
+from agentic_trading.desk.prompts import stamp
+from agentic_trading.desk.market.layers.features import UNSOURCED
+from math import exp
+from agentic_trading.desk.market.gauges import annual_pct
+from agentic_trading.desk.market.layers.features import NOT_IN_SOURCE
+from dataclasses import asdict
+from agentic_trading.desk.market.correlation import RETURNS
+from agentic_trading.desk.market.correlation import Close
+from agentic_trading.desk.market.correlation import ReferenceMarket
+from agentic_trading.desk.market.correlation import common_closes
+from agentic_trading.desk.market.correlation import relation
+
+OPPOSITE = {Trend.UP, Trend.DOWN}
+
+
+def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
+    """Return direction, averages, slopes, structure and range of each timeframe.
+
+    Distances and slopes are in ATR of the same timeframe, slopes per bar over 5 bars. `conflicts` names
+    each pair of timeframes of which one points up and the other down.
+    """
+    sheet = LayerFeatures()
+    present = sheet.frames(frames)
+    return {
+        "timeframes": {frame.timeframe.value: _one(sheet, frame) for frame in present},
+        "conflicts": [
+            {
+                "lower": lower.timeframe.value,
+                "lower_direction": str(lower.direction),
+                "higher": higher.timeframe.value,
+                "higher_direction": str(higher.direction),
+            }
+            for lower, higher in combinations(present, 2)
+            if {lower.direction, higher.direction} == OPPOSITE
+        ],
+        "not_available": sheet.not_available,
+    }
+
+
+def _one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
+    trend, close = frame.trend, frame.close
+    return {
+        "close_time": stamp(frame.close_time),
+        "close": price(close),
+        "bars": frame.bars,
+        "complete": frame.last.complete,
+        **sheet.keep(
+            frame,
+            {
+                "direction": frame.direction,
+                "structure": frame.structure,
+                "ema_21": price(trend.ema_21),
+                "sma_50": price(trend.sma_50),
+                "sma_200": price(trend.sma_200),
+                "close_vs_ema_21_atr": _distance(frame, close, trend.ema_21),
+                "close_vs_sma_50_atr": _distance(frame, close, trend.sma_50),
+                "close_vs_sma_200_atr": _distance(frame, close, trend.sma_200),
+                "ema_21_slope_atr": ratio(frame.in_atr(trend.ema_21_slope)),
+                "sma_50_slope_atr": ratio(frame.in_atr(trend.sma_50_slope)),
+                "sma_200_slope_atr": ratio(frame.in_atr(trend.sma_200_slope)),
+                "range_width_pct": ratio(trend.range_width_pct),
+                "range_width_percentile": ratio(trend.range_width_percentile),
+                "volume_skew": ratio(trend.volume_skew),
+            },
+        ),
+        "swing_labels": {"highs": _labels(frame.swing_highs), "lows": _labels(frame.swing_lows)},
+    }
+
+
+def _distance(frame: Frame, close: float, average: float | None) -> float | None:
+    return None if average is None else ratio(frame.in_atr(close - average))
+
+
+def _labels(swings: Sequence[Swing]) -> list[str]:
+    return [swing.label.value for swing in swings[-3:] if swing.label is not None]
+
+
+def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
+    """Return oscillators, the place in the Bollinger bands, volume's direction and divergences of each timeframe.
+
+    MACD is in units of price; `macd_histogram_change` is what the histogram gained since the last bar, and
+    `close_vs_vwap_20_atr` is in ATR of the same timeframe. A divergence names its way and its oscillator.
+    """
+    sheet = LayerFeatures()
+    present = sheet.frames(frames)
+    sheet.not_available |= UNSOURCED["indicators"]
+    return {
+        "timeframes": {frame.timeframe.value: _indicators_one(sheet, frame) for frame in present},
+        "not_available": sheet.not_available,
+    }
+
+
+def _indicators_one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
+    momentum = frame.momentum
+    vwap = momentum.vwap_20
+    told = sheet.keep(
+        frame,
+        {
+            "rsi_14": ratio(momentum.rsi_14),
+            "macd": price(momentum.macd),
+            "macd_signal": price(momentum.macd_signal),
+            "macd_histogram": price(momentum.macd_histogram),
+            "macd_histogram_change": price(momentum.macd_histogram_change),
+            "adx_14": ratio(momentum.adx_14),
+            "plus_di_14": ratio(momentum.plus_di_14),
+            "minus_di_14": ratio(momentum.minus_di_14),
+            "percent_b": ratio(momentum.percent_b),
+            "band_width_pct": ratio(momentum.band_width_pct),
+            "stochastic_k": ratio(momentum.stochastic_k),
+            "stochastic_d": ratio(momentum.stochastic_d),
+            "trix_15": ratio(momentum.trix_15),
+            "obv_slope": ratio(momentum.obv_slope),
+            "mfi_14": ratio(momentum.mfi_14),
+            "close_vs_vwap_20_atr": None if vwap is None else ratio(frame.in_atr(frame.close - vwap)),
+        },
+    )
+    return {**told, "divergences": [f"{way}_{oscillator}" for way, oscillator in momentum.divergences]}
+
+
+def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
+    """Return ATR, realised volatility, their ranks and the regime of each timeframe.
+
+    Realised volatility is in percent a year of 365 days. `next_bar_low` and `next_bar_high` lie one
+    standard deviation of the last 20 log returns below and above the close.
+    """
+    sheet = LayerFeatures()
+    present = sheet.frames(frames)
+    sheet.not_available |= UNSOURCED["volatility"]
+    return {
+        "timeframes": {frame.timeframe.value: _volatility_one(sheet, frame) for frame in present},
+        "not_available": sheet.not_available,
+    }
+
+
+def _volatility_one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
+    reading, bars_per_year = frame.volatility, frame.timeframe.bars_per_year
+    swing = reading.realised_20
+    return sheet.keep(
+        frame,
+        {
+            "atr_14": price(reading.atr_14),
+            "atr_pct": ratio(reading.atr_pct),
+            "atr_percentile": ratio(reading.atr_percentile),
+            "realised_20_annual_pct": ratio(annual_pct(reading.realised_20, bars_per_year)),
+            "realised_96_annual_pct": ratio(annual_pct(reading.realised_96, bars_per_year)),
+            "realised_percentile": ratio(reading.realised_percentile),
+            "vol_of_vol": ratio(reading.vol_of_vol),
+            "regime": reading.regime,
+            "next_bar_low": None if swing is None else price(frame.close * exp(-swing)),
+            "next_bar_high": None if swing is None else price(frame.close * exp(swing)),
+        },
+    )
+
+
+def sentiment_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
+    """Return taker share, trade count, volume, streak and opening gap of each timeframe.
+
+    Shares are in percent of volume, `gap_atr` in ATR of the same timeframe. A source without taker volumes or
+    trade counts is named.
+    """
+    sheet = LayerFeatures()
+    present = sheet.frames(frames)
+    sheet.not_available |= UNSOURCED["sentiment"]
+    if not any(frame.sentiment.has_takers for frame in present):
+        sheet.not_available["taker_volume"] = NOT_IN_SOURCE
+    if not any(frame.sentiment.has_trades for frame in present):
+        sheet.not_available["trade_count"] = NOT_IN_SOURCE
+    return {
+        "timeframes": {frame.timeframe.value: _sentiment_one(sheet, frame) for frame in present},
+        "not_available": sheet.not_available,
+    }
+
+
+def _sentiment_one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
+    mood = frame.sentiment
+    return sheet.keep(
+        frame,
+        {
+            "taker_buy_pct": ratio(mood.taker_buy_pct),
+            "taker_buy_20_pct": ratio(mood.taker_buy_20_pct),
+            "trades": mood.trades,
+            "trades_z": ratio(mood.trades_z),
+            "volume_z": ratio(mood.volume_z),
+            "streak": mood.streak,
+            "gap_atr": ratio(frame.in_atr(mood.gap)),
+        },
+        unsourced=[
+            *(() if mood.has_takers else ("taker_buy_pct", "taker_buy_20_pct")),
+            *(() if mood.has_trades else ("trades", "trades_z")),
+        ],
+    )
+
+
+def intermarket_layer(
+    own: Sequence[Close], other: ReferenceMarket | None, *, decision: Timeframe
+) -> dict[str, Any]:
+    """Return how the market's returns go with those of a second one, on the decision timeframe.
+
+    `beside` names the second market. Without one, or before 49 common closes, `not_available` says so.
+    """
+    if other is None:
+        return {"not_available": {"second_market": "none is fed", **UNSOURCED["intermarket"]}}
+    found = relation(own, other)
+    if found is None:
+        has = max(0, len(common_closes(own, other)) - 1)
+        reason = f"needs {RETURNS} returns in common, has {has}"
+        return {"not_available": {"second_market": reason, **UNSOURCED["intermarket"]}}
+    measures = {name: value for name, value in asdict(found).items() if name not in {"symbol", "quadrant"}}
+    return {
+        "beside": found.symbol,
+        "timeframe": decision.value,
+        **{name: ratio(value) for name, value in measures.items() if value is not None},
+        "quadrant": found.quadrant.value,
+        "not_available": {
+            **{name: "a market does not move" for name, value in measures.items() if value is None},
+            **UNSOURCED["intermarket"],
+        },
+    }

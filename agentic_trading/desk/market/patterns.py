@@ -1,0 +1,217 @@
+"""The shapes that rules can find on one timeframe."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from agentic_trading.desk.market.indicators.averages import EMA
+from agentic_trading.desk.market.indicators.structure import Candle
+from agentic_trading.desk.market.indicators.structure import Prices
+from agentic_trading.desk.market.indicators.structure import candles
+from agentic_trading.desk.market.indicators.structure import Break
+from agentic_trading.desk.market.indicators.structure import FairValueGaps
+from agentic_trading.desk.market.indicators.structure import StructureBreaks
+from agentic_trading.desk.market.indicators.structure import Sweep
+from agentic_trading.desk.market.indicators.structure import Way
+from agentic_trading.desk.market.indicators.structure import Zone
+from agentic_trading.desk.market.indicators.structure import Swing
+from agentic_trading.desk.market.indicators.volatility import BollingerBands
+from math import fsum
+from math import sqrt
+from agentic_trading.desk.market.bar import Bar
+
+NARROW_BARS = 7
+WIDE_ATR = 1.8
+KELTNER_ATR = 1.5
+DOUBLE_ATR = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Double:
+    """Two swings of one side at nearly the same price; `way` is down for a top.
+
+    `neckline` is the extreme of the opposite swings between them; `confirmed` says that the last close is
+    beyond it.
+    """
+
+    way: Way
+    price: float
+    neckline: float
+    confirmed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PatternReading:
+    """Patterns on one timeframe as of its last bar, whose number (from 1) is `bar`.
+
+    `candles`, `narrow_7` and `wide_range` are of the last bar: its range is the smallest of 7, or at least 1.8
+    ATR. `squeeze` says that the Bollinger bands (20, 2) lie within the Keltner channel (EMA 20, 1.5 ATR 14).
+    None is what the bars so far do not yet give.
+    """
+
+    bar: int
+    candles: tuple[Candle, ...]
+    narrow_7: bool | None
+    wide_range: bool | None
+    squeeze: bool | None
+    double_top: Double | None
+    double_bottom: Double | None
+    last_break: Break | None
+    last_sweep: Sweep | None
+    blocks: tuple[Zone, ...]
+    gaps: tuple[Zone, ...]
+
+
+class PatternGauge:
+    """Look for patterns bar by bar.
+
+    NR7 and the wide-range bar: Toby Crabel, Day Trading with Short Term Price Patterns, 1990 (his ranges; the
+    1.8 is a round number). Squeeze: John F. Carter, Mastering the Trade, 2005, with ATR 14. Double tops and
+    bottoms: Robert D. Edwards and John Magee, Technical Analysis of Stock Trends, 1948; here two swings in a
+    row within half an ATR.
+    """
+
+    __slots__ = ("_bands", "_breaks", "_candles", "_gaps", "_last", "_mean", "_spans")
+
+    def __init__(self) -> None:
+        self._last: Prices | None = None
+        self._candles: tuple[Candle, ...] = ()
+        self._spans: deque[float] = deque(maxlen=NARROW_BARS)
+        self._bands = BollingerBands(20, 2.0)
+        self._mean = EMA(20)
+        self._gaps = FairValueGaps()
+        self._breaks = StructureBreaks()
+
+    def update(self, bar: Prices, highs: Sequence[Swing], lows: Sequence[Swing]) -> None:
+        """Take the next bar and the swings that are confirmed at its close, oldest first."""
+        self._candles = candles(self._last, bar)
+        self._last = bar
+        self._spans.append(bar.span)
+        self._bands.update(bar.close)
+        self._mean.update(bar.close)
+        self._gaps.update(bar)
+        self._breaks.update(bar, highs, lows)
+
+    def read(self, atr: float | None, highs: Sequence[Swing], lows: Sequence[Swing]) -> PatternReading:
+        """Return the patterns as of the last bar; `atr` and the swings are those of the same timeframe."""
+        spans, close = self._spans, self._last.close if self._last else 0.0
+        return PatternReading(
+            bar=self._breaks.count,
+            candles=self._candles,
+            narrow_7=spans[-1] <= min(spans) if len(spans) == NARROW_BARS else None,
+            wide_range=spans[-1] >= WIDE_ATR * atr if atr else None,
+            squeeze=self._squeeze(atr),
+            double_top=_double(Way.DOWN, highs, lows, close, atr),
+            double_bottom=_double(Way.UP, lows, highs, close, atr),
+            last_break=self._breaks.last_break,
+            last_sweep=self._breaks.last_sweep,
+            blocks=tuple(self._breaks.blocks[way] for way in Way if way in self._breaks.blocks),
+            gaps=self._gaps.open,
+        )
+
+    def _squeeze(self, atr: float | None) -> bool | None:
+        bands, mean = self._bands.value, self._mean.value
+        if bands is None or mean is None or not atr:
+            return None
+        return bands.upper < mean + KELTNER_ATR * atr and bands.lower > mean - KELTNER_ATR * atr
+
+
+def _double(
+    way: Way, same: Sequence[Swing], opposite: Sequence[Swing], close: float, atr: float | None
+) -> Double | None:
+    """Return the double top or bottom of the last two swings of a side, if they are one and not yet broken back."""
+    if not atr or len(same) < 2:
+        return None
+    first, second = same[-2:]
+    between = [swing.price for swing in opposite if first.at < swing.at < second.at]
+    if not between or abs(first.price - second.price) > DOUBLE_ATR * atr:
+        return None
+    sign = 1 if way is Way.UP else -1
+    price = min(first.price, second.price) if way is Way.UP else max(first.price, second.price)
+    if sign * (close - price) < 0:
+        return None
+    neckline = max(between) if way is Way.UP else min(between)
+    return Double(way, price, neckline, confirmed=sign * (close - neckline) > 0)
+
+
+WINDOW = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SentimentReading:
+    """Behaviour on one timeframe; None is what the bars so far, or their source, do not give.
+
+    `taker_buy_pct` is the share of the last bar's volume that buyers took from the book, in percent, and
+    `taker_buy_20_pct` that of the last 20 bars together. `trades` counts the last bar's trades; `trades_z` and
+    `volume_z` are distances from the mean of the last 20 bars, the last one included, in their sample standard
+    deviations. `streak` counts the closes in a row above (positive) or below the one before. `gap` is the open
+    less the close before, in units of price.
+    """
+
+    taker_buy_pct: float | None
+    taker_buy_20_pct: float | None
+    trades: int | None
+    trades_z: float | None
+    volume_z: float | None
+    streak: int | None
+    gap: float | None
+    has_takers: bool
+    has_trades: bool
+
+
+class SentimentGauge:
+    """Measure behaviour bar by bar."""
+
+    __slots__ = ("_close", "_gap", "_streak", "_takers", "_trades", "_volumes")
+
+    def __init__(self) -> None:
+        self._volumes: deque[float] = deque(maxlen=WINDOW)
+        self._takers: deque[float | None] = deque(maxlen=WINDOW)
+        self._trades: deque[int | None] = deque(maxlen=WINDOW)
+        self._close: float | None = None
+        self._gap: float | None = None
+        self._streak = 0
+
+    def update(self, bar: Bar) -> None:
+        """Take the next bar."""
+        close, before = float(bar.close), self._close
+        self._volumes.append(float(bar.volume))
+        self._takers.append(None if bar.taker_buy_volume is None else float(bar.taker_buy_volume))
+        self._trades.append(bar.trades)
+        if before is not None:
+            self._gap = float(bar.open) - before
+            step = (close > before) - (close < before)
+            self._streak = self._streak + step if step * self._streak > 0 else step
+        self._close = close
+
+    def read(self) -> SentimentReading:
+        """Return the measures as of the last bar."""
+        return SentimentReading(
+            taker_buy_pct=_share_pct(list(self._takers)[-1:], list(self._volumes)[-1:]),
+            taker_buy_20_pct=_share_pct(self._takers, self._volumes)
+            if len(self._volumes) == WINDOW
+            else None,
+            trades=self._trades[-1] if self._trades else None,
+            trades_z=_z_score(self._trades),
+            volume_z=_z_score(self._volumes),
+            streak=None if self._gap is None else self._streak,
+            gap=self._gap,
+            has_takers=bool(self._takers) and self._takers[-1] is not None,
+            has_trades=bool(self._trades) and self._trades[-1] is not None,
+        )
+
+
+def _share_pct(
+    parts: deque[float | None] | list[float | None], wholes: deque[float] | list[float]
+) -> float | None:
+    known = [part for part in parts if part is not None]
+    whole = fsum(wholes)
+    return 100.0 * fsum(known) / whole if known and len(known) == len(parts) and whole > 0.0 else None
+
+
+def _z_score(values: deque[float] | deque[int | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    if len(known) < WINDOW:
+        return None
+    mean = fsum(known) / WINDOW
+    deviation = sqrt(fsum((value - mean) ** 2 for value in known) / (WINDOW - 1))
+    return (known[-1] - mean) / deviation if deviation > 0.0 else None

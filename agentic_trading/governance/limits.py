@@ -1,0 +1,209 @@
+"""A limit on what a scope may use: money, tokens and calls, within a window."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from datetime import datetime
+from datetime import timedelta
+from datetime import tzinfo
+from enum import StrEnum
+from typing import Literal
+from agentic_trading.governance.errors import LimitError
+from agentic_trading.llm.envelope import LLMEnvelope
+from decimal import Decimal
+from agentic_trading.llm.limits import NANO
+
+class Window(StrEnum):
+    """For how long spending adds up; `none` is for ever."""
+
+    NONE = "none"
+    MINUTE = "minute"
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """One window: its id, and the moment (UTC) from which on it is surely over; None if it never is."""
+
+    id: str
+    over_by: datetime | None
+
+
+_FOREVER = TimeWindow("", None)
+_MINUTE = timedelta(minutes=1)
+
+
+class Windows:
+    """Windows of one time zone.
+
+    A day lasts from local midnight to the next: 23 or 25 hours where clocks change. An hour and a minute carry their
+    offset from UTC, so that an hour that comes twice is two hours.
+    """
+
+    def __init__(self, zone: tzinfo = UTC) -> None:
+        self.zone = zone
+        self._since = self._until = datetime.min.replace(tzinfo=UTC)
+        self._spans: Mapping[Window, TimeWindow] = {}
+
+    def at(self, moment: datetime) -> Mapping[Window, TimeWindow]:
+        """Return the windows of `moment`; within one minute it is the same object again.
+
+        Raises `ValueError` for a moment without a time zone.
+        """
+        if moment.tzinfo is None:
+            raise ValueError(f"{moment.isoformat()} has no time zone; allowed are aware datetimes")
+        if not self._since <= moment < self._until:  # every offset in use changes at a full minute
+            self._since = moment.astimezone(UTC).replace(second=0, microsecond=0)
+            self._until = self._since + _MINUTE
+            self._spans = self._spans_from(self._since)
+        return self._spans
+
+    def _spans_from(self, minute: datetime) -> Mapping[Window, TimeWindow]:
+        local = minute.astimezone(self.zone)
+        day = local.replace(hour=0, minute=0, fold=0)
+        next_day = (day + timedelta(days=1)).astimezone(UTC)
+        next_month = (day.replace(day=1) + timedelta(days=32)).replace(day=1).astimezone(UTC)
+        spelled = local.isoformat(timespec="minutes")
+        offset = spelled[16:].replace(":", "")
+        return {
+            Window.NONE: _FOREVER,
+            Window.MINUTE: TimeWindow(spelled[:16] + offset, minute + _MINUTE),
+            Window.HOUR: TimeWindow(spelled[:13] + offset, minute + timedelta(minutes=60 - local.minute)),
+            Window.DAY: TimeWindow(spelled[:10], next_day),
+            Window.MONTH: TimeWindow(spelled[:7], next_month),
+        }
+
+
+Unit = Literal["nano-USD", "tokens", "calls"]
+
+UNITS: tuple[Unit, Unit, Unit] = ("nano-USD", "tokens", "calls")
+"""The order in which amounts and ceilings list theirs."""
+
+LARGEST = 2**53
+"""What a ledger counts exactly, wherever it runs: 9 million dollars in nano-dollars."""
+
+ANY = "*"
+"""As the id of a limit: every one of that kind, each by itself."""
+
+
+class ScopeKind(StrEnum):
+    """What spending is counted for. All of it is counted within the tenant: two tenants share no counter."""
+
+    CALL = "call"
+    TRACE = "trace"
+    AGENT = "agent"
+    WORKFLOW = "workflow"
+    TENANT = "tenant"
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The most of each unit, or what is left of it; None where there is no ceiling."""
+
+    nusd: int | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+    @property
+    def units(self) -> tuple[int | None, int | None, int | None]:
+        """In the order of `UNITS`."""
+        return self.nusd, self.tokens, self.calls
+
+    def tighter(self, other: "Ceiling") -> "Ceiling":
+        """Return the lower of both ceilings, unit by unit."""
+        return Ceiling(*map(_lower, self.units, other.units))
+
+    def or_else(self, other: "Ceiling") -> "Ceiling":
+        """Return this ceiling, with what it leaves open taken from `other`."""
+        return Ceiling(*(
+            mine if mine is not None else theirs for mine, theirs in zip(self.units, other.units, strict=True)
+        ))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A ceiling on what a scope may use within each window: nano-dollars, tokens, calls; at least one of them.
+
+    `id` names the scope; `*` is every one of the kind by itself. A named limit goes before the `*` one of the same
+    kind and window, unit by unit. Raises `LimitError`.
+    """
+
+    scope: ScopeKind
+    id: str
+    window: Window
+    nusd: int | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that names nothing, limits nothing or is out of range."""
+        span = "in all" if self.window is Window.NONE else f"per {self.window}"
+        subject = f"{self.scope} {self.id!r} {span}"
+        given = {"nusd": self.nusd, "tokens": self.tokens, "calls": self.calls}
+        if not self.id:
+            raise LimitError(subject, "has no id; allowed are the id of a scope and '*'")
+        if all(value is None for value in given.values()):
+            raise LimitError(subject, "has no ceiling; allowed are nusd, tokens and calls, one at least")
+        for unit, value in given.items():
+            if value is not None and not 0 <= value <= LARGEST:
+                raise LimitError(subject, f"{unit} is {value}; allowed are 0 (nothing may run) to {LARGEST}")
+
+    @property
+    def ceiling(self) -> Ceiling:
+        """What this limit allows."""
+        return Ceiling(self.nusd, self.tokens, self.calls)
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    given = [value for value in (one, other) if value is not None]
+    return min(given, default=None)
+
+
+UNNAMED = "unnamed"
+"""The agent of an envelope that names none."""
+
+
+def agent_of(envelope: LLMEnvelope) -> str:
+    """Return the agent that the call is counted for: its id, else its type."""
+    return envelope.agent_id or envelope.agent_type or UNNAMED
+
+
+NO_LIMIT = "no limit"
+
+
+def usd_text(nusd: int) -> str:
+    """Return nano-dollars in dollars, to the last digit: `25 USD`, `0.000000005 USD`."""
+    return f"{(Decimal(nusd) / NANO).normalize():f} USD"
+
+
+def amount_text(value: int, unit: Unit) -> str:
+    """Return an amount with its unit; money is spelled in dollars: `0.5 USD`, `1 call`, `30 tokens`."""
+    return usd_text(value) if unit == "nano-USD" else _counted(value, unit.removesuffix("s"))
+
+
+def ceiling_text(ceiling: Ceiling) -> str:
+    """Return what a ceiling allows: `25 USD, 1000 calls`."""
+    parts = []
+    if ceiling.nusd is not None:
+        parts.append(usd_text(ceiling.nusd))
+    if ceiling.tokens is not None:
+        parts.append(_counted(ceiling.tokens, "token"))
+    if ceiling.calls is not None:
+        parts.append(_counted(ceiling.calls, "call"))
+    return ", ".join(parts) or NO_LIMIT
+
+
+def limited_text(scope: ScopeKind, id_: str, window: Window) -> str:
+    """Return what a limit is on: `tenant * per day`, `trace * in all`."""
+    return f"{scope} {id_} in all" if window is Window.NONE else f"{scope} {id_} per {window}"
+
+
+def limit_text(limit: Limit) -> str:
+    """Return a limit in one line: `tenant * per day: 25 USD, 1000 calls`."""
+    return f"{limited_text(limit.scope, limit.id, limit.window)}: {ceiling_text(limit.ceiling)}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

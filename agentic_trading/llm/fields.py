@@ -1,0 +1,143 @@
+"""What every log and index can spell: text that UTF-8 has, moments that UTC has, counts that JSON and SQLite keep exact."""
+
+from collections.abc import Callable
+from typing import Any
+from typing import Generic
+from typing import Self
+from typing import TypeVar
+from typing import overload
+from collections.abc import Mapping
+from typing import Annotated
+from pydantic import BeforeValidator
+from pydantic import ValidationInfo
+from pydantic import ValidatorFunctionWrapHandler
+from pydantic import WrapValidator
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.canonical import spelled_and_read
+from typing import ClassVar
+from pydantic import BaseModel
+from typing_extensions import override
+import re
+from datetime import UTC
+from datetime import datetime
+from pydantic import AwareDatetime
+from pydantic import Field
+
+T = TypeVar("T")
+
+
+class lazy_property(Generic[T]):  # noqa: N801 - a decorator, like the one that it stands in for
+    """`functools.cached_property` without the lock of Python 3.11: two threads may compute the same twice.
+
+    The first look costs less than half, and a call has nine of them.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | T:
+        """Compute the value and leave it in the object's own dictionary, where it is found from then on."""
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value
+
+
+class CanonicalObject(dict[str, Any]):
+    """A JSON object that knows its canonical bytes. It is not to be changed."""
+
+    __slots__ = ("json",)
+
+    def __init__(self, value: Mapping[str, Any], json: bytes) -> None:
+        super().__init__(value)
+        self.json = json
+
+
+def json_of(value: Any) -> bytes:
+    """Return `value` in canonical JSON; of what was spelled before, the same bytes again."""
+    return value.json if type(value) is CanonicalObject else canonical_bytes(value)
+
+
+def _plain(value: Any) -> Any:
+    spelled, read = spelled_and_read(value)
+    return CanonicalObject(read, spelled) if type(read) is dict else read
+
+
+def _data(value: Any, info: ValidationInfo) -> Any:
+    return value if info.mode == "json" else _plain(value)
+
+
+def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """Check that `value` is an object; the check that pydantic makes of a `dict` would copy it, without its bytes."""
+    if info.mode == "json":
+        return handler(value)
+    read = _plain(value)
+    return read if type(read) is CanonicalObject else handler(read)
+
+
+JsonData = Annotated[Any, BeforeValidator(_data)]
+"""Anything that JSON has; other values become what their canonical JSON reads back as."""
+
+JsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
+"""A JSON object, likewise."""
+
+
+class RevalidatedModel(BaseModel, frozen=True, ignored_types=(lazy_property,)):
+    """A frozen model that is copied by building it again: validated, and with nothing cached carried over."""
+
+    follows: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """Fields that follow from others: unless it is given itself, each is made anew when one of those is replaced."""
+
+    @override
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Build a new object with `update` applied; raises pydantic's `ValidationError` for a value that does not fit.
+
+        Lists and objects of plain JSON are never shared with the original, `deep` or not.
+        """
+        given = dict(update or {})
+        stale = self._stale(given)
+        kept = {name: getattr(self, name) for name in type(self).model_fields if name not in stale}
+        return type(self).model_validate({**kept, **(self.model_extra or {}), **given})
+
+    def _stale(self, update: Mapping[str, Any]) -> set[str]:
+        return {name for name, sources in self.follows.items() if sources & update.keys()}
+
+
+LARGEST_COUNT = 2**53
+"""The largest whole number that JSON readers, Lua and SQLite all keep exact."""
+EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def legible(value: Any) -> Any:
+    """Return `value` with each lone surrogate in its texts, however deep, as U+FFFD; nothing else is changed."""
+    if isinstance(value, str):
+        return value if value.isascii() else _LONE_SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {legible(key): legible(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [legible(item) for item in value]
+    return value
+
+
+def _refused_again(value: Any) -> Any:
+    return value if not isinstance(value, str) or value.isascii() else _LONE_SURROGATE.sub("\0", value)
+
+
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+PositiveCount = Annotated[int, Field(gt=0, le=LARGEST_COUNT)]
+Moment = Annotated[AwareDatetime, Field(ge=EARLIEST, le=LATEST)]
+"""A time that has a spelling in UTC, wherever its clock stood."""
+Text = Annotated[str, BeforeValidator(legible)]
+"""Text of a stranger; what UTF-8 cannot spell is U+FFFD."""
+AnswerText = Annotated[str, BeforeValidator(_refused_again)]
+"""Text of an answer; what UTF-8 cannot spell is U+0000, which no JSON holds raw: who reads it again refuses it again."""
+Legible = Annotated[Any, BeforeValidator(legible)]

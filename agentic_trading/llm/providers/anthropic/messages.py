@@ -1,0 +1,251 @@
+"""Read a message of the Messages API as a `ModelResponse`, or say why it is none."""
+
+from functools import lru_cache
+from typing import Any
+import orjson
+from anthropic import transform_schema
+from agentic_trading.llm.fields import json_of
+from agentic_trading.llm.provider import ANSWER_TOOL
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.hosted import PrefixTtl
+from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION
+import json
+from collections.abc import Iterator
+from agentic_trading.llm.providers.hosted import ToolCall
+from anthropic.types import Message
+from anthropic.types import Usage as Billed
+from pydantic import ValidationError
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.hosted import text_of
+from agentic_trading.llm.result import Usage
+
+WITH_SAMPLING = "2023-06-01"
+"""The last version of the API whose requests have a temperature; later ones refuse it at any value."""
+
+
+def message_of(request: ModelRequest, *, ttl: PrefixTtl) -> dict[str, Any]:
+    """Return the arguments of `messages.create`. Raises `ValueError` for a schema that cannot be sent."""
+    return {
+        **counted_of(request, ttl=ttl),
+        "max_tokens": request.max_tokens,
+        "service_tier": "standard_only",  # another tier has another price than the one that was reserved
+        **_sampling(request),
+    }
+
+
+def counted_of(request: ModelRequest, *, ttl: PrefixTtl) -> dict[str, Any]:
+    """Return the arguments of `messages.count_tokens`: what is billed as input."""
+    return {
+        "model": request.envelope.model,
+        "system": [_marked({"type": "text", "text": request.system}, ttl)],
+        "messages": [{"role": "user", "content": request.user}],
+        **_output(request),
+        **_tool(request),
+        **_thinking(request),
+    }
+
+
+def _marked(block: dict[str, Any], ttl: PrefixTtl) -> dict[str, Any]:
+    return block | {"cache_control": {"type": "ephemeral", "ttl": ttl}} if ttl else block
+
+
+def _output(request: ModelRequest) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    if request.transport == "native_schema" and request.response_schema is not None:
+        schema = _enforceable(json_of(request.response_schema))
+        config["format"] = {"type": "json_schema", "schema": schema}
+    if request.effort is not None:
+        config["effort"] = request.effort
+    return {"output_config": config} if config else {}
+
+
+def _tool(request: ModelRequest) -> dict[str, Any]:
+    """Offer the answer tool, once; it is demanded where the model takes that, which none does with a thinking budget."""
+    if request.transport != "strict_tool" or request.response_schema is None:
+        return {}
+    tool = {
+        "name": ANSWER_TOOL,
+        "description": TOOL_DESCRIPTION,
+        "strict": True,
+        "input_schema": _enforceable(json_of(request.response_schema)),
+    }
+    is_forced = request.forced_tool and request.thinking_budget == 0
+    choice = {"type": "tool", "name": ANSWER_TOOL} if is_forced else {"type": "auto"}
+    return {"tools": [tool], "tool_choice": {**choice, "disable_parallel_tool_use": True}}
+
+
+@lru_cache(maxsize=256)
+def _enforceable(schema_json: bytes) -> dict[str, Any]:
+    return transform_schema(orjson.loads(schema_json))
+
+
+def _thinking(request: ModelRequest) -> dict[str, Any]:
+    """Ask for thinking where the envelope does: by a budget where the request has one, else adaptive, by effort.
+
+    Where it does not, nothing is said: some models always think, and refuse a word against it.
+    """
+    if request.thinking_budget > 0:
+        return {"thinking": {"type": "enabled", "budget_tokens": request.thinking_budget}}
+    if request.envelope.budget.thinking_budget > 0 and request.effort is not None:
+        return {"thinking": {"type": "adaptive", "display": "omitted"}}
+    return {}
+
+
+def _sampling(request: ModelRequest) -> dict[str, Any]:
+    """Send a temperature as only the old version takes it; the SDK has no parameter for it any more."""
+    if request.temperature is None:
+        return {}
+    return {
+        "extra_body": {"temperature": request.temperature},
+        "extra_headers": {"anthropic-version": WITH_SAMPLING},
+    }
+
+
+_BLANK = frozenset(" \t\n\r")
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # the values are only measured
+
+
+def calls_in(body: bytes) -> list[ToolCall]:
+    """Return the tool calls of a message in their order, with their input as it stands in `body`.
+
+    Raises `ValueError` for what is no message, or holds a part twice that must be read, and `RecursionError` for one
+    that is nested without end.
+    """
+    message = body.decode(json.detect_encoding(body), "surrogatepass")
+    blocks = [block for _, block in _parts(_only(message, "content"))]
+    return [
+        ToolCall(name=str(json.loads(_only(block, "name"))), arguments=_only(block, "input"))
+        for block in blocks
+        if json.loads(_only(block, "type")) == "tool_use"
+    ]
+
+
+def _only(text: str, name: str) -> str:
+    """Return the one value of a member of an object."""
+    values = [value for key, value in _parts(text) if key == name]
+    if len(values) != 1:
+        raise ValueError(f"{name!r} stands {len(values)} times in one object; allowed is once")
+    return values[0]
+
+
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the members of an object, or the items of a list without a name, as they are written."""
+    at = _past(text, 0, "{[")
+    is_object = text[at - 1] == "{"
+    at = _skip(text, at)
+    while text[at : at + 1] not in {"}", "]"}:
+        name = ""
+        if is_object:
+            name, at = _DECODER.raw_decode(text, at)
+            at = _skip(text, _past(text, at, ":"))
+        _, end = _DECODER.raw_decode(text, at)
+        yield name, text[at:end]
+        at = _skip(text, end)
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
+
+
+def _past(text: str, at: int, signs: str) -> int:
+    at = _skip(text, at)
+    if text[at : at + 1] not in set(signs):
+        raise ValueError(f"no {' or '.join(signs)} at {at}")
+    return at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at : at + 1] in _BLANK:
+        at += 1
+    return at
+
+
+def read_message(message: object, *, body: bytes | None = None) -> ModelResponse:
+    """Return the answer that `message` is: all its text, the thinking left out.
+
+    `body` is the message as it came, given where the answer tool was offered: the input of a call is cut out of it, for
+    in `message` it has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
+    Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
+    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message;
+    the SDK itself does not check what it reads.
+    """
+    if not isinstance(message, Message) or not isinstance(message.content, list):
+        raise _unusable("the answer is no message; is this the address of the Messages API?")
+    request_id = message._request_id or ""  # noqa: SLF001 - the SDK's documented way to it
+    if not _word(message.stop_reason):
+        raise _unusable("the answer was cut: it has no stop reason", request_id)
+    try:
+        kinds = {block.type for block in message.content}
+        text = "".join(block.text for block in message.content if block.type == "text")
+    except (AttributeError, TypeError) as e:
+        raise _unusable("the answer is made of other blocks than those of the API", request_id) from e
+    calls_tool = message.stop_reason == "tool_use" or "tool_use" in kinds
+    if message.stop_reason == "pause_turn" or (calls_tool and body is None):
+        raise _unusable(
+            f"the answer waits for a tool ({message.stop_reason}), and none was offered", request_id
+        )
+    beside = ""
+    if calls_tool and body is not None and message.stop_reason != "refusal":
+        text, beside = _input(body, request_id), text
+    try:
+        usage = usage_of(message.usage)
+    except (AttributeError, TypeError, ValidationError) as e:
+        raise _unusable("the answer does not say what it used", request_id) from e
+    return ModelResponse(
+        text=text,
+        stop_reason=_word(message.stop_reason),
+        usage=usage,
+        model=_word(message.model),
+        provider_request_id=request_id,
+        provider_response_id=_word(message.id),
+        beside=beside,
+    )
+
+
+def _input(body: bytes, request_id: str) -> str:
+    """Return the text of the message's calls; nothing where it holds none."""
+    try:
+        calls = calls_in(body)
+    except (ValueError, RecursionError) as e:
+        raise _unusable(f"the answer's tool call cannot be read: {e}", request_id) from e
+    return text_of(calls) if calls else ""
+
+
+def usage_of(billed: Billed) -> Usage:
+    """Return the tokens by class of price; thinking is part of the output.
+
+    Tokens written to the cache of which nobody says for how long count as the dearer kind. What is no whole number
+    counts nothing: it raises `ValidationError`.
+    """
+    for_5m, for_1h = _written(billed)
+    details = billed.output_tokens_details
+    counted = {
+        "input_tokens": billed.input_tokens,
+        "output_tokens": billed.output_tokens,
+        "thinking_tokens": (details.thinking_tokens or 0) if details else 0,
+        "cache_read_tokens": billed.cache_read_input_tokens or 0,
+        "cache_write_5m_tokens": for_5m,
+        "cache_write_1h_tokens": for_1h,
+        "service_tier": billed.service_tier or "",
+        "speed": billed.speed or "",
+        "inference_geo": billed.inference_geo or "",
+    }
+    return Usage.model_validate(counted, strict=True)
+
+
+def _written(billed: Billed) -> tuple[int, int]:
+    """Return the tokens written to the cache for five minutes and for an hour; the sum may be told, or the parts."""
+    written = billed.cache_creation_input_tokens or 0
+    if billed.cache_creation is None:
+        return 0, written
+    for_5m = billed.cache_creation.ephemeral_5m_input_tokens or 0
+    return for_5m, max(written - for_5m, billed.cache_creation.ephemeral_1h_input_tokens or 0)
+
+
+def _word(told: object) -> str:
+    """Return a text of the answer; the SDK hands on whatever stands in its place."""
+    return told if isinstance(told, str) else ""
+
+
+def _unusable(why: str, request_id: str = "") -> ProviderError:
+    return ProviderError(FailureKind.SERVER_ERROR, why, sent=True, provider_request_id=request_id)

@@ -1,0 +1,144 @@
+"""Say what a status means for a call: the kind of failure, and whether the request may have been billed."""
+
+from typing import Final
+from typing import NamedTuple
+from agentic_trading.llm.errors import FailureKind
+import re
+from collections.abc import Mapping
+from datetime import UTC
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from agentic_trading.llm.errors import ProviderError
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from agentic_trading.llm.provider import ANSWER_TOOL
+from typing import Literal
+
+class StatusMapping(NamedTuple):
+    """The kind of a failure; `sent` is False only where the request was surely not processed."""
+
+    kind: FailureKind
+    sent: bool
+
+
+NEVER_PROCESSED: Final = frozenset({
+    400,
+    401,
+    402,
+    403,
+    404,
+    405,
+    411,
+    412,
+    413,
+    414,
+    415,
+    421,
+    422,
+    426,
+    428,
+    429,
+    431,
+    529,
+})
+"""The statuses by which a server says that it did not work on a request (RFC 9110, RFC 6585; 402 and 529: the vendors).
+
+One rule for every adapter: all others may have been billed. Among them are redirects, which nobody follows and which
+some servers answer with after the work, statuses that no document explains, conflicts, time-outs and failures inside.
+"""
+
+_KINDS: Final = {
+    401: FailureKind.AUTH_ERROR,
+    402: FailureKind.BILLING,
+    403: FailureKind.AUTH_ERROR,
+    408: FailureKind.TIMEOUT,
+    409: FailureKind.SERVER_ERROR,
+    429: FailureKind.RATE_LIMIT,
+    499: FailureKind.TIMEOUT,
+    504: FailureKind.TIMEOUT,
+}
+
+
+def meaning_of_status(status: int) -> StatusMapping:
+    """Return what an answer with `status`, and nothing that says more, means; from 500 on it is the server's error."""
+    otherwise = FailureKind.SERVER_ERROR if status >= 500 else FailureKind.INVALID_REQUEST
+    return StatusMapping(_KINDS.get(status, otherwise), sent=status not in NEVER_PROCESSED)
+
+
+LONGEST_S = 86_400.0
+"""A day: whoever asks for more means the same."""
+
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+
+
+def retry_after_s(headers: Mapping[str, str], *, now: datetime) -> float | None:
+    """Return the wait that `headers` ask for, in seconds from 0 to `LONGEST_S`; None where they ask for none.
+
+    Three forms (RFC 9110 §10.2.3, and a vendors' own): `retry-after-ms`, which goes first, and `retry-after` as
+    seconds, also with a fraction, or as an HTTP date, which is 0 once it has passed. What is none of these, a
+    negative number among them, counts as absent. Names of headers are read in any case.
+    """
+    fields = {name.lower(): value.strip() for name, value in headers.items()}
+    milliseconds = fields.get("retry-after-ms", "")
+    if _NUMBER.fullmatch(milliseconds):
+        return min(float(milliseconds) / 1000, LONGEST_S)
+    wait = fields.get("retry-after", "")
+    if _NUMBER.fullmatch(wait):
+        return min(float(wait), LONGEST_S)
+    return _until(wait, now)
+
+
+def _until(date: str, now: datetime) -> float | None:
+    try:
+        at = parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return None
+    if at.tzinfo is None:  # "-0000": UTC, from a sender who does not say where it stands
+        at = at.replace(tzinfo=UTC)
+    return min(max((at - now).total_seconds(), 0.0), LONGEST_S)
+
+
+@contextmanager
+def nothing_sent() -> Iterator[None]:
+    """Raise whatever goes wrong while an SDK is loaded and its client made as `invalid_request`, not sent.
+
+    Only what an import or the system says is told: other words may repeat a proxy's password.
+    """
+    try:
+        yield
+    except Exception as e:  # noqa: BLE001 - whatever it was, no request had left, and none must be charged
+        said = f": {e}" if isinstance(e, ImportError | OSError) else ""
+        message = (
+            f"the client cannot be made ({type(e).__name__}{said}); "
+            "check the installed extra, and the proxies and certificates that the environment names"
+        )
+        raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from None
+
+
+TOOL_DESCRIPTION = "Takes the whole answer to the request as its input. Call it once."
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call; `arguments` is its input as the model wrote it: digits, repeated keys and white space kept."""
+
+    name: str
+    arguments: str
+
+
+def text_of(calls: Sequence[ToolCall]) -> str:
+    """Return the input of the one call of the answer tool.
+
+    Several calls, or one of a tool that was not offered, are no answer: they are spelled as a JSON list of calls, which
+    no policy reads as one object. Two objects in a row would not do, for a policy may take the last of them.
+    """
+    if len(calls) == 1 and calls[0].name == ANSWER_TOOL:
+        return calls[0].arguments
+    return json.dumps([{"name": call.name, "arguments": call.arguments} for call in calls])
+
+
+PrefixTtl = Literal["", "5m", "1h"]
+"""Five minutes or an hour; empty asks for no caching."""

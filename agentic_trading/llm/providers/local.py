@@ -1,0 +1,304 @@
+"""llama.cpp's server within this process: loaded, asked and ended by calls that block."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+import orjson
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.result import Usage
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from agentic_trading.llm.models import WEIGHTS
+from agentic_trading.llm.models import WeightsError
+from agentic_trading.llm.models import verify
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from agentic_trading.llm.provider import ModelResponse
+
+SEED = 1
+PROOF = "~"
+"""What the answer to `proof_body` is, as long as the grammar holds it."""
+
+_START = "start: "
+_TOO_LONG = "exceed_context_size_error"
+
+Chunk = Mapping[str, Any]
+
+
+def local_chat_body(request: ModelRequest) -> dict[str, Any]:
+    """Return the body of a request: equal requests have equal bodies.
+
+    The prompt cache is off: a prompt that is cached in part is computed in other pieces, and may round, and so
+    answer, differently. A request without a temperature is answered greedily.
+    """
+    body: dict[str, Any] = {
+        "messages": messages(request),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature or 0.0,
+        "seed": SEED,
+        "cache_prompt": False,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,
+    }
+    if request.response_schema is not None:
+        body["grammar"] = grammar(request.response_schema)
+    return body
+
+
+def messages(request: ModelRequest) -> list[dict[str, str]]:
+    """Return the system text and the one user message."""
+    return [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
+
+
+def grammar(schema: Mapping[str, Any]) -> str:
+    """Return the LLGuidance grammar of a schema's JSON, its properties in their order and without white space.
+
+    White space costs tokens, and a small model may write nothing else until its cap.
+    """
+    compact = {**schema, "x-guidance": {"whitespace_flexible": False}}
+    return f"%llguidance {{}}\n{_START}%json {orjson.dumps(compact).decode()}"
+
+
+def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a request that shows whether the grammar of `body` is one that the server can hold.
+
+    Where it cannot (a pattern it does not know, bounds that nothing fits), it answers without any and says nothing.
+    The same grammar behind one sign, asked for one token, must begin with that sign.
+    """
+    proof = body["grammar"].replace(_START, f'{_START}"{PROOF}" ', 1)
+    return {**body, "messages": [{"role": "user", "content": "."}], "max_tokens": 1, "grammar": proof}
+
+
+@dataclass(slots=True)
+class StreamedCompletion:
+    """An answer as its chunks come; `stop` is asked before each one is taken."""
+
+    stop: Callable[[], bool]
+    text: list[str] = field(default_factory=list)
+    stop_reason: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    error: Mapping[str, Any] | None = None
+
+    def take(self, chunk: Chunk) -> bool:
+        """Take the next chunk; returns whether the server shall stop."""
+        if self.stop():
+            return True
+        self.error = chunk.get("error", self.error)
+        self.model = chunk.get("model", self.model)
+        for choice in chunk.get("choices", []):
+            self.text.append(choice["delta"].get("content") or "")
+            self.stop_reason = choice["finish_reason"] or self.stop_reason
+        if "usage" in chunk:
+            self.usage = _usage(chunk["usage"])
+        return False
+
+
+def failure(error: Mapping[str, Any]) -> ProviderError:
+    """Return what an error of the server means: a request that it refuses was never worked on."""
+    message = str(error.get("message", "the server gave no reason"))
+    if error.get("type") == _TOO_LONG:
+        message = f"{message}; shorten the request, or give the model a larger context"
+    refused = 400 <= int(error.get("code", 500)) < 500
+    kind = FailureKind.INVALID_REQUEST if refused else FailureKind.SERVER_ERROR
+    return ProviderError(kind, message, sent=not refused)
+
+
+def _usage(told: Mapping[str, Any]) -> Usage:
+    cached = (told.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return Usage(
+        input_tokens=told["prompt_tokens"] - cached,
+        cache_read_tokens=cached,
+        output_tokens=told["completion_tokens"],
+    )
+
+
+BATCH_TOKENS = 256
+"""Prompt tokens worked on at once: 2 to 4 s on a busy core, the longest that a stopped call keeps the model."""
+
+_MOST_PROVEN = 256
+
+
+class LlamaServer:
+    """One model, one slot, one thread: two threads are slower wherever another program uses the machine.
+
+    It is asked by function calls. The server wants an address all the same: it gets a socket file in a folder that
+    only this user may enter, and that is removed as soon as it listens. No port is open to other programs, or to
+    pages in a browser, and nothing is left behind when the process is killed.
+    """
+
+    def __init__(self, weights: Path, model: str, context_tokens: int) -> None:
+        """Check and load the weights, about 0.5 s for 100 MB.
+
+        Raises `ProviderError` (`invalid_request`, not sent) where weights or llama.cpp are missing or wrong.
+        """
+        self._proven: set[str] = set()
+        llama = _llama()
+        _check(weights, model)
+        with TemporaryDirectory(prefix="agentic-trading-") as folder:
+            params = _params(llama, weights, model, context_tokens)
+            params.hostnames = [f"{folder}/llama.sock"]
+            try:
+                self._server: Any = llama.Server(params)
+            except (RuntimeError, ValueError) as e:
+                raise _unusable(f"llama.cpp cannot load {weights} ({e})") from e
+
+    def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
+        """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`.
+
+        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not asked: each
+        is tried once with a request of one token, some tenths of a second.
+        """
+        grammar = body.get("grammar", "")
+        if grammar and grammar not in self._proven:
+            proof = self._asked(proof_body(body), stop)
+            if proof.usage is None:  # stopped
+                return proof
+            if "".join(proof.text) != PROOF:
+                message = "llama.cpp cannot hold an answer to this schema: look for patterns and bounds that nothing fits"
+                raise ProviderError(FailureKind.SCHEMA_REFUSED, message, sent=False)
+            if len(self._proven) == _MOST_PROVEN:
+                self._proven.clear()
+            self._proven.add(grammar)
+        return self._asked(body, stop)
+
+    def close(self) -> None:
+        """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
+        self._server = None
+
+    def _asked(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
+        answer = StreamedCompletion(stop)
+        try:
+            self._server.handle_chat_completions(dict(body), answer.take)
+        except ValueError as e:  # the server's own word for a body that it does not take
+            raise _unusable(str(e)) from e
+        if answer.error is not None:
+            raise failure(answer.error)
+        return answer
+
+
+def _params(llama: ModuleType, weights: Path, model: str, context_tokens: int) -> Any:
+    params = llama.CommonParams()
+    params.model.path = str(weights)
+    params.model_alias = {model}
+    params.n_ctx = context_tokens
+    params.n_parallel = 1
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.cache_ram_mib = 0
+    params.n_threads_http = 1
+    params.ui = params.endpoint_slots = params.warmup = False
+    params.verbosity = -1
+    return params
+
+
+def _llama() -> ModuleType:
+    try:
+        return import_module("xllamacpp")
+    except ImportError as e:
+        message = f"llama.cpp cannot be loaded ({e}); run pip install 'agentic-trading[local]'"
+        raise _unusable(message) from e
+
+
+def _check(weights: Path, model: str) -> None:
+    """Hold known weights against their checksum; those of other models must only be there."""
+    if model not in WEIGHTS:
+        if not weights.is_file():
+            raise _unusable(f"{weights}: there is no such file; allowed are the GGUF weights of {model}")
+        return
+    try:
+        verify(weights, WEIGHTS[model])
+    except WeightsError as e:
+        raise _unusable(str(e)) from e
+
+
+def _unusable(message: str) -> ProviderError:
+    return ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)
+
+
+MODEL = "smollm2-135m"
+
+
+class LocalProvider:
+    """Answer with the model whose weights lie at `weights`, through llama.cpp in this process.
+
+    Calls wait in one lane, first come first served: the model has one slot and one thread of its own, and the event
+    loop stays free. The weights are checked and loaded by the first call. A call that is cancelled or times out
+    stops at its next token, or, while its prompt is read, after the 256 prompt tokens under way (2 to 4 s on a
+    busy core); so long it keeps the lane. Equal requests get equal answers on the same machine and build: greedy where
+    the temperature is 0, a fixed seed elsewhere.
+
+    `context_tokens` bounds prompt and answer together; a longer prompt is refused unread. Schemas are held by the
+    grammar engine LLGuidance, bounds, lengths and patterns included.
+    """
+
+    def __init__(self, weights: Path, *, model: str = MODEL, context_tokens: int = 8192) -> None:
+        self._weights = weights
+        self._model = model
+        self._context_tokens = context_tokens
+        self._lane = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-model")
+        self._closing = Event()
+        self._server: LlamaServer | None = None
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the answer to `request`.
+
+        Raises `ProviderError`: `invalid_request` where weights or llama.cpp are missing or the prompt is too long,
+        `shutdown` once this is closed, `server_error` for anything that fails in the model.
+        """
+        given_up = Event()
+        if self._closing.is_set():
+            raise _closed(sent=False)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._lane, self._answer, request, given_up)
+        finally:
+            given_up.set()
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
+        """Return None: llama.cpp counts a prompt only while it answers it."""
+        return None
+
+    async def aclose(self) -> None:
+        """End the call under way, then the server; 4 s at most on a busy core."""
+        self._closing.set()
+        await asyncio.to_thread(self._end)
+
+    def _answer(self, request: ModelRequest, given_up: Event) -> ModelResponse:
+        if self._closing.is_set():
+            raise _closed(sent=False)
+        if self._server is None:
+            self._server = LlamaServer(self._weights, self._model, self._context_tokens)
+        answer = self._server.chat(local_chat_body(request), lambda: given_up.is_set() or self._closing.is_set())
+        return _response(answer)
+
+    def _end(self) -> None:
+        self._lane.shutdown()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+
+def _response(answer: StreamedCompletion) -> ModelResponse:
+    """Return a whole answer; one that was stopped on the way has no usage."""
+    if answer.usage is None:
+        raise _closed(sent=True)
+    return ModelResponse(
+        text="".join(answer.text),
+        stop_reason=answer.stop_reason,
+        usage=answer.usage,
+        model=answer.model,
+    )
+
+
+def _closed(*, sent: bool) -> ProviderError:
+    message = "the local model was ended before it had answered; start it anew for further calls"
+    return ProviderError(FailureKind.SHUTDOWN, message, sent=sent)

@@ -1,1 +1,0 @@
-"""A small model on the user's own machine, run by llama.cpp within this process."""

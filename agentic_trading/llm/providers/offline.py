@@ -1,0 +1,254 @@
+"""Answers of an earlier run, served again: no network, and a miss is an error."""
+
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.result import Usage
+from collections.abc import Callable
+from collections.abc import Mapping
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.limits import SENTINEL_NAME
+from agentic_trading.llm.limits import SENTINEL_VALUE
+from agentic_trading.llm.provider import ModelResponse
+from collections.abc import Iterable
+from typing import assert_never
+from dataclasses import dataclass
+from typing_extensions import override
+from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.result import LLMResult
+
+BYTES_PER_TOKEN = 4
+
+
+def stand_in_tokens(*texts: str) -> int:
+    """Return the UTF-8 bytes of `texts` in fours, rounded up: a stand-in, not the count of any real tokenizer."""
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def stand_in_usage(request: ModelRequest, text: str) -> Usage:
+    """Return what answering `request` with `text` uses by that count."""
+    return Usage(
+        input_tokens=stand_in_tokens(request.system, request.user), output_tokens=stand_in_tokens(text)
+    )
+
+
+def cut_to(text: str, tokens: int) -> str:
+    """Return as much of `text` as `tokens` of that count cover, whole characters only."""
+    return text.encode("utf-8", "surrogatepass")[: tokens * BYTES_PER_TOKEN].decode("utf-8", "ignore")
+
+
+MODEL = "rules-1"
+
+Rule = Callable[[LLMEnvelope], str]
+"""Write the text of the answer to an envelope; equal envelopes get equal texts."""
+
+
+class RulesProvider:
+    """Answer with the rule of the envelope's schema: its `$id` names the rule.
+
+    The text goes the way of any model's: it is cut at the request's cap and read from its characters. Where the
+    policy wants the sentinel, it is appended, as a model that was asked for it would. Tokens are a stand-in count of
+    four UTF-8 bytes each.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        self._rules = dict(rules)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the rule's text; raises `ProviderError` (`invalid_request`) where no rule fits."""
+        text = self._rule(request.envelope)(request.envelope)
+        if request.envelope.output_policy.require_sentinel:
+            text = append_sentinel(text)
+        cut = stand_in_tokens(text) > request.max_tokens
+        if cut:
+            text = cut_to(text, request.max_tokens)
+        return ModelResponse(
+            text=text,
+            stop_reason="max_tokens" if cut else "end_turn",
+            usage=stand_in_usage(request, text),
+            model=MODEL,
+        )
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Return the stand-in count of the request's text."""
+        return stand_in_tokens(request.system, request.user)
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def _rule(self, envelope: LLMEnvelope) -> Rule:
+        name = str(envelope.expected_output_schema.get("$id", ""))
+        try:
+            return self._rules[name]
+        except KeyError:
+            known = ", ".join(sorted(self._rules)) or "none"
+            message = f"no rule for schema {name!r}; known are {known}"
+            raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from None
+
+
+def append_sentinel(text: str) -> str:
+    """Return the text of an object with the sentinel as its last member; any other text as it is."""
+    body, brace, after = text.rpartition("}")
+    if not brace or after.strip():
+        return text
+    comma = "" if body.rstrip().endswith("{") else ","
+    return f'{body.rstrip()}{comma}"{SENTINEL_NAME}":"{SENTINEL_VALUE}"}}{after}'
+
+
+SCRIPTED_MODEL = "scripted-1"
+
+ScriptedReply = str | ModelResponse | ProviderError
+"""A text to answer with, a whole response, or an error to raise."""
+
+
+class ScriptedProvider:
+    """Answer from a script: lines in the order of the calls, or a function of the request.
+
+    A text is an answer that ended by itself, from the requested model, with a stand-in count of four UTF-8 bytes a
+    token. `requests` holds what was asked, in order.
+    """
+
+    def __init__(self, script: Iterable[ScriptedReply] | Callable[[ModelRequest], ScriptedReply]) -> None:
+        self.requests: list[ModelRequest] = []
+        self._next: Callable[[ModelRequest], ScriptedReply] = script if callable(script) else self._in_order
+        self._lines: list[ScriptedReply] = [] if callable(script) else list(script)
+        self._given = 0
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the next answer, or raise the next error; `invalid_request` when the script is over."""
+        self.requests.append(request)
+        line = self._next(request)
+        match line:
+            case ProviderError():
+                raise line
+            case ModelResponse():
+                return line
+            case str():
+                return ModelResponse(
+                    text=line,
+                    stop_reason="end_turn",
+                    usage=stand_in_usage(request, line),
+                    model=request.envelope.model or SCRIPTED_MODEL,
+                )
+            case _:
+                assert_never(line)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Return the stand-in count of the request's text."""
+        return stand_in_tokens(request.system, request.user)
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def _in_order(self, _request: ModelRequest) -> ScriptedReply:
+        if self._given == len(self._lines):
+            message = f"the script has {self._given} lines, and all are used; add one for this request"
+            raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)
+        self._given += 1
+        return self._lines[self._given - 1]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecordedKey:
+    """What an answer is found by: the request, how often it was asked before, and the attempt (1-based)."""
+
+    request_hash: str
+    occurrence: int
+    attempt: int
+
+    @override
+    def __str__(self) -> str:
+        """Say it as people read it."""
+        return f"{self.request_hash} (occurrence {self.occurrence}, attempt {self.attempt})"
+
+
+_MISSES_KEPT = 10_000  # where every call may be a new one, every call is a miss
+
+
+class RecordedAnswers:
+    """Serve recorded attempts by request hash, occurrence and attempt; use it as a provider, or ask `find`.
+
+    An answer comes back as it was written and is read again; a failure (time-out, refusal, budget, …) is the same
+    failure. No tenant is served what was answered to another. Where a key was recorded more than once, the attempt at the very same envelope is taken, else the first.
+    """
+
+    def __init__(self, interactions: Iterable[LLMInteraction]) -> None:
+        self._known: dict[tuple[str, int], list[LLMInteraction]] = {}
+        for interaction in interactions:
+            envelope = interaction.envelope
+            self._known.setdefault((envelope.request_hash, envelope.occurrence), []).append(interaction)
+        self._served: set[RecordedKey] = set()
+        self._missed: set[RecordedKey] = set()
+
+    async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
+        """Return what this attempt gave when it was recorded, or None."""
+        key = RecordedKey(envelope.request_hash, envelope.occurrence, attempt)
+        found = [
+            interaction
+            for interaction in self._known.get((key.request_hash, key.occurrence), ())
+            if interaction.result.attempt_number == attempt
+            and interaction.envelope.tenant_id == envelope.tenant_id
+        ]
+        if not found:
+            if len(self._missed) < _MISSES_KEPT:
+                self._missed.add(key)
+            return None
+        self._served.add(key)
+        same = [one for one in found if one.envelope.envelope_id == envelope.envelope_id]
+        return (same or found)[0].result
+
+    @property
+    def misses(self) -> list[RecordedKey]:
+        """What was asked for and is not recorded, sorted; at most 10,000."""
+        return sorted(self._missed)
+
+    @property
+    def unused(self) -> list[RecordedKey]:
+        """What is recorded and was not asked for, sorted."""
+        known = {
+            RecordedKey(*place, interaction.result.attempt_number)
+            for place, interactions in self._known.items()
+            for interaction in interactions
+        }
+        return sorted(known - self._served)
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the recorded answer, or raise the recorded failure; `replay_miss` if nothing is recorded."""
+        envelope = request.envelope
+        result = await self.find(envelope, request.attempt)
+        if result is None:
+            asked = RecordedKey(envelope.request_hash, envelope.occurrence, request.attempt)
+            message = f"no recorded answer to {asked}; replay what was recorded, or record this"
+            raise ProviderError(FailureKind.REPLAY_MISS, message, sent=False)
+        if _was_answered(result):
+            return ModelResponse(
+                text=result.raw_output,
+                stop_reason=result.stop_reason,
+                usage=result.usage,
+                model=result.model,
+                provider_request_id=result.provider_request_id,
+                provider_response_id=result.provider_response_id,
+            )
+        failure = result.failure or FailureReason(
+            category=FailureKind.INTERNAL_ERROR, description=result.error or "failed without a reason"
+        )
+        raise ProviderError(
+            failure.category,
+            failure.description,
+            sent=result.in_doubt,
+            provider_request_id=result.provider_request_id,
+        )
+
+    async def count_tokens(self, _request: ModelRequest) -> int | None:
+        """Return None: a recording holds the count of what was asked, not of what will be."""
+        return None
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+
+def _was_answered(result: LLMResult) -> bool:
+    """Whether an attempt got an answer, be it a useless one, and not a failure on the way."""
+    return result.reading is not None or bool(result.stop_reason) or bool(result.raw_output)

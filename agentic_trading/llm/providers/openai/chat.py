@@ -1,0 +1,269 @@
+"""Read the body of a chat completion."""
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from re import sub
+from typing import Any
+from typing import Literal
+from agentic_trading.llm.provider import ANSWER_TOOL
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION
+import json
+import math
+from dataclasses import dataclass
+from typing import Annotated
+from typing import Never
+from pydantic import BaseModel
+from pydantic import Field
+from pydantic import ValidationError
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.hosted import ToolCall
+from agentic_trading.llm.providers.hosted import text_of
+from agentic_trading.llm.result import Usage
+from agentic_trading.llm.fields import LARGEST_COUNT
+
+Dialect = Literal["openai", "compatible"]
+"""OpenAI's own API, or a server that speaks an older form of it (llama.cpp, vLLM and the like)."""
+
+_NAME_CHARS = 64
+
+
+def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) -> dict[str, Any]:
+    """Return the body of `request`; what the request leaves open is not sent.
+
+    The cap is `max_completion_tokens` at OpenAI, whose reasoning models refuse the older `max_tokens`, and
+    `max_tokens` elsewhere, because a server that did not know the newer word would write without end. OpenAI is
+    asked to keep no copy (`store`) and to bill at the standard tier whatever the project's setting is.
+    """
+    cap = "max_completion_tokens" if dialect == "openai" else "max_tokens"
+    body = {
+        "model": request.envelope.model,
+        "messages": [
+            {"role": "system", "content": request.system},
+            {"role": "user", "content": request.user},
+        ],
+        cap: request.max_tokens,
+        "temperature": request.temperature,
+        "reasoning_effort": request.effort,
+        "response_format": _response_format(request),
+        "logprobs": logprobs or None,
+        **_tool(request),
+    }
+    if dialect == "openai":
+        body |= {"store": False, "service_tier": "default"}
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _response_format(request: ModelRequest) -> dict[str, Any] | None:
+    if request.transport == "json_mode":
+        return {"type": "json_object"}
+    if request.transport != "native_schema" or request.response_schema is None:
+        return None
+    schema = request.response_schema
+    form = {"name": _name(request), "schema": schema, "strict": takes_strict(schema)}
+    return {"type": "json_schema", "json_schema": form}
+
+
+def _tool(request: ModelRequest) -> dict[str, Any]:
+    """Offer the answer tool, for one call; it is demanded where the model takes that."""
+    if request.transport != "strict_tool" or request.response_schema is None:
+        return {}
+    schema = request.response_schema
+    function = {
+        "name": ANSWER_TOOL,
+        "description": TOOL_DESCRIPTION,
+        "parameters": schema,
+        "strict": takes_strict(schema),
+    }
+    named = {"type": "function", "function": {"name": ANSWER_TOOL}}
+    return {
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": named if request.forced_tool else "auto",
+        "parallel_tool_calls": False,
+    }
+
+
+def _name(request: ModelRequest) -> str:
+    """Return the schema's `$id` in the letters that the API allows."""
+    name = str(request.envelope.expected_output_schema.get("$id", ""))
+    return sub(r"[^a-zA-Z0-9_-]", "_", name)[:_NAME_CHARS] or "answer"
+
+
+def takes_strict(schema: Mapping[str, Any]) -> bool:
+    """Say whether the API holds answers to `schema` to the letter.
+
+    It refuses `strict` for optional properties, `allOf`, a choice at the root and words beside a `$ref`. Such a
+    schema is sent as a wish; either way the answer is held against the original one here.
+    """
+    return "anyOf" not in schema and all(map(_is_strict, _nested(schema)))
+
+
+def _is_strict(schema: Mapping[str, Any]) -> bool:
+    if "allOf" in schema or ("$ref" in schema and len(schema) > 1):
+        return False
+    return set(schema.get("properties", ())) == set(schema.get("required", ()))
+
+
+def _nested(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield `schema` and every schema inside it; names and data are passed over."""
+    yield schema
+    for keyword in ("properties", "$defs", "definitions"):
+        for child in schema.get(keyword, {}).values():
+            yield from _nested(child)
+    for child in schema.get("anyOf", ()):
+        yield from _nested(child)
+    if isinstance(schema.get("items"), Mapping):
+        yield from _nested(schema["items"])
+
+
+_Tokens = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
+"""Money goes by them: a count in another form is none."""
+
+_CALLS = frozenset({"tool_calls", "function_call"})
+_BROKEN_OFF = frozenset({"abort", "error"})  # vLLM's and some routers' words for an answer that was given up
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionReply:
+    """The body of an answer, and the id that the server gave the request."""
+
+    body: bytes
+    request_id: str
+
+
+class _PromptDetails(BaseModel, frozen=True):
+    cached_tokens: _Tokens | None = None
+    cache_write_tokens: _Tokens | None = None
+
+
+class _CompletionDetails(BaseModel, frozen=True):
+    reasoning_tokens: _Tokens | None = None
+
+
+class _Usage(BaseModel, frozen=True):
+    prompt_tokens: _Tokens
+    completion_tokens: _Tokens
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
+class _Logprob(BaseModel, frozen=True):
+    logprob: float
+
+
+class _Logprobs(BaseModel, frozen=True):
+    content: list[_Logprob] | None = None
+
+
+class _Message(BaseModel, frozen=True):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: Any = None
+
+
+class _Choice(BaseModel, frozen=True):
+    message: _Message
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Chat(BaseModel, frozen=True):
+    """A chat completion as far as it is used; servers leave out and add what they like."""
+
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+    usage: _Usage | None = None
+    id: str | None = None
+    model: str | None = None
+    service_tier: str | None = None
+
+
+def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> ModelResponse:
+    """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
+
+    `offers_tool` says that the answer tool was offered: the text is then the input of its call, where there is one,
+    whatever the stop reason (a demanded call ends in `stop`). An answer that says that it calls a tool, and holds no
+    call that was offered, has no text. Raises `ProviderError`, with the request sent, for a body that is no chat
+    completion, an answer that was broken off, and one without a usage, which cannot be metered.
+    """
+    request_id = answered.request_id
+    chat = _read(answered)
+    choice = chat.choices[0]
+    reason = choice.finish_reason or ""
+    if not reason or reason in _BROKEN_OFF:
+        _fail(FailureKind.SERVER_ERROR, f"the answer was broken off (finish_reason {reason!r})", request_id)
+    if chat.usage is None:
+        message = (
+            "the server reports no usage: the call cannot be metered; allowed are servers that report it"
+        )
+        _fail(FailureKind.INTERNAL_ERROR, message, request_id)
+    refusal = choice.message.refusal
+    text, beside = _text(choice, reason, offers_tool=offers_tool)
+    return ModelResponse(
+        text=refusal or text,
+        stop_reason="refusal" if refusal else reason,
+        usage=_usage(chat.usage, chat.service_tier or ""),
+        model=chat.model or "",
+        provider_request_id=request_id,
+        provider_response_id=chat.id or "",
+        logprobs=_logprobs(choice),
+        beside=beside,
+    )
+
+
+def _text(choice: _Choice, reason: str, *, offers_tool: bool) -> tuple[str, str]:
+    """Return the answer's text and what stands beside it."""
+    content, told = choice.message.content or "", choice.message.tool_calls
+    if offers_tool and told:
+        return text_of([_call(one) for one in (told if isinstance(told, list) else [told])]), content
+    return ("", content) if reason in _CALLS else (content, "")
+
+
+def _call(told: Any) -> ToolCall:
+    """Return a call as it was told; one in another form than the API's is a call of nothing that was offered."""
+    function = told.get("function") if isinstance(told, dict) else None
+    match function:
+        case {"name": str(name), "arguments": str(arguments)}:
+            return ToolCall(name, arguments)
+        case _:
+            return ToolCall("", json.dumps(told))
+
+
+def _read(answered: CompletionReply) -> _Chat:
+    try:  # not pydantic's own reader: it refuses half a surrogate pair, which an answer may end in
+        return _Chat.model_validate(json.loads(answered.body))
+    except (ValidationError, ValueError, RecursionError):
+        message = "what came back is no chat completion; check the base URL"
+        _fail(FailureKind.SERVER_ERROR, message, answered.request_id)
+
+
+def _usage(reported: _Usage, service_tier: str) -> Usage:
+    """Take the prompt apart into what was read from the cache, written to it, and neither.
+
+    The API counts both within the prompt's tokens, and thinking within the completion's. It knows one kind of write,
+    which the price book prices as the five-minute one. Parts that pass the whole are cut: the sum is what was told.
+    """
+    inward = reported.prompt_tokens_details or _PromptDetails()
+    outward = reported.completion_tokens_details or _CompletionDetails()
+    prompt = reported.prompt_tokens
+    read = min(inward.cached_tokens or 0, prompt)
+    written = min(inward.cache_write_tokens or 0, prompt - read)
+    return Usage(
+        input_tokens=prompt - read - written,
+        output_tokens=reported.completion_tokens,
+        thinking_tokens=min(outward.reasoning_tokens or 0, reported.completion_tokens),
+        cache_read_tokens=read,
+        cache_write_5m_tokens=written,
+        service_tier=service_tier,
+    )
+
+
+def _logprobs(choice: _Choice) -> tuple[float, ...]:
+    """Return those that are numbers: a token that could not be is told as minus infinity, which no record spells."""
+    content = choice.logprobs.content if choice.logprobs else None
+    return tuple(token.logprob for token in content or () if math.isfinite(token.logprob))
+
+
+def _fail(kind: FailureKind, message: str, request_id: str) -> Never:
+    raise ProviderError(kind, message, sent=True, provider_request_id=request_id)

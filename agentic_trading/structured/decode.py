@@ -1,0 +1,263 @@
+"""Decode strict JSON: one document, one meaning, every number as it was written."""
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from decimal import InvalidOperation
+from typing import Any
+from typing import NamedTuple
+from typing import Never
+import orjson
+from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.result import Fix
+from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import Violation
+from agentic_trading.structured.outcome import UnreadableError
+import re
+from agentic_trading.llm.provider import ModelResponse
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 128
+_SNIPPET_CHARS = 40
+_KEY_CHARS = 80
+_SHORT_NUMBER = 16  # 15 digits and the point: as many as every double tells apart
+_SHORT_INTEGER = 18  # below 2^63
+MOST_REPEATED = 1_000
+_LARGEST_EXPONENT = 308  # with one more digit before or behind the point a double has no place for it
+
+
+class DecodedJson(NamedTuple):
+    """A JSON document, and what had to be left out to give it one meaning; `text` is then what is left.
+
+    `rounded` is the same document with float in the place of Decimal, where every number is short enough to be told
+    apart from any other by its double: a schema is then held against it in a fifth of the time.
+    """
+
+    value: Any
+    fixes: tuple[Fix, ...] = ()
+    text: str = ""
+    rounded: Any = None
+
+
+def decode(text: str) -> DecodedJson:
+    """Decode strict JSON; raises `UnreadableError` with stage `json_parse` or `ambiguous`."""
+    check_size(text)
+    try:
+        rounded = orjson.loads(text)  # a second opinion: refuses what the exact decoder lets through
+    except orjson.JSONDecodeError as e:
+        _refuse(
+            f"{e.msg}: line {e.lineno} column {e.colno} (char {e.pos})", text[e.pos : e.pos + _SNIPPET_CHARS]
+        )
+    _check_depth(text, rounded)
+    try:
+        value, _ = _SHORT.raw_decode(text, len(text) - len(text.lstrip()))
+        return DecodedJson(value, rounded=rounded)
+    except _LongNumberError:
+        pass
+    except _RepeatedKeyError:
+        return _merged(text)
+    try:
+        return DecodedJson(_EXACT.decode(text))
+    except _RepeatedKeyError:
+        return _merged(text)
+
+
+def decode_at(text: str, start: int) -> tuple[DecodedJson, int] | None:
+    """Return the strict document that begins at `start` and where it ends, or None if there is none without a fault."""
+    is_short = True
+    try:
+        try:
+            value, end = _SHORT.raw_decode(text, start)
+        except _LongNumberError:
+            is_short = False
+            value, end = _EXACT.raw_decode(text, start)
+        document = text[start:end]
+        rounded = orjson.loads(document)
+        _check_depth(document, rounded)
+    except (ValueError, RecursionError, _RepeatedKeyError):
+        return None
+    return DecodedJson(value, rounded=rounded if is_short else None), end
+
+
+def check_size(text: str) -> None:
+    """Raise `UnreadableError` (`json_parse`) for a text of more than 1 MiB in UTF-8."""
+    size = len(text)
+    if size <= MAX_BYTES and not text.isascii():
+        size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        _refuse(f"the text has {size} bytes; allowed are {MAX_BYTES}", "")
+
+
+def _check_depth(text: str, document: Any) -> None:
+    if text.count("{") + text.count("[") <= MAX_DEPTH:
+        return
+    level = [document]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    _refuse(f"nested deeper than {MAX_DEPTH} levels", "")
+
+
+def _children(node: Any) -> list[Any]:
+    inside = node.values() if isinstance(node, dict) else node
+    return (
+        [child for child in inside if isinstance(child, dict | list)] if isinstance(node, dict | list) else []
+    )
+
+
+def _refuse(reason: str, snippet: str) -> Never:
+    shown = snippet.encode("utf-8", "backslashreplace").decode()
+    violation = Violation(
+        path="$", keyword="json", message=reason, expected="one JSON document and nothing else", actual=shown
+    )
+    raise UnreadableError(Stage.JSON_PARSE, [violation])
+
+
+class _LongNumberError(Exception):
+    """A number has more digits than every double has, or an exponent."""
+
+
+class _RepeatedKeyError(Exception):
+    """An object has a key twice; the slow way then finds out which."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _RepeatedKeyError
+    return members
+
+
+def _number(token: str) -> Decimal:
+    try:
+        number = Decimal(token)
+    except InvalidOperation:  # an exponent that not even Decimal can hold
+        _refuse("a number is beyond the range of a double", token[:_SNIPPET_CHARS])
+    if number and not -_LARGEST_EXPONENT <= number.adjusted() <= _LARGEST_EXPONENT:
+        _refuse("a number is beyond the range of a double", token[:_SNIPPET_CHARS])
+    return number
+
+
+def _short_number(token: str) -> Decimal:
+    if len(token) > _SHORT_NUMBER or "e" in token or "E" in token:
+        raise _LongNumberError
+    return Decimal(token)
+
+
+def _short_integer(token: str) -> int:
+    if len(token) > _SHORT_INTEGER:
+        raise _LongNumberError
+    return int(token)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The members of an object in order, repeated keys included."""
+
+
+_SHORT = json.JSONDecoder(object_pairs_hook=_object, parse_float=_short_number, parse_int=_short_integer)
+_EXACT = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
+_PAIRS = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=_number)
+
+
+def _merged(text: str) -> DecodedJson:
+    """Decode a document with repeated keys: equal values are kept once, different ones refused."""
+    fixes: list[Fix] = []
+    value = _merge(_PAIRS.decode(text), "$", fixes)
+    return DecodedJson(value, tuple(fixes), exact_bytes(value).decode())
+
+
+def _merge(node: Any, path: str, fixes: list[Fix]) -> Any:
+    if isinstance(node, _Pairs):
+        members: dict[str, Any] = {}
+        for key, child in node:
+            value = _merge(child, member_path(path, key), fixes)
+            if key in members:
+                _check_repeated(member_path(path, key), members[key], value, fixes)
+            members[key] = value
+        return members
+    if isinstance(node, list):
+        return [_merge(child, f"{path}[{index}]", fixes) for index, child in enumerate(node)]
+    return node
+
+
+def _check_repeated(path: str, first: Any, second: Any, fixes: list[Fix]) -> None:
+    before, after = exact_bytes(first), exact_bytes(second)
+    if before == after:
+        if len(fixes) == MOST_REPEATED:
+            _refuse(f"more than {MOST_REPEATED} keys stand twice", path[:_SNIPPET_CHARS])
+        fixes.append(Fix(kind="repeated_key", where=path, before=before.decode(), after=""))
+        return
+    violation = Violation(
+        path=path,
+        keyword="repeated_key",
+        message="stands twice with different values",
+        expected="each key once",
+        actual=f"{before.decode():.40} and {after.decode():.40}",
+    )
+    raise UnreadableError(Stage.AMBIGUOUS, [violation])
+
+
+def keys_in(value: Any) -> Iterator[str]:
+    """Yield the keys of all objects in `value`, a decoded document or what a pydantic model dumps."""
+    if isinstance(value, dict):
+        yield from value
+        for child in value.values():
+            yield from keys_in(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from keys_in(child)
+
+
+def member_path(path: str, key: str) -> str:
+    """Return the JSON path of a member: `$.a`, or `$["odd key"]` where the key is not a plain name; long ones are cut."""
+    name = key if len(key) <= _KEY_CHARS else f"{key[:_KEY_CHARS]}…"
+    return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name, ensure_ascii=False)}]"
+
+
+_STOPPED_EARLY = frozenset({"max_tokens", "length", "model_context_window_exceeded"})
+_BRACKET = re.compile(r"[{\[]")
+# A whole string, a string that nothing closes, or a bracket.
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*("?)|[{}\[\]]', re.DOTALL)
+
+
+def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
+    """Return what says that the provider stopped early, or nothing.
+
+    Servers give wrong reasons, so that an answer as long as the cap counts as cut whatever its reason.
+    """
+    if response.stop_reason in _STOPPED_EARLY:
+        return f"stop reason {response.stop_reason}"
+    used = response.usage.output_tokens
+    if max_tokens is not None and used >= max_tokens:
+        return f"{used} output tokens reach the cap of {max_tokens}"
+    return ""
+
+
+def check_closed(text: str) -> None:
+    """Raise `UnreadableError` (`truncated`) if `text` ends inside a JSON string, object or array."""
+    if len(text) <= MAX_BYTES and is_open(text):
+        message = "the answer was cut: it ends inside a string, an object or an array"
+        raise UnreadableError(Stage.TRUNCATED, [Violation(path="$", keyword="json", message=message)])
+
+
+def is_open(text: str) -> bool:
+    """Whether something is not closed, in linear time."""
+    position = 0
+    while root := _BRACKET.search(text, position):
+        depth = 0
+        for token in _TOKEN.finditer(text, root.start()):
+            position = token.end()
+            match token[0][0]:
+                case "{" | "[":
+                    depth += 1
+                case "}" | "]":
+                    depth -= 1
+                case _:
+                    if not token[1]:
+                        return True
+            if depth == 0:
+                break
+        else:
+            return True
+    return False
