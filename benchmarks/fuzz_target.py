@@ -14,8 +14,8 @@ import structlog
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json, validate

@@ -14,21 +14,15 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.prices import bound
+from agentic_trading.governance.admission_decisions import Admitted, Deferred
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import ReservationRequest, Reservation
+from agentic_trading.governance.ledger import Reservation, ReservationRequest
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount, PriceBook, bound
 from agentic_trading.ids import fraction
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
 from benchmarks import ledger_redis
@@ -67,7 +61,9 @@ def ask(number: int) -> ReservationRequest:
         ScopeKind.WORKFLOW: "analysis",
         ScopeKind.TENANT: "default",
     }
-    return ReservationRequest(f"call-{number}", 1, scopes, Amount(60_000_000, 6000), START + timedelta(seconds=number))
+    return ReservationRequest(
+        f"call-{number}", 1, scopes, Amount(60_000_000, 6000), START + timedelta(seconds=number)
+    )
 
 
 def request(number: int) -> ModelRequest:

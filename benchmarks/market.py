@@ -14,11 +14,8 @@ from statistics import median
 import numpy as np
 import talib
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, ClosedBar, Resampler, Timeframe
 from agentic_trading.desk.market.frame import Frame, FrameGauge
-from agentic_trading.desk.market.bar import ClosedBar
-from agentic_trading.desk.market.bar import Resampler
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 

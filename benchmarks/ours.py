@@ -19,25 +19,20 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.governance.admission_decisions import Admitted
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.limits import Window
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured.engine import schema_problem
-from agentic_trading.structured.parser import StructuredLogProbsParser
-from agentic_trading.structured.parser import select
+from agentic_trading.structured.parser import StructuredLogProbsParser, select
 from agentic_trading.worker.attempt_result import Timing, answered
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies

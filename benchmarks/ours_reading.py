@@ -18,13 +18,12 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.envelope_rules import output_policy
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured import Accepted, read, read_json
-from agentic_trading.structured.validation import compiled, violations
 from agentic_trading.structured.decode import decode
+from agentic_trading.structured.validation import compiled, violations
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks.ours import CAPABILITIES, CLOCK, LIMITS, PRICES

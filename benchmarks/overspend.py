@@ -21,8 +21,7 @@ from random import Random
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.ledger import ReservationState, reservation_id
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ScopeKind, Window
 from benchmarks.overspend_fleet import PROCESSES, Fleet, Plan
 from benchmarks.overspend_ours import ledger_of
 from benchmarks.overspend_table import Books, Invoice, Row, print_books, print_rows, problems, usd

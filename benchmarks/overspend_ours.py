@@ -18,26 +18,20 @@ from typing_extensions import override
 from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.governance.admission_decisions import Deferred
 from agentic_trading.governance.errors import LedgerError, LedgerUnavailableError
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import ReservationRequest, Ledger, Reservation
+from agentic_trading.governance.ledger import Ledger, Reservation, ReservationRequest
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount, PriceBook
 from agentic_trading.ids import random_id, seeded_ids
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import LLMResult, Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.error_boundary import AttemptTakenError
 from agentic_trading.worker.recorder import Recorder

@@ -8,8 +8,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import LLMResult, Usage
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 """The moment at which everything built here happens, and where the fixture `clock` stands."""

@@ -13,22 +13,19 @@ from agentic_trading.governance.limits import Limit
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.offline import ScriptedReply
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import ModelRequest, Provider
+from agentic_trading.llm.providers.offline import ScriptedProvider, ScriptedReply
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.recorder import Recorder
-from agentic_trading.worker.runner import CallRunner, RunnerDependencies, RecordedAnswerSource
+from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
 
 CAPABILITIES = Capabilities.load()  # before a loop runs: tables are read from files
 PRICES = PriceBook.load()

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agentic_trading.llm.models import WeightsError, find
 from agentic_trading.llm.providers.local import MODEL
-from agentic_trading.llm.models import WeightsError
-from agentic_trading.llm.models import find
 
 # The environment chooses what tests may use, as it does for other services.
 FOLDER = Path(os.environ.get("AGENTIC_MODELS_DIR", "~/.cache/agentic-trading/models")).expanduser()  # noqa: TID251 - test set-up

@@ -154,7 +154,11 @@ def test_an_enum_is_spelled_by_its_value_as_a_key_too() -> None:
 def test_plain_gives_what_the_wire_gives() -> None:
     value = {"price": Decimal("42500.10"), "pair": ("BTC", "USDT"), "at": datetime(2026, 1, 2, tzinfo=UTC)}
 
-    assert to_json_value(value) == {"price": "42500.10", "pair": ["BTC", "USDT"], "at": "2026-01-02T00:00:00Z"}
+    assert to_json_value(value) == {
+        "price": "42500.10",
+        "pair": ["BTC", "USDT"],
+        "at": "2026-01-02T00:00:00Z",
+    }
 
 
 @given(st.dictionaries(text, exact_values, max_size=5))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli.parse_one import verdict as told_of
 from agentic_trading.app.answer_parsing import ParseQuestion, form_of, policy_of, read_text
+from agentic_trading.app.cli.parse_one import verdict as told_of
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.envelope_rules import PRESETS
@@ -114,7 +114,8 @@ def test_a_schema_is_told_and_an_answer_refused_as_the_page_says() -> None:
     form, verdict = (block.partition("```")[0] for block in PAGE.split("```text\n")[1:])
 
     read_so = read_text(
-        '{"side": "buy", "qty": 12}', ParseQuestion(policy=policy_of(None, None), form=form_of(json.loads(schema)))
+        '{"side": "buy", "qty": 12}',
+        ParseQuestion(policy=policy_of(None, None), form=form_of(json.loads(schema))),
     )
 
     assert rendered(schema.encode(), sentinel=False) == form.strip()

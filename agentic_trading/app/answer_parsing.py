@@ -11,22 +11,15 @@ from agentic_trading.app.options import OptionError
 from agentic_trading.canonical import CanonicalError, canonical_bytes
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.limits import OutputMode, OutputPolicy
 from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.limits import OutputMode, OutputPolicy
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
-from agentic_trading.llm.result import Usage
-from agentic_trading.structured.pipeline import DecodeLevel
-from agentic_trading.structured.pipeline import read_candidates
-from agentic_trading.structured.engine import read
-from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.extract import only
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.outcome import Rejected
+from agentic_trading.llm.result import AttemptTrace, Fix, Stage, Usage, Violation
 from agentic_trading.structured.decode import MAX_BYTES
+from agentic_trading.structured.engine import read
+from agentic_trading.structured.extract import only
+from agentic_trading.structured.outcome import Accepted, Rejected, UnreadableError
+from agentic_trading.structured.pipeline import DecodeLevel, read_candidates
 
 COMPLETE: Final = "end_turn"
 """The stop reason of an answer that ended by itself."""

@@ -1,35 +1,24 @@
 """What happened to budgets, from the log: what was ordered, refused, charged in doubt or above its reservation."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal
-from agentic_trading.app import wire
-from agentic_trading.governance.limits import agent_of
-from agentic_trading.governance.limits import amount_text
-from agentic_trading.governance.limits import usd_text
-from agentic_trading.llm.event import Event
+
+from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app.options import OptionError, check_ledger_url
+from agentic_trading.app.session_folder import SessionFolder
+from agentic_trading.governance.admission_decisions import ClockMode
+from agentic_trading.governance.ledger import Ledger, ReservationState
+from agentic_trading.governance.limits import ScopeKind, Window, agent_of, amount_text, usd_text
+from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
-import asyncio
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import tzinfo
-from agentic_trading.app import wire_budgets
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import check_ledger_url
-from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.rebuild import LedgerRebuild
-from agentic_trading.governance.limits import Window
 
 BudgetEventKind = Literal["ordered", "warned", "expired", "refused", "in doubt", "overrun", "corrected"]
 

@@ -4,38 +4,35 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from agentic_trading.app import wire_budgets
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import ControlStore
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feed import CounterStatus
-from agentic_trading.governance.status_feed import QueuedStatus
-from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.status_feed import counters
-from agentic_trading.governance.status_feed import parked
-from decimal import Decimal
-from decimal import InvalidOperation
 from typing import TypeVar
+
+from agentic_trading.app import wire_budgets
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.settings import user_name
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import LARGEST
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.commands import AddHalt
-from agentic_trading.governance.commands import OperatorCommand
-from agentic_trading.governance.commands import RemoveLimit
-from agentic_trading.governance.commands import RemoveHalt
-from agentic_trading.governance.commands import SetLimit
-from agentic_trading.governance.commands import execute_command
-from agentic_trading.governance.limits import usd_text
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.commands import (
+    AddHalt,
+    OperatorCommand,
+    RemoveHalt,
+    RemoveLimit,
+    SetLimit,
+    execute_command,
+)
+from agentic_trading.governance.controls_document import PLATFORM, ControlStore, HaltScope, TenantControls
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window, usd_text
+from agentic_trading.governance.status_feed import (
+    BudgetStatus,
+    CounterStatus,
+    QueuedStatus,
+    StatusFeed,
+    counters,
+    parked,
+)
 from agentic_trading.llm.limits import NANO
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetLocationOptions:
@@ -169,13 +166,17 @@ def limited(
     return SetLimit(Limit(kind, id_, span, nusd=nusd, tokens=tokens, calls=calls))
 
 
-async def execute(where: BudgetLocationOptions, tenant: str, wanted: OperatorCommand, why: str) -> TenantControls:
+async def execute(
+    where: BudgetLocationOptions, tenant: str, wanted: OperatorCommand, why: str
+) -> TenantControls:
     """Have an order stand on the board of a place; workers follow within a second. Returns what stands there then.
 
     Raises `OrderError` for one that changes nothing or cannot be given, `ControlError` for a board that cannot be used.
     """
     async with budget_place(where) as place:
-        return await execute_command(place.board, tenant, wanted, by=user_name(), why=why, at=SystemClock().now())
+        return await execute_command(
+            place.board, tenant, wanted, by=user_name(), why=why, at=SystemClock().now()
+        )
 
 
 def _scope(tenant: str, agent: str | None, workflow: str | None, model: str | None) -> tuple[HaltScope, str]:

@@ -2,29 +2,21 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from agentic_trading.app import wire
-from agentic_trading.app.session_folder import DataSource
-from agentic_trading.app.options import OptionError
-from agentic_trading.desk.market.bar import EPOCH
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import Continuity
-from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.feed import Duplicate
-from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.feed import Gap
-from agentic_trading.desk.market.bar_rows import BarRows
-from agentic_trading.desk.market.samples import SAMPLES
-from agentic_trading.desk.market.samples import load_sample
 from collections import deque
-from datetime import datetime
-from datetime import timedelta
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
-from agentic_trading.desk.market.bar import Timeframe
+
+from agentic_trading.app import wire
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.session_folder import DataSource
+from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
+from agentic_trading.desk.market.bar_rows import BarRows
+from agentic_trading.desk.market.feed import BarFeed, Continuity, Duplicate, FeedItem, Gap
+from agentic_trading.desk.market.samples import SAMPLES, load_sample
 
 STDIN = "-"
 DEFAULT_STDIN_SYMBOL = "BTCUSDT"

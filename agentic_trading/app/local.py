@@ -1,20 +1,20 @@
 """A whole gateway within this process, for applications that need no separate workers."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from decimal import Decimal
+
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.bus.topic import Broker
 from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.worker.pool import WorkerPool
-from collections.abc import Mapping
-from decimal import Decimal
-from agentic_trading.app import wire
-from agentic_trading.app import wire_budgets
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.worker.call_context import Check
+from agentic_trading.worker.pool import WorkerPool
+
 
 @asynccontextmanager
 async def running_workers(pool: WorkerPool, broker: Broker) -> AsyncGenerator[GatewayClient]:

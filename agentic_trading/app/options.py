@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal
-from typing import assert_never
+from typing import Literal, assert_never
 from urllib.parse import urlsplit
+
 from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.provider import fault_of
-from agentic_trading.llm.provider import showable
 from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.provider import fault_of, showable
 
 RunMode = Literal["backtest", "paper"]
 Estimate = Literal["bound", "exact"]

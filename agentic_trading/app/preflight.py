@@ -8,29 +8,19 @@ from datetime import datetime
 from typing import Final
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.feeds import STDIN
-from agentic_trading.app.feeds import BarSource
-from agentic_trading.app.feeds import open_feed
-from agentic_trading.app.feeds import sources
-from agentic_trading.app.feeds import what_of
-from agentic_trading.app.session_folder import RunManifest
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.run_setup import left_by, refuse_other_inputs
-from agentic_trading.app.options import HOSTED
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
-from agentic_trading.app.providers import ProviderSelection
-from agentic_trading.app.providers import select_provider
-from agentic_trading.app.providers import ready
+from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, what_of
+from agentic_trading.app.options import HOSTED, RunOptions
+from agentic_trading.app.providers import ProviderSelection, ready, select_provider
 from agentic_trading.app.run import stopped_by_signals
+from agentic_trading.app.run_setup import left_by, refuse_other_inputs
+from agentic_trading.app.session_folder import RunManifest, SessionFolder
+from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, run_play
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH
-from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.desk.session import TradingSession
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.prices import bound
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 
 HOSTED_CALL_S: Final = 20.0
 """What a call over a network is taken to last. It depends on the model, its thinking and the day: not measured here."""
@@ -172,7 +162,9 @@ async def _rehearse(
     await run_play(stage, SessionResult(), SessionObserver(enough.after_moment, hold=enough.held.append))
 
 
-def _expected(options: RunOptions, who: ProviderSelection, left: _Left, rehearsal: Rehearsal | None) -> Preflight:
+def _expected(
+    options: RunOptions, who: ProviderSelection, left: _Left, rehearsal: Rehearsal | None
+) -> Preflight:
     calls = bound_nusd = a_call_s = seconds = None
     if rehearsal is not None:
         calls = rehearsal.calls if left.calls is None else min(rehearsal.calls, left.calls)

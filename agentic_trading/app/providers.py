@@ -1,50 +1,34 @@
 """Who answers a run: which models it asks, and whether they can be asked, found out before anything is written."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from agentic_trading.client.gateway import GatewayReply
-from agentic_trading.client.gateway import Gateway
-from agentic_trading.errors import TradingError
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import Provider
-from collections.abc import Mapping
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
-from urllib.parse import urlunsplit
+from urllib.parse import urlsplit, urlunsplit
+
 from pydantic import SecretStr
+
 from agentic_trading.app import wire
-from agentic_trading.app.options import HOSTED
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import ProviderName
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.options import check_url
-from agentic_trading.app.settings import ANTHROPIC_KEY
-from agentic_trading.app.settings import ANTHROPIC_URL
-from agentic_trading.app.settings import OPENAI_KEY
-from agentic_trading.app.settings import OPENAI_URL
-from agentic_trading.app.settings import Settings
+from agentic_trading.app.options import HOSTED, OptionError, ProviderName, RunOptions, check_url
+from agentic_trading.app.settings import ANTHROPIC_KEY, ANTHROPIC_URL, OPENAI_KEY, OPENAI_URL, Settings
+from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Capability
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import PRESETS
-from agentic_trading.llm.models import WEIGHTS
-from agentic_trading.llm.models import WeightsError
-from agentic_trading.llm.models import find
-from agentic_trading.llm.models import verify
+from agentic_trading.llm.errors import (
+    FailureKind,
+    FailureReason,
+    NoDecision,
+    ProviderError,
+    UnknownModelError,
+)
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.models import WEIGHTS, Capabilities, Capability, WeightsError, find, verify
+from agentic_trading.llm.provider import ModelRequest, Provider
 
 COUNTED_WITHIN_S = 15.0
 
@@ -161,7 +145,9 @@ class ProviderSelection:
     base_url: str | None = None
 
 
-def select_provider(options: RunOptions, tables: wire.Tables, *, now: datetime, model: str = "") -> ProviderSelection:
+def select_provider(
+    options: RunOptions, tables: wire.Tables, *, now: datetime, model: str = ""
+) -> ProviderSelection:
     """Return the models of a live run; `model` is that of the run which goes on, and holds where none is asked for.
 
     Raises `OptionError` for a model that is unknown, has retired by the day of `now` (UTC) or has no price.

@@ -10,24 +10,18 @@ from pydantic import BaseModel
 
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import read_bars
-from agentic_trading.app.session_folder import DataSource
-from agentic_trading.app.session_folder import RunManifest
-from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.run_setup import recorded_attempts, refuse_unlisted
-from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
-from agentic_trading.client.gateway import GatewayReply, Gateway
+from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
+from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, run_play
+from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.errors import FailureKind, NoDecision, StoreError
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.replay.divergence import first_difference
-from agentic_trading.replay.divergence import request_changes
-from agentic_trading.replay.divergence import no_network
+from agentic_trading.replay.divergence import first_difference, no_network, request_changes
 
 Edit = Callable[[LLMEnvelope], LLMEnvelope]
 """Change an envelope before it is asked, to see what a change would have done."""

@@ -3,13 +3,14 @@
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+
 from pydantic import BaseModel
+
 from agentic_trading.app.options import RunMode
-from agentic_trading.desk.exchange import OrderType
-from agentic_trading.desk.execution.shortfall import Shortfall
-from agentic_trading.desk.execution.shortfall import TotalShortfall
-from agentic_trading.desk.instrument import Side
 from agentic_trading.app.wire import PaperVenue
+from agentic_trading.desk.exchange import OrderType
+from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
+from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.session import TradingRules
 
 Counts = dict[str, int]

@@ -7,36 +7,31 @@ from itertools import groupby
 from typing import TypedDict
 
 from agentic_trading.app import wire
-from agentic_trading.app.report import assumptions
 from agentic_trading.app.feeds import what_of
-from agentic_trading.app.session_folder import DataSource
-from agentic_trading.app.session_folder import RunManifest
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.session_run import SessionResult
-from agentic_trading.app.report import Counts
-from agentic_trading.app.report import DataReport
-from agentic_trading.app.report import FillingCost
-from agentic_trading.app.report import OpenPosition
-from agentic_trading.app.report import RunReport
-from agentic_trading.app.report import WorkingOrder
 from agentic_trading.app.options import pluralize
+from agentic_trading.app.report import (
+    Counts,
+    DataReport,
+    FillingCost,
+    OpenPosition,
+    RunReport,
+    WorkingOrder,
+    assumptions,
+)
+from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
+from agentic_trading.app.session_run import SessionResult
 from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.execution.shortfall import buy_and_hold
-from agentic_trading.desk.execution.shortfall import market_now
-from agentic_trading.desk.execution.shortfall import shortfalls
-from agentic_trading.desk.execution.shortfall import total_shortfall
+from agentic_trading.desk.execution.shortfall import buy_and_hold, market_now, shortfalls, total_shortfall
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import Gap
 from agentic_trading.desk.market.samples import SAMPLES
 from agentic_trading.desk.session import TradingRules
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Knowledge
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.models import Capabilities, Knowledge
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
 

@@ -2,55 +2,32 @@
 
 import asyncio
 import signal
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import current_thread
-from threading import main_thread
-import structlog
-from agentic_trading.desk.session import TradingSession
-from collections.abc import Callable
-from collections.abc import Sequence
-from contextlib import aclosing
-from dataclasses import field
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field, replace
+from threading import current_thread, main_thread
 from zoneinfo import ZoneInfo
-from agentic_trading.app import wire
-from agentic_trading.app import wire_budgets
-from agentic_trading.app.feeds import ResumedFeed
-from agentic_trading.app.feeds import sources
-from agentic_trading.app.session_folder import BarFiles
-from agentic_trading.app.session_folder import RunManifest
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.feeds import CheckedFeed
-from agentic_trading.app.feeds import ReadAhead
-from agentic_trading.app.feeds import open_feeds
-from agentic_trading.app.run_setup import PreparedRun
-from agentic_trading.app.run_setup import new_run
-from agentic_trading.app.run_setup import resumed_run
-from agentic_trading.app.options import MODELS
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.providers import ProviderOutage
-from agentic_trading.app.providers import UnusableProviderError
-from agentic_trading.app.session_run import SessionResult
-from agentic_trading.app.session_run import SessionSetup
-from agentic_trading.app.session_run import SessionObserver
-from agentic_trading.app.session_run import run_play
-from agentic_trading.app.report import RunProgress
-from agentic_trading.app.report import RunReport
+
+import structlog
+
+from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app.feeds import CheckedFeed, ReadAhead, ResumedFeed, open_feeds, sources
+from agentic_trading.app.options import MODELS, OptionError, RunOptions, pluralize
+from agentic_trading.app.providers import ProviderOutage, UnusableProviderError
+from agentic_trading.app.report import RunProgress, RunReport
 from agentic_trading.app.report_builder import report_of
-from agentic_trading.app.options import pluralize
+from agentic_trading.app.run_setup import PreparedRun, new_run, resumed_run
+from agentic_trading.app.session_folder import BarFiles, RunManifest, SessionFolder
+from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, run_play
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.rebuild import LedgerRebuild
-from agentic_trading.governance.rebuild import rolled_back
-from agentic_trading.governance.limits import limit_text
+from agentic_trading.governance.limits import Limit, limit_text
+from agentic_trading.governance.rebuild import LedgerRebuild, rolled_back
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore
 

@@ -8,25 +8,12 @@ from typing import Protocol
 
 from agentic_trading import __version__
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import BarSource
-from agentic_trading.app.feeds import read_bars
-from agentic_trading.app.session_folder import RunManifest
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.feeds import ReadAhead
-from agentic_trading.app.options import HOSTED
-from agentic_trading.app.options import MODELS
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.providers import base_url_of
-from agentic_trading.app.providers import select_provider
-from agentic_trading.app.providers import host_free
-from agentic_trading.app.providers import prove
-from agentic_trading.app.providers import ready
-from agentic_trading.app.session_folder import session_folder
-from agentic_trading.app.options import pluralize
+from agentic_trading.app.feeds import BarSource, ReadAhead, read_bars
+from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions, pluralize
+from agentic_trading.app.providers import base_url_of, host_free, prove, ready, select_provider
+from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
 from agentic_trading.clock import SystemClock
-from agentic_trading.desk.market.bar import EPOCH
-from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.governance.ledger import LedgerEntry
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.ids import derived_id, random_id
@@ -71,7 +58,11 @@ class RecordedRun:
 
 
 async def new_run(
-    options: RunOptions, folder: SessionFolder, named: Sequence[BarSource], store: wire.Log, tables: wire.Tables
+    options: RunOptions,
+    folder: SessionFolder,
+    named: Sequence[BarSource],
+    store: wire.Log,
+    tables: wire.Tables,
 ) -> PreparedRun:
     """Begin the folder's next run; nothing is written unless it can.
 
@@ -253,7 +244,9 @@ async def _resumable(options: RunOptions, folder: SessionFolder, feeds: Sequence
         was = f"run {manifest.run_number}, which has ended, and whose {pluralize(manifest.bars_done, 'bar')} are not all here"
         raise OptionError("--resume", was, "a run with the files of bars that it was fed")
     if manifest.has_ended and (options.most_bars == most or not await _goes_on(feeds, fed)):
-        was = f"run {manifest.run_number}, which has come to its end after {pluralize(most, 'bar')} of a symbol"
+        was = (
+            f"run {manifest.run_number}, which has come to its end after {pluralize(most, 'bar')} of a symbol"
+        )
         raise OptionError(
             "--resume", was, "a run that was interrupted, or a source with more bars and --bars for them"
         )

@@ -14,11 +14,10 @@ from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.event import Event
 from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 

@@ -1,29 +1,23 @@
 """A session's folder: one log, and for each of its runs a manifest, a decision log and the bars that were fed."""
 
 import asyncio
-from collections.abc import Generator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
+from importlib.resources import files
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
 import orjson
-from pydantic import BaseModel
-from pydantic import ValidationError
-from agentic_trading.app.options import RunMode
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import ProviderName
+from pydantic import BaseModel, ValidationError
+
+from agentic_trading.app.options import OptionError, ProviderName, RunMode
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import StoreError
-from collections.abc import Iterator
-from importlib.resources import files
-from tempfile import TemporaryDirectory
-from zipfile import ZIP_DEFLATED
-from zipfile import ZipFile
-from zipfile import ZipInfo
 
 BAR_COLUMNS = (
     "open_time",

@@ -5,21 +5,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.options import RunMode
 from agentic_trading.app.local import running_workers
+from agentic_trading.app.options import RunMode
 from agentic_trading.client.gateway import Gateway
-from agentic_trading.desk.decisions import DecisionLoggingGateway
+from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.feed import Duplicate
-from agentic_trading.desk.market.feed import Gap
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
+from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.desk.session import MovableClock
-from agentic_trading.desk.session import TradingSession
-from agentic_trading.desk.decisions import CountingGateway
-from agentic_trading.desk.decisions import SessionCounters
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.llm.store import InteractionStore
@@ -109,7 +104,12 @@ async def run_play(stage: SessionSetup, played: SessionResult, watch: SessionObs
 
 
 async def _trade(
-    stage: SessionSetup, played: SessionResult, watch: SessionObserver, client: Gateway, venue: wire.PaperVenue, exchange: Exchange
+    stage: SessionSetup,
+    played: SessionResult,
+    watch: SessionObserver,
+    client: Gateway,
+    venue: wire.PaperVenue,
+    exchange: Exchange,
 ) -> None:
     blotter = DecisionLoggingGateway(CountingGateway(watch.around(client), played.tally))
 

@@ -1,22 +1,19 @@
 """The only reader of the environment: what is set there, checked once at start."""
 
 import getpass
-import os
-from pathlib import Path
-from typing import Any
-from typing import Literal
-from zoneinfo import ZoneInfo
-from pydantic import Field
-from pydantic import SecretStr
-from pydantic import ValidationError
-from pydantic import field_validator
-from pydantic_settings import BaseSettings
-from agentic_trading.errors import TradingError
 import logging
+import os
 import sys
-from typing import assert_never
+from pathlib import Path
+from typing import Any, Literal, assert_never
+from zoneinfo import ZoneInfo
+
 import structlog
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings
 from structlog.types import Processor
+
+from agentic_trading.errors import TradingError
 
 PREFIX = "AGENTIC_"
 

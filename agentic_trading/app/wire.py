@@ -14,71 +14,52 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.check import check_cmt_assessment
-from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.desk.analysis.v1.check import check_cmt_assessment_v1
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.time_slices import ReferenceMarketFeed
 from agentic_trading.desk.exchange import Exchange
 from agentic_trading.desk.exchanges.account import TradingCosts
 from agentic_trading.desk.exchanges.paper import PaperExchange
-from agentic_trading.desk.execution.agent import ExecutionAgent
-from agentic_trading.desk.execution.agent import ExecutionSettings
-from agentic_trading.desk.execution.check import check_fill_strategy, check_fill_strategy_v1
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
-from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.order_router import TradeJournal
-from agentic_trading.desk.execution.risk import RiskLimits
+from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.candidates import fill_strategy_rule
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
-from agentic_trading.desk.execution.order_router import OrderRouter
+from agentic_trading.desk.execution.check import check_fill_strategy, check_fill_strategy_v1
+from agentic_trading.desk.execution.order import FillLimits
+from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
+from agentic_trading.desk.execution.risk import RiskLimits
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.desk.instrument import Instruments
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.feeds import CsvFeed
-from agentic_trading.desk.market.feeds import MemoryFeed
-from agentic_trading.desk.market.feeds import StdinFeed
+from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
-from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.desk.session import MovableClock
-from agentic_trading.desk.session import SymbolDesk
-from agentic_trading.desk.session import TradingRules
-from agentic_trading.desk.session import TradingSession
-from agentic_trading.governance.burn_rate import Alerts
-from agentic_trading.governance.burn_rate import BurnRateMeter
+from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
+from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
+from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.throttle import Throttle
-from agentic_trading.governance.limits import Windows
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.fault_injection import Faults
-from agentic_trading.llm.providers.fault_injection import FaultyProvider
-from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.providers.keys import SecretsFolder
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import MODEL
-from agentic_trading.llm.providers.offline import RulesProvider
+from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
+from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
+from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesProvider
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.pool import WorkerPool
+from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
+from agentic_trading.worker.pool import ProducerAcl, WorkerPool
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
-from agentic_trading.worker.pool import ProducerAcl
-from agentic_trading.worker.housekeeping import Housekeeper
-from agentic_trading.worker.housekeeping import HousekeepingScope
 
 DEFAULT_TENANT = "default"
 STARTING_CASH = Decimal(100_000)
@@ -132,7 +113,9 @@ class AnswerSource:
 
 def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> AnswerSource:
     """Let the built-in rules answer, with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
-    return AnswerSource(with_faults(RulesProvider(RULES), inject, seed), LLMProvider.RULES, RULES_MODEL, recorded)
+    return AnswerSource(
+        with_faults(RulesProvider(RULES), inject, seed), LLMProvider.RULES, RULES_MODEL, recorded
+    )
 
 
 def with_faults(provider: Provider, inject: str, seed: str) -> Provider:
@@ -383,7 +366,9 @@ def trading_session(
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        trader=OrderRouter(exchange, TradeJournal(gateway, clock), venue.instruments, fill_limits, risk_limits),
+        trader=OrderRouter(
+            exchange, TradeJournal(gateway, clock), venue.instruments, fill_limits, risk_limits
+        ),
         exchange=exchange,
         instruments=venue.instruments,
         spread_bps=venue.spread_bps,

@@ -9,25 +9,21 @@ from urllib.parse import urlsplit
 
 from agentic_trading.bus.signing import Verifier, keys_by_principal, read_keys
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.burn_rate import WARN_AT
 from agentic_trading.governance.allowance import AllowanceRules
-from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.burn_rate import WARN_AT
+from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.control_stores.file import FileControlStore
-from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
-from agentic_trading.governance.commands import SetLimit
-from agentic_trading.governance.commands import execute_command
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import FileStatusFeed
-from agentic_trading.governance.limits import Window
 from agentic_trading.ids import random_id
 
 _ALLOWANCE_PART = 200
@@ -168,7 +164,9 @@ async def set_budget(board: ControlStore, tenant: str, limit: Limit) -> None:
     """Have a limit stand on the board, if it does not already."""
     there = (await board.read(tenant)).limit(limit.scope, limit.id, limit.window)
     if there != limit:
-        await execute_command(board, tenant, SetLimit(limit), by="run", why="--budget-usd", at=SystemClock().now())
+        await execute_command(
+            board, tenant, SetLimit(limit), by="run", why="--budget-usd", at=SystemClock().now()
+        )
 
 
 def has_limits(limits: Sequence[Limit]) -> bool:

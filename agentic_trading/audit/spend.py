@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from agentic_trading.llm.store import Records
-from agentic_trading.llm.store import Spend
-from agentic_trading.llm.store import SpendKey
+from agentic_trading.llm.store import Records, Spend, SpendKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,15 @@
 """A trace as a tree of causes."""
 
-from agentic_trading.errors import TradingError
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+
+from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import Record
-from agentic_trading.llm.store import Records
+from agentic_trading.llm.store import Record, Records
+
 
 class UnknownRecordError(TradingError, LookupError):
     """Nothing on record has the id `record_id`."""

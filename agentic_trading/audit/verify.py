@@ -6,9 +6,7 @@ from typing import Protocol
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.store import LogEntry
-from agentic_trading.llm.store import Record
-from agentic_trading.llm.store import Verification
+from agentic_trading.llm.store import LogEntry, Record, Verification
 
 
 class ReadableLog(Protocol):

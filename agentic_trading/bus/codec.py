@@ -6,19 +6,19 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
-from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.bus.errors import UnreadableMessageError, UnreadableReason
-from agentic_trading.bus.message import DEAD_LETTER_RECORDED
-from agentic_trading.bus.message import ENVELOPE_REQUESTED
-from agentic_trading.bus.message import EVENT_RECORDED
-from agentic_trading.bus.message import INTERACTION_RECORDED
-from agentic_trading.bus.message import event_headers
-from agentic_trading.bus.message import header
-from agentic_trading.bus.message import source
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import WireModel
+from agentic_trading.bus.message import (
+    DEAD_LETTER_RECORDED,
+    ENVELOPE_REQUESTED,
+    EVENT_RECORDED,
+    INTERACTION_RECORDED,
+    Delivery,
+    Message,
+    event_headers,
+    header,
+    source,
+)
+from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, DeadLetter, WireModel
 from agentic_trading.canonical import CanonicalError, utc_text
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
 from agentic_trading.llm.event import Event

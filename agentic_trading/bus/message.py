@@ -1,13 +1,14 @@
 """What goes over the bus, and what of it reaches a reader."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-import re
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
+
 from agentic_trading.canonical import sha256_hex
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

@@ -1,35 +1,29 @@
 """The named streams of the bus, and what each of them carries."""
 
-from base64 import b64decode
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated
-from typing import Any
-from typing import Self
-from pydantic import AwareDatetime
-from pydantic import BaseModel
-from pydantic import BeforeValidator
-from pydantic import Field
-from pydantic import PlainSerializer
-from pydantic import TypeAdapter
-from pydantic import ValidationInfo
-from pydantic import WithJsonSchema
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
+from typing import Annotated, Any, Final, Generic, Protocol, Self, TypeVar
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.ids import derived_id
-from dataclasses import dataclass
-from typing import Final
-from typing import Generic
-from typing import Protocol
-from typing import TypeVar
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from collections.abc import Mapping
-from collections.abc import Sequence
 
 MAX_RAW_BYTES = 1 << 20
 MAX_DETAIL = 2000

@@ -4,17 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agentic_trading.client.gateway import GatewayReply, Gateway
+from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
-from agentic_trading.llm.errors import EnvelopeValidationError
+from agentic_trading.llm.envelope_rules import check_envelope
+from agentic_trading.llm.errors import EnvelopeValidationError, FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.envelope_rules import check_envelope
 
 MENDABLE: Final = frozenset({
     FailureKind.SERVER_ERROR,

@@ -10,8 +10,6 @@ from typing import Protocol, Self
 
 import structlog
 
-from agentic_trading.bus.topic import Broker
-from agentic_trading.bus.topic import Subscription
 from agentic_trading.bus.codec import (
     answered_envelope,
     envelope_message,
@@ -20,22 +18,23 @@ from agentic_trading.bus.codec import (
     read_dead_letter,
     read_interaction,
 )
-from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.bus.errors import UnreadableMessageError
-from agentic_trading.bus.message import header
-from agentic_trading.bus.message import Message
+from agentic_trading.bus.message import Message, header
 from agentic_trading.bus.signing import PRINCIPAL_HEADER, Signer
-from agentic_trading.bus.topic import DEAD_LETTERS
-from agentic_trading.bus.topic import ENVELOPES
-from agentic_trading.bus.topic import EVENTS
-from agentic_trading.bus.topic import INTERACTIONS
+from agentic_trading.bus.topic import (
+    DEAD_LETTERS,
+    ENVELOPES,
+    EVENTS,
+    INTERACTIONS,
+    Broker,
+    DeadLetter,
+    Subscription,
+)
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 
 GatewayReply = LLMInteraction | NoDecision
@@ -221,7 +220,7 @@ class _Waiter:
 
     envelope: LLMEnvelope
     sent: Message
-    reply: "asyncio.Future[Answer]"
+    reply: "asyncio.Future[GatewayReply]"
     attempts: list[LLMInteraction] | None
 
 

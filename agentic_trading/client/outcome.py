@@ -5,15 +5,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from agentic_trading.canonical import exact_bytes
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import NextStep
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import AttemptTrace, LLMResult, NextStep, Stage, Usage
 from agentic_trading.structured.extract import read_json
 from agentic_trading.structured.outcome import ParserException
 

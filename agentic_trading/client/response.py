@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 import structlog
 
 from agentic_trading.llm.result import Violation
-from agentic_trading.structured.validation import validate
 from agentic_trading.structured.extract import read_json
 from agentic_trading.structured.outcome import ParserException
+from agentic_trading.structured.validation import validate
 
 log = structlog.get_logger()
 

@@ -1,30 +1,22 @@
 """The decision log: one line for each trigger, call, intent and fill, to be compared byte for byte."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
-from agentic_trading.llm.errors import StoreError
-from collections import defaultdict
-from datetime import datetime
-from typing import Any
-from agentic_trading.canonical import Fragment
-from agentic_trading.canonical import canonical_bytes
-from agentic_trading.canonical import exact_bytes
-from agentic_trading.canonical import utc_text
-from agentic_trading.client.gateway import GatewayReply
-from agentic_trading.client.gateway import Gateway
+from typing import Any, Literal
+
+from agentic_trading.canonical import Fragment, canonical_bytes, exact_bytes, utc_text
+from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import NoDecision, StoreError
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import NoDecision
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import field
-from decimal import Decimal
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import ZERO
+
 
 class DecisionLog:
     """Append lines to a file that `open` starts anew, and know their digest.

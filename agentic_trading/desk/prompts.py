@@ -1,10 +1,12 @@
 """Instructions for models, each version a shipped file that is not edited once it is released."""
 
 from dataclasses import dataclass
-from importlib.resources import files
-from agentic_trading.canonical import sha256_hex
 from datetime import datetime
+from importlib.resources import files
 from math import isfinite
+
+from agentic_trading.canonical import sha256_hex
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:

@@ -1,54 +1,41 @@
 """The main job: a trading session from bars to fills."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from decimal import Decimal
-from agentic_trading.desk.analysis.portfolio_context import Holding
-from agentic_trading.desk.exchange import Account
-from agentic_trading.desk.exchange import OpenOrder
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import ZERO
-from agentic_trading.desk.market.correlation import ReferenceMarket
 import asyncio
-from collections.abc import AsyncGenerator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from dataclasses import field
-from datetime import datetime
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Protocol
+
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment
-from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
 from agentic_trading.desk.analysis.plan import TradePlan
-from agentic_trading.desk.time_slices import ReferenceMarketFeed
-from agentic_trading.desk.exchange import Exchange
-from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.execution.agent import TimedFillStrategy
-from agentic_trading.desk.execution.agent import ExecutionAgent
+from agentic_trading.desk.analysis.portfolio_context import Holding, PortfolioContext
+from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
+from agentic_trading.desk.execution.agent import ExecutionAgent, TimedFillStrategy
 from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.execution.risk import EntryProposal
-from agentic_trading.desk.execution.risk import propose_entry
-from agentic_trading.desk.execution.risk import propose_exit
-from agentic_trading.desk.execution.risk import Approved
-from agentic_trading.desk.execution.risk import Rejection
-from agentic_trading.desk.execution.risk import RiskFacts
-from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.order_router import OrderRouter
-from agentic_trading.desk.instrument import Instruments
+from agentic_trading.desk.execution.risk import (
+    Approved,
+    EntryProposal,
+    Rejection,
+    RiskFacts,
+    RiskLimits,
+    propose_entry,
+    propose_exit,
+)
+from agentic_trading.desk.instrument import EXACT, ZERO, Instruments
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.correlation import ReferenceMarket
 from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.snapshot import MarketSnapshot
-from agentic_trading.desk.market.snapshot import MarketView
-from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.desk.time_slices import merge_feeds
+from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
+from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice, merge_feeds
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
+
 
 def holdings(
     account: Account,
@@ -312,7 +299,9 @@ class TradingSession:
             causation_id=assessment.assessment_id,
         )
 
-    async def _strategies(self, intents: Sequence[OrderIntent]) -> list[tuple[OrderIntent, TimedFillStrategy]]:
+    async def _strategies(
+        self, intents: Sequence[OrderIntent]
+    ) -> list[tuple[OrderIntent, TimedFillStrategy]]:
         """Ask how each intent shall be filled, all at once; an intent without a decision gets no order."""
         asked = []
         async with asyncio.TaskGroup() as group:

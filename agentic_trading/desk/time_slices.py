@@ -1,21 +1,15 @@
 """Several feeds as one sequence of moments: everything that closes at the same time comes at once."""
 
-from collections.abc import AsyncGenerator
-from collections.abc import AsyncIterator
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.feed import Duplicate
-from agentic_trading.desk.market.feed import Gap
-from collections import deque
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.correlation import CLOSES_KEPT
-from agentic_trading.desk.market.correlation import Close
-from agentic_trading.desk.market.correlation import ReferenceMarket
-from agentic_trading.desk.market.bar import Resampler
+
+from agentic_trading.desk.market.bar import Bar, Resampler, Timeframe
+from agentic_trading.desk.market.correlation import CLOSES_KEPT, Close, ReferenceMarket
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
 from agentic_trading.desk.market.snapshot import BASE
+
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:

@@ -1,43 +1,32 @@
 """What the gate answers: the attempt may run, must not, must wait, or is another run's; and what it was charged."""
 
-from datetime import date
-from typing import Literal
-from agentic_trading.llm.models import Capability
-from agentic_trading.llm.envelope import DeterminismLevel
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import UTC
-from datetime import datetime
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.prices import bound
-from agentic_trading.governance.prices import input_bound
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.errors import EnvelopeValidationError
-from agentic_trading.llm.errors import LookAheadError
-from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.envelope_rules import check_envelope
-from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.ledger import Blocked
-from agentic_trading.governance.limiter import Permit
-from agentic_trading.governance.limiter import Throttled
-from collections.abc import Collection
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
+from typing import Literal
+
 from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.ledger import Declined
-from agentic_trading.governance.limits import amount_text
-from agentic_trading.governance.limits import Window
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from collections.abc import Iterable
-from agentic_trading.governance.ledger import reservation_id
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import agent_of
+from agentic_trading.governance.ledger import (
+    Blocked,
+    Declined,
+    ReservationRequest,
+    ReservationState,
+    reservation_id,
+)
+from agentic_trading.governance.limiter import Permit, Throttled
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, agent_of, amount_text
+from agentic_trading.governance.prices import Amount, PriceBook, bound, input_bound
+from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.envelope_rules import check_envelope
+from agentic_trading.llm.errors import (
+    EnvelopeValidationError,
+    FailureKind,
+    FailureReason,
+    LookAheadError,
+    UnknownModelError,
+)
+from agentic_trading.llm.models import Capabilities, Capability
+from agentic_trading.llm.provider import ModelRequest
 
 ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
 
@@ -319,7 +308,9 @@ def reservation_request(
         ScopeKind.TENANT: envelope.tenant_id,
     }
     limits = (*_own_limits(envelope), *more)
-    return ReservationRequest(envelope.idempotency_key, attempt, scopes, amount, at, limits, envelope.priority)
+    return ReservationRequest(
+        envelope.idempotency_key, attempt, scopes, amount, at, limits, envelope.priority
+    )
 
 
 def reservation_id_of(envelope: LLMEnvelope, attempt: int) -> str:

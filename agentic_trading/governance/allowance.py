@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from operator import add, sub
 
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
-from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.limits import Limit, ScopeKind, Window, Windows
+from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
 KEY = "agentic/allowance/"

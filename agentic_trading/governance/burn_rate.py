@@ -1,20 +1,15 @@
 """How fast budgets are used up, and when they will be: arithmetic over what a ledger showed at several moments."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from datetime import timedelta
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limits import UNITS
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Unit
-from agentic_trading.governance.limits import Window
-from agentic_trading.governance.limits import Windows
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Literal
+
+from agentic_trading.governance.ledger import Balance
+from agentic_trading.governance.limits import UNITS, ScopeKind, Unit, Window, Windows
+from agentic_trading.governance.prices import Amount
 
 SHORT = timedelta(minutes=5)
 LONG = timedelta(hours=1)

@@ -3,28 +3,32 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
-from typing import TypeVar
-from typing import assert_never
+from typing import Literal, TypeVar, assert_never
+
 from pydantic import ValidationError
+
 from agentic_trading.canonical import utc_text
-from agentic_trading.governance.controls_document import KEPT_ACTIONS
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import AppliedCommand
-from agentic_trading.governance.controls_document import ControlStore
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import Halt
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.controls_document import milliseconds
+from agentic_trading.governance.controls_document import (
+    KEPT_ACTIONS,
+    PLATFORM,
+    AppliedCommand,
+    ControlStore,
+    Halt,
+    HaltScope,
+    TenantControls,
+    milliseconds,
+)
 from agentic_trading.governance.errors import CommandError
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import NO_LIMIT
-from agentic_trading.governance.limits import ceiling_text
-from agentic_trading.governance.limits import limit_text
-from agentic_trading.governance.limits import limited_text
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import (
+    ANY,
+    NO_LIMIT,
+    Limit,
+    ScopeKind,
+    Window,
+    ceiling_text,
+    limit_text,
+    limited_text,
+)
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
 T = TypeVar("T")
@@ -103,7 +107,9 @@ async def execute_command(
             return changed
 
 
-def apply_command(controls: TenantControls, wanted: OperatorCommand, *, by: str, why: str, at: datetime) -> TenantControls:
+def apply_command(
+    controls: TenantControls, wanted: OperatorCommand, *, by: str, why: str, at: datetime
+) -> TenantControls:
     """Return the next version of a document: with the order carried out, and the action on its list.
 
     Raises `OrderError` for an order that changes nothing, and says what is there; and for a text that is too long.

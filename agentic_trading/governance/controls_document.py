@@ -1,39 +1,22 @@
 """What operators order, limits and halts: one versioned document a tenant, and the board where it stands."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Mapping
-from datetime import UTC
-from datetime import datetime
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import Protocol
-from typing import Self
-from typing import assert_never
-from pydantic import BaseModel
-from pydantic import Field
-from pydantic import model_validator
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import agent_of
-from agentic_trading.governance.limits import Window
+from typing import Annotated, Any, Literal, Protocol, Self, assert_never
+
+from pydantic import BaseModel, Field, model_validator
+
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, agent_of
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.fields import Count
-from agentic_trading.llm.fields import Moment
-from agentic_trading.llm.fields import Text
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import field
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.fields import Count, Moment, Text
 
 PLATFORM = "*"
 """The tenant whose orders are the platform's own: its halts hold for every tenant. Nobody else is called so."""

@@ -8,53 +8,48 @@ from datetime import datetime
 from typing import assert_never
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Charge
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.admission_decisions import Denied
-from agentic_trading.governance.admission_decisions import AlreadyDispatched
-from agentic_trading.governance.admission_decisions import reservation_request
-from agentic_trading.governance.admission_decisions import reservation_id_of
-from agentic_trading.governance.prices import charged_models
-from agentic_trading.governance.prices import cost_of
-from agentic_trading.governance.status_feed import AdmissionCounters
-from agentic_trading.governance.status_feed import AdmissionStatistics
-from agentic_trading.governance.status_feed import DeniedCall
-from agentic_trading.governance.admission_decisions import SIMULATED
-from agentic_trading.governance.admission_decisions import ClockMode
+from agentic_trading.governance.admission_decisions import (
+    SIMULATED,
+    Admitted,
+    AlreadyDispatched,
+    Charge,
+    ClockMode,
+    Deferred,
+    Denied,
+    Quote,
+    deadline_problem,
+    exhausted,
+    foreign_problem,
+    future_problem,
+    quote,
+    reservation_id_of,
+    reservation_request,
+    unavailable,
+)
+from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.errors import (
-    ReservationRequestError,
     LedgerUnavailableError,
+    ReservationRequestError,
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.ledger import (
+    Blocked,
+    Declined,
+    Ledger,
+    Reservation,
     ReservationRequest,
     ReservationState,
-    Blocked,
-    Ledger,
-    Declined,
-    Reservation,
     Settlement,
 )
 from agentic_trading.governance.limiter import Permit, Throttled
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.admission_decisions import Quote
-from agentic_trading.governance.admission_decisions import quote
-from agentic_trading.governance.admission_decisions import deadline_problem
-from agentic_trading.governance.admission_decisions import exhausted
-from agentic_trading.governance.admission_decisions import foreign_problem
-from agentic_trading.governance.admission_decisions import future_problem
-from agentic_trading.governance.admission_decisions import unavailable
-from agentic_trading.governance.throttle import Failed
-from agentic_trading.governance.throttle import Throttle
-from agentic_trading.llm.models import Capabilities
+from agentic_trading.governance.prices import Amount, PriceBook, charged_models, cost_of
+from agentic_trading.governance.status_feed import AdmissionCounters, AdmissionStatistics, DeniedCall
+from agentic_trading.governance.throttle import Failed, Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
 
@@ -263,16 +258,20 @@ class Gate:
             return quoted
         ceilings = self._policy.limits(principal) if self._policy is not None else ()
         moment = _moment(request.envelope, self._mode, self._clock.now())
-        return _Asked(reservation_request(request.envelope, request.attempt, quoted.amount, moment, ceilings), quoted)
+        return _Asked(
+            reservation_request(request.envelope, request.attempt, quoted.amount, moment, ceilings), quoted
+        )
 
-    async def _reserve(self, envelope: LLMEnvelope, asked: _Asked) -> Admitted | Denied | Deferred | AlreadyDispatched:
+    async def _reserve(
+        self, envelope: LLMEnvelope, asked: _Asked
+    ) -> Admitted | Denied | Deferred | AlreadyDispatched:
         try:
             answer = await self._ledger.reserve(asked.ask)
         except LedgerUnavailableError as e:
             return Denied(unavailable(e, envelope.workflow))
         if isinstance(answer, Blocked):
             return Deferred(envelope, answer, asked.ask, asked.quote)
-        return self._final(answer, asked.quote)
+        return _final(answer, asked.quote, self._prices)
 
     async def _entered(
         self, request: ModelRequest, admission: Admitted, *, is_retry: bool
@@ -305,19 +304,6 @@ class Gate:
             refused = Denied(exhausted(answer)) if isinstance(answer, Declined) else None
             self._in_turn[parked.ask.reservation_id] = refused or _Asked(parked.ask, parked.quote)
 
-    def _final(self, answer: Reservation | Declined, quoted: Quote) -> Admitted | Denied | AlreadyDispatched:
-        match answer:
-            case Declined():
-                return Denied(exhausted(answer))
-            case Reservation(state=ReservationState.RESERVED):
-                return Admitted(
-                    answer.id, answer.amount, quoted.capability, self._prices.id, quoted.priced_at
-                )
-            case Reservation():
-                return AlreadyDispatched(answer.id, answer.state)
-            case _:
-                assert_never(answer)
-
     def _seconds_to(self, deadline: datetime | None) -> float | None:
         return None if deadline is None else max(0.0, (deadline - self._clock.now()).total_seconds())
 
@@ -327,6 +313,20 @@ def _moment(envelope: LLMEnvelope, mode: ClockMode, now: datetime) -> datetime |
     if mode in SIMULATED:
         return envelope.as_of or now
     return now if mode == "paper" else None
+
+
+def _final(
+    answer: Reservation | Declined, quoted: Quote, prices: PriceBook
+) -> Admitted | Denied | AlreadyDispatched:
+    match answer:
+        case Declined():
+            return Denied(exhausted(answer))
+        case Reservation(state=ReservationState.RESERVED):
+            return Admitted(answer.id, answer.amount, quoted.capability, prices.id, quoted.priced_at)
+        case Reservation():
+            return AlreadyDispatched(answer.id, answer.state)
+        case _:
+            assert_never(answer)
 
 
 async def _give_back(ledger: Ledger, reservation_id: str) -> None:

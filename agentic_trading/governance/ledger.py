@@ -8,13 +8,8 @@ from typing import NamedTuple, Protocol
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.governance.errors import ReservationRequestError
+from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Unit, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Unit
-from agentic_trading.governance.limits import Window
 
 _PAYLOAD_TAG = b"agentic/ask/v1\0"
 _TENANT = ScopeKind.TENANT
@@ -59,11 +54,15 @@ class ReservationRequest:
     def __post_init__(self) -> None:
         """Raise `AskError` for a scope without an id, and for a limit on a scope that is not the asker's own."""
         if not all(self.scope_ids.values()):
-            raise ReservationRequestError(self.key, "has a scope without an id; allowed are ids that are not empty")
+            raise ReservationRequestError(
+                self.key, "has a scope without an id; allowed are ids that are not empty"
+            )
         for limit in self.limits:
             own = self.scope_ids.get(limit.scope)
             if own is None or limit.id not in {ANY, own}:
-                raise ReservationRequestError(self.key, f"limits {limit.scope} {limit.id!r}; allowed are its own scopes")
+                raise ReservationRequestError(
+                    self.key, f"limits {limit.scope} {limit.id!r}; allowed are its own scopes"
+                )
 
     @property
     def tenant(self) -> str:

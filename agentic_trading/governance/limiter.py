@@ -215,7 +215,12 @@ class Limiter(Protocol):
         ...
 
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         """End a permit; harmless twice, and after its lease.
 

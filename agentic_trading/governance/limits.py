@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from datetime import datetime
-from datetime import timedelta
-from datetime import tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
+
 from agentic_trading.governance.errors import LimitError
 from agentic_trading.llm.envelope import LLMEnvelope
-from decimal import Decimal
 from agentic_trading.llm.limits import NANO
+
 
 class Window(StrEnum):
     """For how long spending adds up; `none` is for ever."""

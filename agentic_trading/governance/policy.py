@@ -2,43 +2,23 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
-from typing import Any
-from typing import Final
-from pydantic import AfterValidator
-from pydantic import BaseModel
-from pydantic import BeforeValidator
-from pydantic import Field
-from pydantic import StrictInt
-from pydantic import StrictStr
-from pydantic import ValidationError
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictInt, StrictStr, ValidationError
 from pydantic_core import ErrorDetails
+
 from agentic_trading.governance.controls_document import PLATFORM
 from agentic_trading.governance.errors import PolicyError
-from agentic_trading.governance.limits import LARGEST
-from agentic_trading.governance.limiter import MOST_A_MINUTE
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.governance.limiter import MOST_A_MINUTE, Deployment, RateLimits
+from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window, agent_of
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.limits import NANO
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Self
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limiter import Deployment
-from agentic_trading.governance.limiter import RateLimits
-from agentic_trading.governance.limits import agent_of
-from agentic_trading.governance.limits import Window
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
 """What principals and their keys are called: it fits into a header, and names a file."""

@@ -1,37 +1,27 @@
 """The price book: what a usage costs, in whole nano-dollars."""
 
-from bisect import bisect_right
-from bisect import insort
-from collections.abc import Iterator
+from bisect import bisect_right, insort
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC
-from datetime import date
-from datetime import datetime
+from datetime import UTC, date, datetime
 from fractions import Fraction
 from functools import cached_property
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
-from typing import Self
-from pydantic import BaseModel
-from pydantic import Field
-from pydantic import NonNegativeInt
-from pydantic import PositiveInt
+from typing import Annotated, Self
+from unicodedata import is_normalized, normalize
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.governance.errors import UnknownPriceError
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.result import Usage
-from agentic_trading.llm.models import DatedTable
-from agentic_trading.llm.models import TableError
-from agentic_trading.llm.models import read_table
-from collections.abc import Collection
-from unicodedata import is_normalized
-from unicodedata import normalize
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.fields import json_of
+from agentic_trading.llm.models import Capability, DatedTable, TableError, read_table
 from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.result import Usage
 
 PACKAGED_PRICES = Path(str(files("agentic_trading.llm") / "prices.json"))
 

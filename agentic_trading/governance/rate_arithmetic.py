@@ -1,11 +1,9 @@
 """The arithmetic of rates, in whole milliseconds and without a clock: a bucket that fills, counts that pass."""
 
 from collections import deque
-from dataclasses import dataclass
-from dataclasses import field
-from agentic_trading.governance.limiter import CircuitBreakerConfig
-from agentic_trading.governance.limiter import CircuitState
-from agentic_trading.governance.limiter import PermitOutcome
+from dataclasses import dataclass, field
+
+from agentic_trading.governance.limiter import CircuitBreakerConfig, CircuitState, PermitOutcome
 
 MINUTE_MS = 60_000
 

@@ -4,15 +4,18 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from agentic_trading.governance.admission_decisions import SIMULATED, ClockMode, reservation_request
 from agentic_trading.governance.allowance import KEY
-from agentic_trading.governance.admission_decisions import reservation_request
-from agentic_trading.governance.admission_decisions import SIMULATED
-from agentic_trading.governance.admission_decisions import ClockMode
 from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.governance.ledger import (
+    LedgerCheckpoint,
+    LedgerEntry,
+    ReservationRequest,
+    ReservationState,
+    parts_of,
+)
+from agentic_trading.governance.limits import UNNAMED, ScopeKind
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest, LedgerEntry, ReservationState, LedgerCheckpoint, parts_of
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import UNNAMED
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import Event
@@ -40,7 +43,9 @@ def position_event(tenant: str, position: LedgerCheckpoint, now: datetime) -> Ev
     )
 
 
-def rolled_back(tenant: str, known: LedgerCheckpoint, found: LedgerCheckpoint) -> LedgerRolledBackError | None:
+def rolled_back(
+    tenant: str, known: LedgerCheckpoint, found: LedgerCheckpoint
+) -> LedgerRolledBackError | None:
     """Return the error for a ledger that is found before the position that is known of it, or None."""
     is_same = (found.generation, found.mark) == (known.generation, known.mark)
     if found.generation > known.generation or (is_same and found.sequence >= known.sequence):
@@ -142,7 +147,11 @@ class LedgerRebuild:
             ScopeKind.WORKFLOW: body.get("workflow", str(EnvelopeWorkflow.EXECUTION)),
             ScopeKind.TENANT: event.tenant_id,
         }
-        return LedgerEntry(ReservationRequest(key, body["attempt"], scopes, amount, self._at(event)), ReservationState.IN_DOUBT, amount)
+        return LedgerEntry(
+            ReservationRequest(key, body["attempt"], scopes, amount, self._at(event)),
+            ReservationState.IN_DOUBT,
+            amount,
+        )
 
     def _silent(self, event: Event) -> LedgerEntry:
         """Return the booking of a call whose lease was over, and of which nothing else is on record."""
@@ -151,7 +160,11 @@ class LedgerRebuild:
         amount = Amount(body["nusd"], body["tokens"], body.get("calls", 1))
         scopes = {ScopeKind(kind): id_ for kind, id_ in body.get("scopes", {}).items()}
         scopes |= {ScopeKind.CALL: key, ScopeKind.TENANT: tenant}
-        return LedgerEntry(ReservationRequest(key, attempt, scopes, amount, self._at(event)), ReservationState.IN_DOUBT, amount)
+        return LedgerEntry(
+            ReservationRequest(key, attempt, scopes, amount, self._at(event)),
+            ReservationState.IN_DOUBT,
+            amount,
+        )
 
     def _at(self, event: Event) -> datetime:
         return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time

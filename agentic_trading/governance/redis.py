@@ -1,12 +1,13 @@
 """How governance reaches a Redis: a server that is away is away at once, not after retries of the client."""
 
 import asyncio
-from redis.asyncio import BlockingConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
+
+from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 ANSWER_S = 2.0
 """What takes longer, from the wait for a connection to the answer, is given up."""

@@ -1,30 +1,19 @@
 """What a worker tells of its budgets, so that people in other processes can watch."""
 
-from collections import Counter
-from collections import deque
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import assert_never
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.admission_decisions import Denied
-from agentic_trading.governance.admission_decisions import AlreadyDispatched
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, assert_never
+
 from pydantic import BaseModel
-from agentic_trading.governance.burn_rate import BurnRate
-from agentic_trading.governance.burn_rate import Forecast
-from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.ledger import LedgerStatistics
-from agentic_trading.governance.ledger import QueuedReservation
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Unit
-from agentic_trading.governance.limits import Window
+
+from agentic_trading.governance.admission_decisions import Admitted, AlreadyDispatched, Deferred, Denied
+from agentic_trading.governance.burn_rate import BurnRate, Forecast
+from agentic_trading.governance.ledger import Balance, LedgerStatistics, QueuedReservation
+from agentic_trading.governance.limits import ScopeKind, Unit, Window
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason
 
 _REMEMBERED = 50
 """Refusals that are kept to be looked at."""
@@ -82,7 +71,9 @@ class AdmissionCounters:
 
     def statistics(self) -> AdmissionStatistics:
         """Return the counts since the start."""
-        return AdmissionStatistics(self._admitted, self._parked, dict(self._refused), self._waited_s, self._taken)
+        return AdmissionStatistics(
+            self._admitted, self._parked, dict(self._refused), self._waited_s, self._taken
+        )
 
     def refusals(self) -> Sequence[DeniedCall]:
         """Return the last refused calls, oldest first."""

@@ -1,26 +1,24 @@
 """How fast a model is asked: an attempt's way through the limiter, in the words of calls."""
 
-from dataclasses import dataclass
-from datetime import datetime
-from datetime import timedelta
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.errors import RETRYABLE
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.limits import RetryPolicy
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LimiterUnavailableError
-from agentic_trading.governance.limiter import PermitRequest
-from agentic_trading.governance.limiter import Deployment
-from agentic_trading.governance.limiter import Limiter
-from agentic_trading.governance.limiter import PermitOutcome
-from agentic_trading.governance.limiter import Permit
-from agentic_trading.governance.limiter import NotPermitted
-from agentic_trading.governance.limiter import Throttled
-from agentic_trading.ids import NewId
-from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.governance.limiter import (
+    Deployment,
+    Limiter,
+    NotPermitted,
+    Permit,
+    PermitOutcome,
+    PermitRequest,
+    Throttled,
+)
+from agentic_trading.ids import NewId, random_id
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.errors import RETRYABLE, FailureKind, FailureReason
+from agentic_trading.llm.limits import RetryPolicy
 
 LONGEST_WAIT_S = 3600.0
 """Who asks for a longer wait means: not now, and not soon."""
@@ -125,7 +123,9 @@ class Throttle:
         """Say that there was no answer; without `failure` it says nothing about the provider."""
         is_outage = failure is not None and failure.kind in _OUTAGES
         pause_s = failure.retry_after_s if failure is not None else None
-        await self._leave(permit, PermitOutcome.FAILED if is_outage else PermitOutcome.NEUTRAL, pause_s=pause_s)
+        await self._leave(
+            permit, PermitOutcome.FAILED if is_outage else PermitOutcome.NEUTRAL, pause_s=pause_s
+        )
 
     async def unused(self, permit: Permit | None) -> None:
         """Give a place back that was not used."""

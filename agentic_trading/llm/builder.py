@@ -17,10 +17,9 @@ from agentic_trading.llm.envelope import (
     LLMProvider,
     ResponseFormat,
 )
+from agentic_trading.llm.envelope_rules import PRESETS, check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
-from agentic_trading.llm.envelope_rules import PRESETS
-from agentic_trading.llm.envelope_rules import check_envelope
 
 
 class EnvelopeBuilder:

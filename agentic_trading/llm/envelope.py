@@ -11,14 +11,16 @@ from typing_extensions import override
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes, sha256_hex, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
+from agentic_trading.llm.fields import (
+    Count,
+    JsonData,
+    JsonObject,
+    Moment,
+    RevalidatedModel,
+    json_of,
+    lazy_property,
+)
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
-from agentic_trading.llm.fields import lazy_property
-from agentic_trading.llm.fields import JsonData
-from agentic_trading.llm.fields import JsonObject
-from agentic_trading.llm.fields import json_of
-from agentic_trading.llm.fields import RevalidatedModel
-from agentic_trading.llm.fields import Count
-from agentic_trading.llm.fields import Moment
 
 SCHEMA_VERSION = "1.0"
 PROMPT_FRAME = "2"

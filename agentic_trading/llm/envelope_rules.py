@@ -1,21 +1,21 @@
 """The rules that an envelope must keep, checked by `build()` for the caller and by the worker for the platform."""
 
-from dataclasses import dataclass
-from agentic_trading.llm.envelope import DeterminismLevel
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.limits import OutputMode
-from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.limits import SafetyConstraints
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+
+from agentic_trading.llm.envelope import (
+    DeterminismLevel,
+    EnvelopeWorkflow,
+    LLMEnvelope,
+    LLMProvider,
+    ResponseFormat,
+)
+from agentic_trading.llm.errors import EnvelopeValidationError, LookAheadError
+from agentic_trading.llm.limits import LLMBudget, OutputMode, OutputPolicy, SafetyConstraints
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.envelope import ResponseFormat
-from agentic_trading.llm.errors import EnvelopeValidationError
-from agentic_trading.llm.errors import LookAheadError
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:

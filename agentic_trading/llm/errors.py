@@ -15,13 +15,16 @@ TradingError
         └── StoreLockedError         another process writes to it
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from pydantic import BaseModel
-from agentic_trading.llm.fields import Text
-from collections.abc import Sequence
 from pathlib import Path
+
+from pydantic import BaseModel
+
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.fields import Text
+
 
 class FailureKind(StrEnum):
     """The closed set of reasons; the seed's six retry words are among them."""

@@ -6,9 +6,7 @@ from typing import Self
 from pydantic import Field
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.fields import JsonObject
-from agentic_trading.llm.fields import RevalidatedModel
-from agentic_trading.llm.fields import Moment
+from agentic_trading.llm.fields import JsonObject, Moment, RevalidatedModel
 
 
 class Event(RevalidatedModel, frozen=True, extra="allow"):

@@ -1,27 +1,22 @@
 """What every log and index can spell: text that UTF-8 has, moments that UTC has, counts that JSON and SQLite keep exact."""
 
-from collections.abc import Callable
-from typing import Any
-from typing import Generic
-from typing import Self
-from typing import TypeVar
-from typing import overload
-from collections.abc import Mapping
-from typing import Annotated
-from pydantic import BeforeValidator
-from pydantic import ValidationInfo
-from pydantic import ValidatorFunctionWrapHandler
-from pydantic import WrapValidator
-from agentic_trading.canonical import canonical_bytes
-from agentic_trading.canonical import spelled_and_read
-from typing import ClassVar
-from pydantic import BaseModel
-from typing_extensions import override
 import re
-from datetime import UTC
-from datetime import datetime
-from pydantic import AwareDatetime
-from pydantic import Field
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, overload
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from typing_extensions import override
+
+from agentic_trading.canonical import canonical_bytes, spelled_and_read
 
 T = TypeVar("T")
 

@@ -10,10 +10,8 @@ from agentic_trading.canonical import exact_value, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.fields import lazy_property
-from agentic_trading.llm.fields import RevalidatedModel
+from agentic_trading.llm.fields import Moment, RevalidatedModel, lazy_property
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.fields import Moment
 
 _system_clock = SystemClock()
 

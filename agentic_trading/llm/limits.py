@@ -7,13 +7,8 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.errors import RETRYABLE
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.fields import lazy_property
-from agentic_trading.llm.fields import RevalidatedModel
-from agentic_trading.llm.fields import LARGEST_COUNT
-from agentic_trading.llm.fields import Count
-from agentic_trading.llm.fields import PositiveCount
+from agentic_trading.llm.errors import RETRYABLE, FailureKind
+from agentic_trading.llm.fields import LARGEST_COUNT, Count, PositiveCount, RevalidatedModel, lazy_property
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: money is a whole number of them."""

@@ -1,33 +1,21 @@
 """What each model takes and offers: one dated table."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from typing import Generic
-from typing import TypeVar
-import orjson
-from pydantic import BaseModel
-from pydantic import ValidationError
-from agentic_trading.canonical import canonical_bytes
-from agentic_trading.canonical import sha256_hex
-from agentic_trading.llm.errors import LLMError
-from collections.abc import Iterable
-from collections.abc import Iterator
-from datetime import UTC
-from datetime import date
-from datetime import datetime
-from importlib.resources import files
-from typing import Literal
-from typing import Self
-from pydantic import Field
-from agentic_trading.llm.envelope import Effort
-from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.provider import Transport
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Generic, Literal, Self, TypeVar
+
+import orjson
+from pydantic import BaseModel, Field, ValidationError
+
+from agentic_trading.canonical import canonical_bytes, sha256_hex
+from agentic_trading.llm.envelope import Effort, LLMProvider
+from agentic_trading.llm.errors import LLMError, UnknownModelError
+from agentic_trading.llm.provider import Transport
 
 Row = TypeVar("Row", bound=BaseModel)
 

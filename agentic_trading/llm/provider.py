@@ -1,16 +1,12 @@
 """The port to whoever answers, and what goes through it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Any
-from typing import Literal
-from typing import Protocol
-from agentic_trading.llm.envelope import Effort
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.result import Usage
-from typing import assert_never
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, assert_never
 from urllib.parse import urlsplit
+
+from agentic_trading.llm.envelope import Effort, LLMEnvelope
+from agentic_trading.llm.result import Usage
 
 Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
 

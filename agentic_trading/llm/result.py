@@ -1,44 +1,38 @@
 """The outcome of one attempt: what came out, what it cost, how it was read."""
 
-from enum import StrEnum
-from typing import Literal
-from pydantic import BaseModel
-from pydantic_core import to_json
-from agentic_trading.llm.fields import lazy_property
-from agentic_trading.llm.fields import Legible
-from agentic_trading.llm.fields import Text
 from collections.abc import Mapping
-from datetime import UTC
-from datetime import date
+from datetime import UTC, date
 from decimal import Decimal
-from typing import Annotated
-from typing import Any
-from typing import ClassVar
-from typing import Self
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal, Self
+
 import orjson
-from pydantic import BeforeValidator
-from pydantic import Field
-from pydantic import TypeAdapter
-from pydantic import model_validator
-from agentic_trading.canonical import Fragment
-from agentic_trading.canonical import exact_bytes
-from agentic_trading.canonical import sha256_hex
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic_core import to_json
+
+from agentic_trading.canonical import Fragment, exact_bytes, sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import DeterminismLevel
-from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import LLMBudgetExhaustedError
-from agentic_trading.llm.errors import LLMCallError
-from agentic_trading.llm.errors import LLMResponseValidationError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.limits import nusd_from_usd
-from agentic_trading.llm.fields import RevalidatedModel
-from agentic_trading.llm.fields import AnswerText
-from agentic_trading.llm.fields import Count
-from agentic_trading.llm.fields import Moment
-from agentic_trading.llm.fields import PositiveCount
+from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
+from agentic_trading.llm.errors import (
+    FailureKind,
+    FailureReason,
+    LLMBudgetExhaustedError,
+    LLMCallError,
+    LLMResponseValidationError,
+)
+from agentic_trading.llm.fields import (
+    AnswerText,
+    Count,
+    Legible,
+    Moment,
+    PositiveCount,
+    RevalidatedModel,
+    Text,
+    lazy_property,
+)
+from agentic_trading.llm.limits import NANO, nusd_from_usd
+
 
 class Stage(StrEnum):
     """Where the reading of an answer ended."""

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
+
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from typing import Literal
 
 Record = LLMInteraction | Event
 

@@ -1,19 +1,18 @@
 """Recorded against fresh: what changed, and where first."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Any
+
 from typing_extensions import override
-from agentic_trading.canonical import canonical_bytes
-from agentic_trading.canonical import exact_bytes
-from agentic_trading.canonical import exact_value
-from agentic_trading.llm.envelope import LLMEnvelope
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
+
+from agentic_trading.canonical import canonical_bytes, exact_bytes, exact_value
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.envelope import LLMEnvelope
 
 COMPARED = (
     "instructions", "prompt_version", "context", "tools_allowed", "expected_output_schema", "response_format",

@@ -1,24 +1,19 @@
 """From a schema to a valid object, without I/O: ask for it, read it, say what is wrong with it."""
 
-from agentic_trading.structured.validation import validate
+from agentic_trading.structured.engine import (
+    AskAgain,
+    GiveUp,
+    NextStep,
+    RaiseCap,
+    next_step,
+    read,
+    schema_problem,
+)
 from agentic_trading.structured.extract import read_json
-from agentic_trading.structured.engine import AskAgain
-from agentic_trading.structured.engine import GiveUp
-from agentic_trading.structured.engine import NextStep
-from agentic_trading.structured.engine import RaiseCap
-from agentic_trading.structured.engine import next_step
-from agentic_trading.structured.engine import read
-from agentic_trading.structured.engine import schema_problem
-from agentic_trading.structured.outcome import ParserException
-from agentic_trading.structured.pydantic_schema import SchemaLike
-from agentic_trading.structured.pydantic_schema import schema_of
-from agentic_trading.structured.parser import StructuredLogProbsParser
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.outcome import Rejected
-from agentic_trading.structured.parser import OutputParser
-from agentic_trading.structured.parser import select
-from agentic_trading.structured.parser import InstructorParser
-from agentic_trading.structured.pydantic_schema import SemanticCheck
+from agentic_trading.structured.outcome import Accepted, ParserException, Rejected
+from agentic_trading.structured.parser import InstructorParser, OutputParser, StructuredLogProbsParser, select
+from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of
+from agentic_trading.structured.validation import validate
 
 __all__ = [
     "Accepted",

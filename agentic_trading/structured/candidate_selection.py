@@ -1,29 +1,20 @@
 """Hold what was read against the schema, change what the policy allows, and choose among several."""
 
 import re
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
-from agentic_trading.structured.validation import CompiledSchema
-from agentic_trading.structured.validation import violations
-from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.llm.result import Fix, Stage, Violation
+from agentic_trading.structured.decode import decode, keys_in
 from agentic_trading.structured.extract import JsonCandidate
-from agentic_trading.structured.patch import is_protected
-from agentic_trading.structured.patch import patched
-from agentic_trading.structured.patch import protected_name
-from agentic_trading.structured.decode import decode
-from agentic_trading.structured.decode import keys_in
-from agentic_trading.structured.pydantic_schema import SemanticCheck
-from agentic_trading.structured.pydantic_schema import violations_of
+from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.patch import is_protected, patched, protected_name
+from agentic_trading.structured.pydantic_schema import SemanticCheck, violations_of
 from agentic_trading.structured.schema import without_sentinel
-from agentic_trading.structured.tokens import COMMENT_CHARS
-from agentic_trading.structured.tokens import SHOWN_CHARS
+from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS
+from agentic_trading.structured.validation import CompiledSchema, violations
 
 _SETS = re.compile(r"[:=]")
 # A line, or what stands behind a semicolon, that gives a property a value: `veto: true`, `- "Stop loss" = 41000`.
@@ -52,7 +43,11 @@ class ValidCandidate(NamedTuple):
 
 
 def select_candidate(
-    candidates: Sequence[JsonCandidate], wanted: AnswerRequirements, *, text: str, is_copy: Callable[[Any], bool]
+    candidates: Sequence[JsonCandidate],
+    wanted: AnswerRequirements,
+    *,
+    text: str,
+    is_copy: Callable[[Any], bool],
 ) -> ValidCandidate:
     """Return the one candidate in `text` that is the answer, by the policy's `candidates`.
 
@@ -136,7 +131,9 @@ def _check_meaning(
         raise UnreadableError(Stage.SEMANTIC, wrong, fixes=fixes, coercions=coercions, patches=patches)
 
 
-def _one_of(candidates: Sequence[JsonCandidate], wanted: AnswerRequirements) -> tuple[JsonCandidate, ValidCandidate]:
+def _one_of(
+    candidates: Sequence[JsonCandidate], wanted: AnswerRequirements
+) -> tuple[JsonCandidate, ValidCandidate]:
     fitting: list[tuple[JsonCandidate, ValidCandidate]] = []
     why: list[UnreadableError] = []
     for candidate in candidates:

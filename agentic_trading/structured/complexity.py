@@ -88,9 +88,13 @@ class _Count:
             return 0
         self._left -= 1
         if self._left < 0:
-            raise SchemaTooComplexError(f"counting its checks takes more than {_MAX_STEPS} steps; make it smaller")
+            raise SchemaTooComplexError(
+                f"counting its checks takes more than {_MAX_STEPS} steps; make it smaller"
+            )
         if schema is not self._root and isinstance(schema.get("$id"), str):
-            raise SchemaTooComplexError("it holds another schema with an $id of its own; allowed is one at the top")
+            raise SchemaTooComplexError(
+                "it holds another schema with an $id of its own; allowed is one at the top"
+            )
         total = 1
         for inner in _in_place(schema):
             total += self.checks(inner, depth)
@@ -110,7 +114,9 @@ class _Count:
     def _target(self, reference: str) -> Any:
         base, _, pointer = reference.partition("#")
         if base and base != self._root.get("$id"):
-            raise SchemaTooComplexError(f"it refers to {reference[:80]!r}; allowed are references within it (#/...)")
+            raise SchemaTooComplexError(
+                f"it refers to {reference[:80]!r}; allowed are references within it (#/...)"
+            )
         if pointer and not pointer.startswith("/"):
             return _anchored(self._root, pointer)
         node = self._root

@@ -1,20 +1,17 @@
 """Decode strict JSON: one document, one meaning, every number as it was written."""
 
 import json
-from collections.abc import Iterator
-from decimal import Decimal
-from decimal import InvalidOperation
-from typing import Any
-from typing import NamedTuple
-from typing import Never
-import orjson
-from agentic_trading.canonical import exact_bytes
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
-from agentic_trading.structured.outcome import UnreadableError
 import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple, Never
+
+import orjson
+
+from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.result import Fix, Stage, Violation
+from agentic_trading.structured.outcome import UnreadableError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 128

@@ -1,40 +1,32 @@
 """Read one answer at the border of the package, and decide what follows from one that was not accepted."""
 
-from collections.abc import Sequence
-import orjson
-from pydantic import BaseModel
-from pydantic import ValidationError
-from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.result import Violation
-from agentic_trading.structured.patch import is_protected
-from agentic_trading.structured.decode import keys_in
-from agentic_trading.structured.pydantic_schema import SemanticCheck
-from agentic_trading.structured.pydantic_schema import violation_at
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import replace
-from typing import Any
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import orjson
 import structlog
+from pydantic import BaseModel, ValidationError
+
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Transport
-from agentic_trading.llm.result import Stage
-from agentic_trading.structured.pipeline import RawAnswer
-from agentic_trading.structured.pipeline import parse_answer
-from agentic_trading.structured.pipeline import text_that_was_read
-from agentic_trading.structured.pipeline import usable_schema
-from agentic_trading.structured.outcome import ParserException
-from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.outcome import may_be_asked_again
-from agentic_trading.structured.outcome import to_failure
-from agentic_trading.structured.pydantic_schema import SchemaLike
-from agentic_trading.structured.pydantic_schema import schema_of
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.outcome import Rejected
+from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
+from agentic_trading.llm.result import Stage, Violation
+from agentic_trading.structured.decode import keys_in
+from agentic_trading.structured.outcome import (
+    Accepted,
+    ParserException,
+    Rejected,
+    UnreadableError,
+    may_be_asked_again,
+    to_failure,
+)
+from agentic_trading.structured.patch import is_protected
+from agentic_trading.structured.pipeline import RawAnswer, parse_answer, text_that_was_read, usable_schema
+from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of, violation_at
+
 
 class PydanticCheck:
     """A model's own validators as a check, followed by the one of the caller; what they let through is in `made`."""

@@ -2,28 +2,14 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import Final
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
-from agentic_trading.structured.tokens import SHOWN_CHARS
-from agentic_trading.structured.tokens import refuse
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
-from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.json_repair import RepairedJson
-from agentic_trading.structured.json_repair import repair_json
-from agentic_trading.structured.decode import DecodedJson
-from agentic_trading.structured.decode import check_size
-from agentic_trading.structured.decode import decode
-from agentic_trading.structured.decode import decode_at
-from agentic_trading.structured.tokens import COMMENT_CHARS
-from agentic_trading.structured.tokens import blank_kind
-from agentic_trading.structured.tokens import skip_blank
-from typing import Literal
-from agentic_trading.structured.decode import check_closed
-from agentic_trading.structured.outcome import ParserException
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from agentic_trading.llm.result import Fix, Stage
+from agentic_trading.structured.decode import DecodedJson, check_closed, check_size, decode, decode_at
+from agentic_trading.structured.json_repair import RepairedJson, repair_json
+from agentic_trading.structured.outcome import ParserException, UnreadableError
+from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS, blank_kind, refuse, skip_blank
 
 _THINKING = re.compile(r"\s*+<(think|thinking|reasoning)>")
 _FENCE_LINE = re.compile(r"^[ \t]*+```([\w+-]*+)[ \t]*+\r?+$", re.MULTILINE)
@@ -246,7 +232,9 @@ def _read_at(text: str, start: int, *, lossless: bool) -> JsonCandidate:
     return strict_candidate(text, decode(text[start:end]), start, end, is_whole=False)
 
 
-def strict_candidate(text: str, decoded: DecodedJson, start: int, end: int, *, is_whole: bool) -> JsonCandidate:
+def strict_candidate(
+    text: str, decoded: DecodedJson, start: int, end: int, *, is_whole: bool
+) -> JsonCandidate:
     """Return the strict document that was decoded between `start` and `end` of `text`."""
     return JsonCandidate(
         decoded.value,

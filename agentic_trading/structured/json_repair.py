@@ -3,16 +3,11 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
-from typing import Optional
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
+from typing import Final, Optional
+
+from agentic_trading.llm.result import Fix, Stage
 from agentic_trading.structured.decode import MAX_DEPTH
-from agentic_trading.structured.tokens import NUMBER
-from agentic_trading.structured.tokens import SHOWN_CHARS
-from agentic_trading.structured.tokens import STRING
-from agentic_trading.structured.tokens import Tokens
-from agentic_trading.structured.tokens import refuse
+from agentic_trading.structured.tokens import NUMBER, SHOWN_CHARS, STRING, Tokens, refuse
 
 _SCALAR = rf"(?:{STRING}|{NUMBER}|true|false|null)"
 # Well-formed members and items with the comma behind them, as many as stand in a row: most of a text is such.

@@ -1,18 +1,14 @@
 """What the reading of one answer ends in."""
 
 from collections.abc import Sequence
-from typing import Literal
-from typing import assert_never
-from agentic_trading.errors import TradingError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, assert_never
+
 from pydantic import BaseModel
-from agentic_trading.llm.result import AttemptTrace
+
+from agentic_trading.errors import TradingError
+from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.result import AttemptTrace, Fix, Stage, Violation
 
 _CONTENT_CHARS = 200
 _NAMED_RULES = 3

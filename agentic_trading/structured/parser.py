@@ -1,20 +1,19 @@
 """The port to a way of asking and reading, and the choice between them: one a model, never swapped midway."""
 
 from dataclasses import dataclass
-from agentic_trading.llm.models import Capability
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.structured.engine import read_answer
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.outcome import Rejected
-from agentic_trading.structured.prompts import first_request
-from agentic_trading.structured.pydantic_schema import SemanticCheck
-from agentic_trading.structured.prompts import request_over
-from agentic_trading.structured.strict_schema import told_in_words
 from typing import Protocol
+
 import structlog
-from agentic_trading.structured.strict_schema import choice_for
+
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.structured.engine import read_answer
+from agentic_trading.structured.outcome import Accepted, Rejected
+from agentic_trading.structured.prompts import first_request, request_over
+from agentic_trading.structured.pydantic_schema import SemanticCheck
+from agentic_trading.structured.strict_schema import choice_for, told_in_words
+
 
 @dataclass(frozen=True, slots=True)
 class StructuredLogProbsParser:

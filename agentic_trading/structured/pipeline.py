@@ -1,47 +1,27 @@
 """Take one answer from its text to a checked object: refusal, cut, decode, schema, meaning, in this order."""
 
-import re
-from decimal import Decimal
-from typing import Any
-from agentic_trading.canonical import exact_bytes
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
-from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.extract import JsonCandidate
-from agentic_trading.structured.tokens import SHOWN_CHARS
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
-from agentic_trading.structured.json_repair import RepairedJson
-from agentic_trading.structured.json_repair import repair_json
-from agentic_trading.structured.decode import MAX_DEPTH
-from agentic_trading.structured.decode import decode
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Literal
-from typing import NamedTuple
-from typing import Never
-from agentic_trading.canonical import CanonicalError
+from typing import Any, Final, Literal, NamedTuple, Never
+
+from agentic_trading.canonical import CanonicalError, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Transport
-from agentic_trading.llm.result import AttemptTrace
+from agentic_trading.llm.provider import ModelResponse, Transport
+from agentic_trading.llm.result import AttemptTrace, Fix, Stage, Violation
 from agentic_trading.structured import extract
-from agentic_trading.structured.validation import CompiledSchema
-from agentic_trading.structured.validation import compiled
-from agentic_trading.structured.validation import spelled
-from agentic_trading.structured.decode import check_closed
-from agentic_trading.structured.decode import truncation_sign
-from agentic_trading.structured.outcome import ParserException
-from agentic_trading.structured.candidate_selection import AnswerRequirements
-from agentic_trading.structured.candidate_selection import select_candidate
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.decode import MAX_BYTES
+from agentic_trading.structured.candidate_selection import AnswerRequirements, select_candidate
+from agentic_trading.structured.decode import MAX_BYTES, MAX_DEPTH, check_closed, decode, truncation_sign
+from agentic_trading.structured.extract import JsonCandidate
+from agentic_trading.structured.json_repair import RepairedJson, repair_json
+from agentic_trading.structured.outcome import Accepted, ParserException, UnreadableError
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.structured.schema import check_sentinel_is_free
+from agentic_trading.structured.tokens import SHOWN_CHARS
+from agentic_trading.structured.validation import CompiledSchema, compiled, spelled
 
 MAX_CHARS = 65_536  # json-repair takes seconds for longer ones
 _BREAKDOWNS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -274,7 +254,9 @@ def parse_answer(answer: RawAnswer) -> Accepted:
         ) from e
 
 
-def usable_schema(schema: Mapping[str, Any], schema_json: bytes | None, policy: OutputPolicy) -> CompiledSchema:
+def usable_schema(
+    schema: Mapping[str, Any], schema_json: bytes | None, policy: OutputPolicy
+) -> CompiledSchema:
     """Return the validator of a schema that an answer under `policy` can fit.
 
     Raises `UnreadableError` with stage `schema_invalid`.

@@ -1,26 +1,21 @@
 """Write the request: the first one, one with a higher cap, and one that says what was wrong."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
-from agentic_trading.llm.models import Capability
-from agentic_trading.llm.envelope import Effort
-from agentic_trading.llm.envelope import LLMEnvelope
-from collections.abc import Iterable
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
 import orjson
-from agentic_trading.canonical import Fragment
-from agentic_trading.canonical import assembled_bytes
-from agentic_trading.llm.provider import ANSWER_TOOL
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import Transport
+
+from agentic_trading.canonical import Fragment, assembled_bytes
+from agentic_trading.llm.envelope import Effort, LLMEnvelope
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, Transport
 from agentic_trading.llm.result import Violation
 from agentic_trading.structured.outcome import Rejected
 from agentic_trading.structured.render import rendered
-from agentic_trading.structured.strict_schema import strict_schema
-from agentic_trading.structured.strict_schema import choice_for
+from agentic_trading.structured.strict_schema import choice_for, strict_schema
 
 _EFFORTS: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
 _NO_THINKING = frozenset({"disabled"})

@@ -1,18 +1,15 @@
 """Take a pydantic model for a schema, with its own validators for a check."""
 
-from collections.abc import Sequence
-from typing import Protocol
-from pydantic import ValidationError
-from agentic_trading.llm.result import Violation
-from agentic_trading.structured.violations import MAX_VIOLATIONS
-from agentic_trading.structured.violations import json_path
-from agentic_trading.structured.violations import more_broken
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
-from pydantic import BaseModel
-from agentic_trading.llm.result import Stage
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.violations import MAX_VIOLATIONS, json_path, more_broken
+
 
 class SemanticCheck(Protocol):
     """Return what is wrong with an accepted JSON text, or nothing.

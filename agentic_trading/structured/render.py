@@ -11,32 +11,34 @@ from typing import Any, Literal, assert_never
 
 import orjson
 
-from agentic_trading.structured.validation import spelled
-from agentic_trading.structured.schema import Schema
-from agentic_trading.structured.schema import asked
-from agentic_trading.structured.schema import children
-from agentic_trading.structured.schema import nested
-from agentic_trading.structured.schema import prompt_schema
-from agentic_trading.structured.schema import referred
-from agentic_trading.structured.schema import add_sentinel
-from agentic_trading.structured.schema import RULES_OF_KIND
-from agentic_trading.structured.schema import differ
-from agentic_trading.structured.schema import constraints_of
-from agentic_trading.structured.schema import kinds_told
-from agentic_trading.structured.schema import allowed_values
+from agentic_trading.structured.schema import (
+    RULES_OF_KIND,
+    Schema,
+    add_sentinel,
+    allowed_values,
+    asked,
+    children,
+    constraints_of,
+    differ,
+    kinds_told,
+    nested,
+    prompt_schema,
+    referred,
+)
 from agentic_trading.structured.schema_text import (
     SchemaPhrase,
     braced,
     either,
+    escape_control,
     literal,
     noted,
     number_rules,
-    escape_control,
     ruled,
     size_rules,
     spelled_out,
     text_rules,
 )
+from agentic_trading.structured.validation import spelled
 
 _BY_KIND = frozenset({"type"}.union(*RULES_OF_KIND.values()))
 _BEYOND_WORDS = frozenset(

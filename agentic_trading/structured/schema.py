@@ -1,19 +1,18 @@
 """What is asked of a model: a sound JSON Schema without noise, its properties in the order to be written in."""
 
-from typing import Any
-from agentic_trading.llm.limits import SENTINEL_NAME
-from agentic_trading.llm.limits import SENTINEL_VALUE
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
-from agentic_trading.structured.outcome import UnreadableError
-from collections.abc import Callable
-from collections.abc import Iterator
-from functools import lru_cache
-from urllib.parse import unquote
-import orjson
-from agentic_trading.structured.validation import compiled
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+
+from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
+from agentic_trading.llm.result import Stage, Violation
+from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.validation import compiled
+
 
 def add_sentinel(schema: dict[str, Any]) -> dict[str, Any]:
     """Return `schema` with one more required property, its last."""
@@ -238,7 +237,9 @@ def constraints_of(schema: Schema) -> ValueConstraints:
     types = kinds(schema) or [_kind_of(orjson.loads(value)) for value in constants]
     properties = schema.get("properties", {})
     tags = {name: _constants(properties.get(name)) for name in schema.get("required", ())}
-    return ValueConstraints(frozenset("number" if kind == "integer" else kind for kind in types), constants, tags)
+    return ValueConstraints(
+        frozenset("number" if kind == "integer" else kind for kind in types), constants, tags
+    )
 
 
 def differ(one: ValueConstraints, other: ValueConstraints) -> bool:

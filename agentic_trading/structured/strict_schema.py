@@ -1,26 +1,28 @@
 """The form of a JSON Schema that providers hold an answer to, or why there is none."""
 
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
 import orjson
+
 from agentic_trading.canonical import canonical_bytes
+from agentic_trading.llm.envelope import LLMEnvelope, ResponseFormat
 from agentic_trading.llm.fields import CanonicalObject
-from agentic_trading.structured.schema import Schema
-from agentic_trading.structured.schema import asked
-from agentic_trading.structured.schema import children
-from agentic_trading.structured.schema import children_changed
-from agentic_trading.structured.schema import kinds
-from agentic_trading.structured.schema import nested
-from agentic_trading.structured.schema import referred
-from agentic_trading.structured.schema import add_sentinel
 from agentic_trading.llm.models import Capability
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.envelope import ResponseFormat
 from agentic_trading.llm.provider import Transport
+from agentic_trading.structured.schema import (
+    Schema,
+    add_sentinel,
+    asked,
+    children,
+    children_changed,
+    kinds,
+    nested,
+    referred,
+)
 
 # What constrained decoders hold an answer to; every other keyword is told in words and checked here.
 _ENFORCED = frozenset(

@@ -6,9 +6,7 @@ from typing import Final, NoReturn
 import orjson
 from pydantic import TypeAdapter
 
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
+from agentic_trading.llm.result import Fix, Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
 
 SHOWN_CHARS: Final = 80

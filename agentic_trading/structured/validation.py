@@ -15,18 +15,23 @@ import jsonschema_rs
 import orjson
 
 from agentic_trading.canonical import CanonicalError, canonical_bytes, exact_bytes
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
-from agentic_trading.structured.complexity import SchemaTooComplexError, schema_complexity, max_answer_depth, is_deeper
-from agentic_trading.structured.outcome import ParserException
-from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.pydantic_schema import SchemaLike
-from agentic_trading.structured.pydantic_schema import check_of_model
-from agentic_trading.structured.pydantic_schema import schema_of
-from agentic_trading.structured.decode import MAX_DEPTH
-from agentic_trading.structured.decode import member_path
-from agentic_trading.structured.pydantic_schema import violations_of
-from agentic_trading.structured.violations import MAX_VIOLATIONS, describe_violations, more_broken, rules_broken, shown
+from agentic_trading.llm.result import Stage, Violation
+from agentic_trading.structured.complexity import (
+    SchemaTooComplexError,
+    is_deeper,
+    max_answer_depth,
+    schema_complexity,
+)
+from agentic_trading.structured.decode import MAX_DEPTH, member_path
+from agentic_trading.structured.outcome import ParserException, UnreadableError
+from agentic_trading.structured.pydantic_schema import SchemaLike, check_of_model, schema_of, violations_of
+from agentic_trading.structured.violations import (
+    MAX_VIOLATIONS,
+    describe_violations,
+    more_broken,
+    rules_broken,
+    shown,
+)
 
 MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
 _BYTES_AS_AN_ERROR = (
@@ -128,7 +133,9 @@ def _first(value: Any, schema: CompiledSchema) -> list[Violation]:
     return [Violation(path="$", keyword="size", message=message, actual=shown(value))]
 
 
-def _named(errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: CompiledSchema) -> list[Violation]:
+def _named(
+    errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: CompiledSchema
+) -> list[Violation]:
     """Describe the first errors and count the others: to describe one takes longer than to find it."""
     found: list[Violation] = []
     more = 0

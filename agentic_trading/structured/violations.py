@@ -10,8 +10,8 @@ from urllib.parse import unquote
 from jsonschema_rs import ValidationError
 
 from agentic_trading.llm.result import Violation
-from agentic_trading.structured.suggestions import near_miss, nearest, nearest_number, plain_number
 from agentic_trading.structured.decode import member_path
+from agentic_trading.structured.suggestions import near_miss, nearest, nearest_number, plain_number
 
 MAX_VIOLATIONS = 20
 _SHOWN_CHARS = 200

@@ -3,25 +3,17 @@
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Charge
-from agentic_trading.governance.admission_decisions import level_of
-from agentic_trading.governance.admission_decisions import level_served_again
+from agentic_trading.governance.admission_decisions import Admitted, Charge, level_of, level_served_again
 from agentic_trading.governance.limits import agent_of
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.result import ExactObject
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import NextStep
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import ExactObject, LLMResult, NextStep
+from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.pipeline import text_that_was_read
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.outcome import Rejected
 
 
 @dataclass(frozen=True, slots=True)

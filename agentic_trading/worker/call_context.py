@@ -1,41 +1,34 @@
 """One envelope under way: what it is asked with, and how its answers are read, of a model or of a recording."""
 
 import asyncio
-from dataclasses import replace
-import structlog
-from agentic_trading.llm.envelope import DeterminismLevel
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import Provider
-from agentic_trading.worker.error_boundary import describe_error
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.worker.next_attempt import Attempted
-from agentic_trading.worker.next_attempt import is_schema_refused
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from functools import partial
-from agentic_trading.llm.result import Violation
-from agentic_trading.structured.pydantic_schema import SemanticCheck
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+
 from agentic_trading.governance.throttle import Failed
-from agentic_trading.llm.models import Capability
+from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.outcome import Rejected
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.result import LLMResult, Violation
+from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.parser import OutputParser
 from agentic_trading.structured.prompts import request_over
-from agentic_trading.worker.attempt_result import recorded_response
-from agentic_trading.worker.attempt_result import served_again
-from agentic_trading.worker.error_boundary import run_shielded
+from agentic_trading.structured.pydantic_schema import SemanticCheck
+from agentic_trading.worker.attempt_result import recorded_response, served_again
+from agentic_trading.worker.error_boundary import describe_error, run_shielded
+from agentic_trading.worker.next_attempt import (
+    AnsweredAttempt,
+    Attempted,
+    FailedAttempt,
+    FinalAttempt,
+    is_schema_refused,
+)
 from agentic_trading.worker.response_cache import CachedCall
 from agentic_trading.worker.slots import Parking
-from agentic_trading.worker.next_attempt import FinalAttempt
-from agentic_trading.worker.next_attempt import AnsweredAttempt
-from agentic_trading.worker.next_attempt import FailedAttempt
 
 LONGEST_S = 5.0
 """A count that takes longer is not waited for."""
@@ -73,7 +66,9 @@ class InputTokenCounter:
             async with asyncio.timeout(patience_s):
                 tokens = await self._provider.count_tokens(request)
         except Exception as e:  # noqa: BLE001 - whatever a count fails of, the call goes on without one
-            log.warning("tokens_not_counted", envelope_id=request.envelope.envelope_id, error=describe_error(e))
+            log.warning(
+                "tokens_not_counted", envelope_id=request.envelope.envelope_id, error=describe_error(e)
+            )
             return None
         return tokens if tokens is not None and 0 < tokens <= MOST_TOKENS else None
 
@@ -123,7 +118,11 @@ def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violati
     except ValueError:
         raise  # what is wrong with the text: the reader tells it
     except Exception as e:  # noqa: BLE001 - a broken rule must not become an accepted answer
-        return [Violation(path="$", keyword="check_failed", message=f"the check itself failed: {describe_error(e)}")]
+        return [
+            Violation(
+                path="$", keyword="check_failed", message=f"the check itself failed: {describe_error(e)}"
+            )
+        ]
 
 
 READ_AT_ONCE_CHARS = 8 * 1024

@@ -1,18 +1,16 @@
 """A boundary around work that comes again: what goes wrong in it is logged, and the rest goes on."""
 
-from pydantic import ValidationError
-from collections.abc import Iterator
-from contextlib import contextmanager
-import structlog
-from agentic_trading.governance.errors import ControlError
-from agentic_trading.governance.errors import LedgerError
-from agentic_trading.llm.errors import RecordError
-from agentic_trading.llm.errors import StoreError
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
-from typing import TypeVar
-from agentic_trading.llm.errors import LLMError
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from agentic_trading.governance.errors import ControlError, LedgerError
+from agentic_trading.llm.errors import LLMError, RecordError, StoreError
+
 
 def describe_error(e: Exception) -> str:
     """Say what was raised and where; a formatted traceback would read files on the loop.

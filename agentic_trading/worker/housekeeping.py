@@ -1,42 +1,40 @@
 """What a pool does beside its calls: sees what operators order, ends what has run out, warns before a ceiling."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-import structlog
-from agentic_trading.governance.controls_document import KEPT_ACTIONS
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import AppliedCommand
-from agentic_trading.governance.controls_document import ControlStore
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import event_of
-from agentic_trading.governance.errors import ControlsUnreadableError
-from agentic_trading.governance.controls_document import HaltRegistry
-from agentic_trading.governance.ledger import Ledger
-from agentic_trading.worker.error_boundary import log_and_continue
-from agentic_trading.worker.recorder import Recorder
 import asyncio
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+
+import structlog
+
 from agentic_trading.clock import Clock
-from agentic_trading.governance.burn_rate import Alert
-from agentic_trading.governance.burn_rate import Alerts
-from agentic_trading.governance.burn_rate import BurnRateMeter
-from agentic_trading.governance.burn_rate import Forecast
+from agentic_trading.governance.burn_rate import Alert, Alerts, BurnRateMeter, Forecast
+from agentic_trading.governance.controls_document import (
+    KEPT_ACTIONS,
+    PLATFORM,
+    AppliedCommand,
+    ControlStore,
+    HaltRegistry,
+    TenantControls,
+    event_of,
+)
+from agentic_trading.governance.errors import ControlsUnreadableError
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.ledger import ExpiredReservation
-from agentic_trading.governance.ledger import tenant_of
-from agentic_trading.governance.rebuild import EXPIRED
-from agentic_trading.governance.rebuild import position_event
-from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.status_feed import call_counts
-from agentic_trading.governance.status_feed import counters
-from agentic_trading.governance.status_feed import parked
-from agentic_trading.governance.status_feed import refusals
+from agentic_trading.governance.ledger import Balance, ExpiredReservation, Ledger, tenant_of
+from agentic_trading.governance.rebuild import EXPIRED, position_event
+from agentic_trading.governance.status_feed import (
+    BudgetStatus,
+    StatusFeed,
+    call_counts,
+    counters,
+    parked,
+    refusals,
+)
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
+from agentic_trading.worker.error_boundary import log_and_continue
+from agentic_trading.worker.recorder import Recorder
 
 log = structlog.get_logger()
 

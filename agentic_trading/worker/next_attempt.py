@@ -5,24 +5,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
-from agentic_trading.governance.throttle import Failed
-from agentic_trading.governance.throttle import wait_before_retry
+from agentic_trading.governance.throttle import Failed, wait_before_retry
 from agentic_trading.ids import fraction
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import NextStep
-from agentic_trading.structured.engine import AskAgain
-from agentic_trading.structured.engine import GiveUp
-from agentic_trading.structured.engine import RaiseCap
-from agentic_trading.structured.engine import next_step
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.outcome import Rejected
-from agentic_trading.structured.prompts import raised_cap_request
-from agentic_trading.structured.prompts import reask_request
-from agentic_trading.structured.prompts import request_over
+from agentic_trading.llm.result import LLMResult, NextStep
+from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step
+from agentic_trading.structured.outcome import Accepted, Rejected
+from agentic_trading.structured.prompts import raised_cap_request, reask_request, request_over
 
 ToResult = Callable[[NextStep], LLMResult]
 """Put an attempt on record, together with what follows from it."""
@@ -69,7 +61,9 @@ class AttemptPlan:
     step: NextStep = ""
 
 
-def plan_next_attempt(turn: AttemptPlan, attempted: Attempted, capability: Capability, *, now: datetime) -> AttemptPlan | None:
+def plan_next_attempt(
+    turn: AttemptPlan, attempted: Attempted, capability: Capability, *, now: datetime
+) -> AttemptPlan | None:
     """Return the request to make next, or None when this attempt was the last.
 
     A cap that the model's `capability` does not let rise ends the call. An attempt that was recorded with its next

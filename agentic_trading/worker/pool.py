@@ -1,46 +1,30 @@
 """Workers that take envelopes from the bus, each delivery within a boundary of its own."""
 
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, assert_never
+
+import structlog
+
+from agentic_trading.bus.codec import read_envelope, read_event
+from agentic_trading.bus.errors import SignatureError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.signing import Verifier
-from agentic_trading.governance.policy import Policy
-from agentic_trading.llm.event import Event
-from agentic_trading.worker.error_boundary import UndeliverableError
-import asyncio
-from collections.abc import AsyncGenerator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Coroutine
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any
-from typing import TypeVar
-from typing import assert_never
-import structlog
-from agentic_trading.bus.topic import Broker
-from agentic_trading.bus.topic import Subscription
-from agentic_trading.bus.codec import read_envelope
-from agentic_trading.bus.codec import read_event
-from agentic_trading.bus.errors import SignatureError
-from agentic_trading.bus.errors import UnreadableMessageError
-from agentic_trading.bus.topic import ENVELOPES
-from agentic_trading.bus.topic import EVENTS
+from agentic_trading.bus.topic import ENVELOPES, EVENTS, Broker, Subscription
 from agentic_trading.clock import Clock
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import RecordError
-from agentic_trading.llm.errors import StoreError
-from agentic_trading.worker.recorder import DeadLetterPublisher
-from agentic_trading.worker.claim import Claim
-from agentic_trading.worker.claim import ClaimStore
-from agentic_trading.worker.claim import Finished
-from agentic_trading.worker.error_boundary import AttemptTakenError
-from agentic_trading.worker.recorder import Recorder
-from agentic_trading.worker.runner import CallRunner
-from agentic_trading.worker.slots import Slot
-from agentic_trading.worker.slots import Slots
-from agentic_trading.worker.error_boundary import describe_error
+from agentic_trading.governance.policy import Policy
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.errors import RecordError, StoreError
+from agentic_trading.llm.event import Event
+from agentic_trading.worker.claim import Claim, ClaimStore, Finished
+from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, describe_error
 from agentic_trading.worker.housekeeping import Housekeeper
+from agentic_trading.worker.recorder import DeadLetterPublisher, Recorder
+from agentic_trading.worker.runner import CallRunner
+from agentic_trading.worker.slots import Slot, Slots
 
 NOT_ALLOWED = "not_allowed"
 
@@ -332,7 +316,9 @@ class WorkerPool:
                 return await self._tried(delivery, e)
 
     async def _tried(self, delivery: Delivery, e: Exception) -> bool:
-        log.error("delivery_failed", topic=delivery.topic, position=delivery.position, error=describe_error(e))
+        log.error(
+            "delivery_failed", topic=delivery.topic, position=delivery.position, error=describe_error(e)
+        )
         if delivery.deliveries < self._max_deliveries:
             self._counts["given_back"] += 1
             return False
@@ -345,7 +331,9 @@ class WorkerPool:
         try:
             await self._burial.bury(delivery, reason, detail, envelope_id=envelope_id, trace_id=trace_id)
         except Exception as e:  # noqa: BLE001 - a letter that cannot be sent is no reason to serve nobody
-            log.error("dead_letter_lost", topic=delivery.topic, position=delivery.position, error=describe_error(e))  # noqa: TRY400 - told in one line
+            log.error(  # noqa: TRY400 - told in one line
+                "dead_letter_lost", topic=delivery.topic, position=delivery.position, error=describe_error(e)
+            )
         self._counts["dead_letters"] += 1
         return True
 

@@ -1,21 +1,17 @@
 """Keep first, then tell."""
 
-from agentic_trading.bus.topic import Broker
-from agentic_trading.bus.codec import interaction_message
-from agentic_trading.bus.topic import INTERACTIONS
+import structlog
+
+from agentic_trading.bus.codec import dead_letter_message, interaction_message
+from agentic_trading.bus.errors import MessageTooLargeError
+from agentic_trading.bus.message import Delivery, header
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, INTERACTIONS, Broker, DeadLetter
+from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import InteractionStore
-import structlog
-from agentic_trading.bus.codec import dead_letter_message
-from agentic_trading.bus.topic import DeadLetter
-from agentic_trading.bus.errors import MessageTooLargeError
-from agentic_trading.bus.message import header
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import DEAD_LETTERS
-from agentic_trading.bus.topic import EVENTS
-from agentic_trading.clock import Clock
+
 
 class Recorder:
     """Put each attempt into the log, then on the bus: what is told is kept already."""

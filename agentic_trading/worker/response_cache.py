@@ -11,12 +11,11 @@ from weakref import WeakValueDictionary
 from agentic_trading.clock import Clock
 from agentic_trading.governance.admission_decisions import freezes
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
+from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.envelope_rules import check_envelope
-from agentic_trading.worker.slots import StoppableWait
-from agentic_trading.worker.slots import Parking
+from agentic_trading.worker.slots import Parking, StoppableWait
 
 MOST_FROZEN = 10_000
 """Answers that are kept; beyond that those whose deadline has come go first, then those not asked for the longest."""

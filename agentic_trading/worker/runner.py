@@ -8,29 +8,25 @@ from functools import partial
 from typing import Final, Protocol, assert_never
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Charge
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.admission_decisions import Denied
-from agentic_trading.governance.admission_decisions import AlreadyDispatched
-from agentic_trading.governance.admission_decisions import freezes
+from agentic_trading.governance.admission_decisions import (
+    Admitted,
+    AlreadyDispatched,
+    Charge,
+    Deferred,
+    Denied,
+    freezes,
+    unavailable,
+)
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.admission_decisions import unavailable
 from agentic_trading.governance.throttle import Failed
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import NextStep
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.parser import select
 from agentic_trading.worker.attempt_result import (
@@ -42,26 +38,20 @@ from agentic_trading.worker.attempt_result import (
     is_of_wrong_model,
     not_used,
 )
-from agentic_trading.worker.call_context import CallContext
-from agentic_trading.worker.call_context import Checks
-from agentic_trading.worker.call_context import InputTokenCounter
-from agentic_trading.worker.error_boundary import AttemptTakenError
-from agentic_trading.worker.error_boundary import run_shielded
-from agentic_trading.worker.response_cache import ResponseCache, CachedCall
-from agentic_trading.worker.slots import StoppableWait
-from agentic_trading.worker.recorder import Recorder
-from agentic_trading.worker.call_context import UnsupportedSchemas
-from agentic_trading.worker.slots import Parking
-from agentic_trading.worker.error_boundary import describe_error
+from agentic_trading.worker.call_context import CallContext, Checks, InputTokenCounter, UnsupportedSchemas
+from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error, run_shielded
 from agentic_trading.worker.next_attempt import (
-    Attempted,
-    FinalAttempt,
     AnsweredAttempt,
+    Attempted,
     AttemptPlan,
     FailedAttempt,
+    FinalAttempt,
     may_degrade,
     plan_next_attempt,
 )
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.response_cache import CachedCall, ResponseCache
+from agentic_trading.worker.slots import Parking, StoppableWait
 
 MOST_TOKENS = 10**9
 """No call uses more: a report of more is none, and what it would cost passes what a log can count."""

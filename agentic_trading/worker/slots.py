@@ -2,14 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
-from collections.abc import Callable
-from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
-from contextlib import asynccontextmanager
-from typing import Any
-from typing import TypeVar
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
 from agentic_trading.clock import Clock
 
 T = TypeVar("T")

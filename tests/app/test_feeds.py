@@ -8,22 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import ResumedFeed
-from agentic_trading.app.feeds import open_feed
-from agentic_trading.app.feeds import read_bars
-from agentic_trading.app.feeds import sources
-from agentic_trading.app.feeds import what_of
-from agentic_trading.app.session_folder import BAR_COLUMNS
-from agentic_trading.app.session_folder import DataSource
-from agentic_trading.app.session_folder import bar_row
+from agentic_trading.app.feeds import ResumedFeed, open_feed, read_bars, sources, what_of
 from agentic_trading.app.options import OptionError
+from agentic_trading.app.session_folder import BAR_COLUMNS, DataSource, bar_row
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.errors import BarFormatError
-from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.feed import Duplicate
-from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.feed import Gap
 from agentic_trading.desk.market.bar_rows import BarRows
+from agentic_trading.desk.market.errors import BarFormatError
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
 from tests.desk.market.bars import bar, rows, series
 
 

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from agentic_trading.app.feeds import read_bars
-from agentic_trading.app.session_folder import BAR_COLUMNS
-from agentic_trading.app.session_folder import BarFiles
-from agentic_trading.app.session_folder import DataSource
-from agentic_trading.app.session_folder import RunManifest
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.session_folder import bar_row
 from agentic_trading.app.options import OptionError
+from agentic_trading.app.session_folder import (
+    BAR_COLUMNS,
+    BarFiles,
+    DataSource,
+    RunManifest,
+    SessionFolder,
+    bar_row,
+)
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import StoreError

@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import sources
-from agentic_trading.app.feeds import CheckedFeed
-from agentic_trading.app.feeds import ReadAhead
-from agentic_trading.app.feeds import open_feeds
+from agentic_trading.app.feeds import CheckedFeed, ReadAhead, open_feeds, sources
 from agentic_trading.app.options import OptionError
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.feed import FeedItem
+from agentic_trading.desk.market.feed import BarFeed, FeedItem
 from tests.desk.market.bars import bar, rows
 
 

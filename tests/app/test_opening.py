@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.session_folder import BarFiles
-from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.run_setup import left_by, recorded_attempts
-from agentic_trading.app.session_run import SessionResult, SessionObserver, run_play
-from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.app.session_folder import BarFiles, SessionFolder
+from agentic_trading.app.session_run import SessionObserver, SessionResult, run_play
 from agentic_trading.desk.session import TradingSession
+from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.event import Event
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.app.test_folder import manifest

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import RunOptions
+from agentic_trading.app.options import OptionError, RunOptions
 
 FROM = {"provider": "recorded", "recorded_from": Path("earlier")}
 

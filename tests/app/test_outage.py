@@ -4,19 +4,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.providers import ProviderOutage
-from agentic_trading.app.providers import UnusableProviderError
-from agentic_trading.app.providers import refuse_unusable
+from agentic_trading.app.providers import ProviderOutage, UnusableProviderError, refuse_unusable
 from agentic_trading.client.gateway import GatewayReply
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import AttemptTrace, Stage
 from tests.build import NOW, envelope, event, interaction
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.answer_parsing import (
     AnswerForm,
     ParseQuestion,
@@ -22,8 +21,9 @@ from agentic_trading.app.answer_parsing import (
     read_text,
     strictly_loaded,
 )
-from agentic_trading.llm.limits import OutputMode
+from agentic_trading.app.options import OptionError
 from agentic_trading.llm.envelope_rules import PRESETS
+from agentic_trading.llm.limits import OutputMode
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured.decode import MAX_BYTES
 

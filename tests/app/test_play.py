@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire
-from agentic_trading.app.session_run import SessionResult, SessionObserver, run_play
+from agentic_trading.app.session_run import SessionObserver, SessionResult, run_play
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem

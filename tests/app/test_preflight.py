@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import wire
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import RunOptions
+from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
+from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.llm.models import WeightsError
 from tests.app.asking import OWN_MODEL, options, own_rows, settings
 from tests.app.test_folder import manifest

@@ -9,16 +9,17 @@ import pytest
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.providers import ASKED
-from agentic_trading.app.providers import ProviderSelection
-from agentic_trading.app.providers import base_url_of
-from agentic_trading.app.providers import select_provider
-from agentic_trading.app.providers import host_free
-from agentic_trading.app.providers import ready
+from agentic_trading.app.providers import (
+    ASKED,
+    ProviderSelection,
+    base_url_of,
+    host_free,
+    ready,
+    select_provider,
+)
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.models import WEIGHTS, WeightsError
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.llm.models import WEIGHTS
-from agentic_trading.llm.models import WeightsError
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables, settings
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -52,7 +53,10 @@ def test_a_named_model_answers_every_workflow() -> None:
 
 
 def test_a_run_that_goes_on_keeps_its_model() -> None:
-    assert select_provider(options(**ANTHROPIC), TABLES, now=NOW, model="claude-opus-5-5").model == "claude-opus-5-5"
+    assert (
+        select_provider(options(**ANTHROPIC), TABLES, now=NOW, model="claude-opus-5-5").model
+        == "claude-opus-5-5"
+    )
 
 
 def test_the_only_model_of_ones_own_needs_no_name(tmp_path: Path) -> None:

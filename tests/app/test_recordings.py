@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.session_folder import pack
-from agentic_trading.app.session_folder import session_folder
-from agentic_trading.app.session_folder import shipped_names
+from agentic_trading.app.session_folder import pack, session_folder, shipped_names
 
 FILES = {"run.json": b"{}", "interactions.jsonl": b"one\ntwo\n", "bars-BTCUSDT.csv": b"open_time\n"}
 

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from agentic_trading.app.replay import NoDigestError, ObservedGateway, ReplayObservations, replay
 from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.replay import NoDigestError, ReplayObservations, ObservedGateway, replay
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
 from tests.app.test_folder import manifest
 from tests.build import envelope, event, interaction
 
@@ -41,7 +39,9 @@ def seen_of(*known: LLMEnvelope) -> ReplayObservations:
     return ReplayObservations(frozenset(one.request_hash for one in known))
 
 
-async def heard(answer: GatewayReply, *, known: Sequence[LLMEnvelope], asked: LLMEnvelope) -> ReplayObservations:
+async def heard(
+    answer: GatewayReply, *, known: Sequence[LLMEnvelope], asked: LLMEnvelope
+) -> ReplayObservations:
     seen = seen_of(*known)
     await ObservedGateway(Answering(answer), seen, None).ask(asked)
     return seen

@@ -5,18 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trading.app import wire
-from agentic_trading.app.session_folder import DataSource
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.session_run import SessionResult
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.report_builder import report_of
+from agentic_trading.app.session_folder import DataSource, SessionFolder
+from agentic_trading.app.session_run import SessionResult
 from agentic_trading.desk.execution.shortfall import total_shortfall
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Stage
+from agentic_trading.llm.result import AttemptTrace, Fix, Stage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.app.test_folder import manifest
 from tests.build import NOW, envelope, interaction

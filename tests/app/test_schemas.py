@@ -11,9 +11,7 @@ import pytest
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.schemas import check_schemas, first_schema_difference, published, write_schemas
 from agentic_trading.bus.topic import DeadLetter
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from tests.build import NOW, envelope, event, interaction, result
 
 ROOT = Path(__file__).parents[2]

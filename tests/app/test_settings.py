@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.settings import SettingsError
-from agentic_trading.app.settings import load_settings
+from agentic_trading.app.settings import SettingsError, load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.options import WARM_UP_BARS
-from agentic_trading.app.session_folder import session_folder
-from agentic_trading.app.session_folder import shipped_names
 from agentic_trading.app.replay import replay
+from agentic_trading.app.session_folder import SessionFolder, session_folder, shipped_names
 from tests.flows.sessions import ran
 
 NAME = Path("smollm2")

@@ -9,14 +9,12 @@ from agentic_trading.app import wire, wire_budgets
 from agentic_trading.clock import MarketClock, SimClock
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FILL_STRATEGY_V1_SCHEMA
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.providers.fault_injection import FaultsError
-from agentic_trading.llm.providers.fault_injection import FaultyProvider
-from agentic_trading.llm.providers.offline import RulesProvider
 from agentic_trading.llm.models import TableError
+from agentic_trading.llm.providers.fault_injection import FaultsError, FaultyProvider
+from agentic_trading.llm.providers.offline import RulesProvider
 from tests.build import interaction
 from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, rules, with_faults
 

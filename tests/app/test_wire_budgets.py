@@ -8,13 +8,10 @@ import pytest
 
 from agentic_trading.app import wire_budgets
 from agentic_trading.app.options import OptionError
-from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError, PolicyError
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from tests import redis_server
 from tests.flows.sessions import SAMPLES, ran
 

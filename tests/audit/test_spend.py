@@ -3,8 +3,7 @@
 import pytest
 
 from agentic_trading.audit.spend import spend_report
-from agentic_trading.llm.store import Records
-from agentic_trading.llm.store import Spend
+from agentic_trading.llm.store import Records, Spend
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import event, interaction
 

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.audit.trace import UnknownRecordError
-from agentic_trading.audit.trace import CallNode
-from agentic_trading.audit.trace import EventNode
-from agentic_trading.audit.trace import TraceNode
-from agentic_trading.audit.trace import TraceTree
+from agentic_trading.audit.trace import CallNode, EventNode, TraceNode, TraceTree, UnknownRecordError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.store import Record

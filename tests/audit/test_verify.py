@@ -9,8 +9,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import envelope, event, interaction
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from agentic_trading.audit.trace import UnknownRecordError
-from agentic_trading.audit.trace import CallNode
-from agentic_trading.audit.trace import why
+from agentic_trading.audit.trace import CallNode, UnknownRecordError, why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import interaction_id
 from agentic_trading.llm.store import Records

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.structured.outcome import ParserException
-from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.outcome import ParserException, UnreadableError
 from benchmarks import ours_reading
 from benchmarks.peers.failures import FAILURES
 from benchmarks.peers.order import EXPECTED, ORDER, TEXTS

@@ -23,10 +23,9 @@ from agentic_trading.bus.codec import (
     read_event,
     read_interaction,
 )
-from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.bus.errors import UnreadableMessageError
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.llm.envelope import LLMEnvelope
 from tests.build import NOW, envelope, event, interaction
 

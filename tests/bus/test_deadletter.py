@@ -8,14 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.bus.topic import MAX_HEAD_BYTES
 from agentic_trading.bus.codec import dead_letter_message, read_dead_letter
-from agentic_trading.bus.topic import MAX_DETAIL
-from agentic_trading.bus.topic import MAX_RAW_BYTES
-from agentic_trading.bus.topic import DeadLetter
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import DEAD_LETTERS
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import DEAD_LETTERS, MAX_DETAIL, MAX_HEAD_BYTES, MAX_RAW_BYTES, DeadLetter
 from tests.build import NOW
 
 

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentic_trading.bus.message import EVENT_RECORDED
-from agentic_trading.bus.message import escape_header
-from agentic_trading.bus.message import event_headers
-from agentic_trading.bus.message import header
-from agentic_trading.bus.message import source
-from agentic_trading.bus.message import traceparent
-from agentic_trading.bus.message import Message
+from agentic_trading.bus.message import (
+    EVENT_RECORDED,
+    Message,
+    escape_header,
+    event_headers,
+    header,
+    source,
+    traceparent,
+)
 
 TRACE = "0b7c6c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11"
 SPAN = "11111111-2222-4333-8444-555555555555"

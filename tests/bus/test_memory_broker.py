@@ -8,8 +8,7 @@ import pytest
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import EVENTS
-from agentic_trading.bus.topic import INTERACTIONS
+from agentic_trading.bus.topic import EVENTS, INTERACTIONS
 
 
 def message(key: str = "a", value: bytes = b"1") -> Message:

@@ -9,13 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from agentic_trading.bus.topic import Subscription
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import EVENTS
-from agentic_trading.bus.topic import INTERACTIONS
-from agentic_trading.bus.topic import Topic
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import EVENTS, INTERACTIONS, Subscription, Topic
 
 URGENT, LATER = EVENTS, INTERACTIONS
 GROUPS = ("one", "other")

@@ -1,9 +1,6 @@
 """The topics of the bus."""
 
-from agentic_trading.bus.topic import DEAD_LETTERS
-from agentic_trading.bus.topic import ENVELOPES
-from agentic_trading.bus.topic import EVENTS
-from agentic_trading.bus.topic import INTERACTIONS
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
 

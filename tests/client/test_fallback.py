@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.audit.trace import CallNode
-from agentic_trading.audit.trace import TraceTree
+from agentic_trading.audit.trace import CallNode, TraceTree
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
-from agentic_trading.client.gateway import GatewayReply, GatewayClient
+from agentic_trading.client.gateway import GatewayClient, GatewayReply
 from agentic_trading.llm import (
     DeterminismLevel,
     Event,
@@ -24,11 +23,8 @@ from agentic_trading.llm import (
     RetryPolicy,
     SafetyConstraints,
 )
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import ScriptedReply
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider, ScriptedReply
 from agentic_trading.llm.result import Usage
 from tests.build import event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, timed_out

@@ -12,12 +12,8 @@ import structlog
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import dead_letter_message, interaction_message
-from agentic_trading.bus.topic import DeadLetter
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import DEAD_LETTERS
-from agentic_trading.bus.topic import INTERACTIONS
-from agentic_trading.bus.topic import Topic
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import DEAD_LETTERS, INTERACTIONS, DeadLetter, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import FailureKind, LLMInteraction, NoDecision, Stage
 from agentic_trading.llm.provider import ModelRequest

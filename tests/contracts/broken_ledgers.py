@@ -14,25 +14,22 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    ReservationRequest,
     Balance,
-    ReservationState,
     Blocked,
-    LedgerStatistics,
     Declined,
+    LedgerStatistics,
     Reservation,
+    ReservationRequest,
+    ReservationState,
     Settlement,
 )
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
-from agentic_trading.governance.ledgers.reservation_table import QueuedRequest
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.ledgers.reservation_table import QueuedRequest
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.contracts import ledger_limits as limits
 from tests.contracts import ledger_line as line
 from tests.contracts import ledger_steps as steps

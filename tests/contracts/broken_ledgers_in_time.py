@@ -6,27 +6,26 @@ from datetime import datetime, tzinfo
 from typing import ClassVar
 
 from agentic_trading.governance.errors import ReservationConflictError
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    ReservationRequest,
     Balance,
-    LedgerEntry,
-    ReservationState,
-    ExpiredReservation,
     Blocked,
-    LedgerCheckpoint,
     Declined,
+    ExpiredReservation,
+    LedgerCheckpoint,
+    LedgerEntry,
     Reservation,
+    ReservationRequest,
+    ReservationState,
     Settlement,
     tenant_of,
 )
 from agentic_trading.governance.ledgers.counters import CountedIds
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
-from agentic_trading.governance.ledgers.reservation_table import ReservationTable
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
+from agentic_trading.governance.ledgers.reservation_table import ReservationTable
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.limits import ANY, Limit
+from agentic_trading.governance.prices import Amount
 from tests.contracts import ledger_changes as changes
 from tests.contracts import ledger_history as history
 from tests.contracts import ledger_leases as leases

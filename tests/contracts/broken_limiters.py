@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 from agentic_trading.clock import Clock
 from agentic_trading.governance.limiter import (
     CircuitState,
-    PermitRequest,
     Deployment,
     DeploymentStatus,
-    PermitOutcome,
-    Permit,
     NotPermitted,
+    Permit,
+    PermitOutcome,
+    PermitRequest,
     Throttled,
 )
 from tests.contracts import limiter_breaker as breaker
@@ -159,7 +159,12 @@ class NeverCloses(TellsNoEnd):
     """A probe's answer is not heard."""
 
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         is_probe = (await self.status(permit.lane)).breaker is CircuitState.HALF_OPEN
         ending = PermitOutcome.NEUTRAL if is_probe else outcome
@@ -178,7 +183,12 @@ class KeepsItsProbes(Whole):
         return answer
 
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         found = self._book(permit.lane, self._now_ms())._breaker
         probes = found.probes
@@ -195,7 +205,12 @@ class CountsOldCalls(Whole):
     """What was sent in another era counts in this one."""
 
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         book = self._book(permit.lane, self._now_ms())
         inside = book._inside.get(permit.id)

@@ -6,13 +6,13 @@ from typing import ClassVar
 from agentic_trading.clock import Clock
 from agentic_trading.governance.limiter import (
     LEASE_S,
-    PermitRequest,
     Deployment,
     DeploymentStatus,
-    PermitOutcome,
-    Permit,
-    RateLimits,
     NotPermitted,
+    Permit,
+    PermitOutcome,
+    PermitRequest,
+    RateLimits,
     Throttled,
 )
 from agentic_trading.governance.limiters.deployment import DeploymentLimiter
@@ -84,7 +84,12 @@ class TellsNoEnd(Whole):
     """How a call ended is not passed on as it was told."""
 
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         await super().leave(
             permit, self.ending(outcome), tokens=self.used(permit, tokens), pause_s=self.pause(pause_s)
@@ -137,7 +142,12 @@ class PausesForEver(TellsNoEnd):
 
 class ObeysTheLastPause(TellsNoEnd):
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         self._book(permit.lane, self._now_ms())._paused_until_ms = 0
         await super().leave(permit, outcome, tokens=tokens, pause_s=pause_s)
@@ -186,7 +196,12 @@ class LeavesTwice(Whole):
     """Leaving gives back, whoever leaves."""
 
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         if permit.id in self.left:
             await super().enter(PermitRequest(permit.lane, permit.id, 0))

@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.bus.topic import MAX_HEAD_BYTES
-from agentic_trading.bus.topic import ConsumerLag
-from agentic_trading.bus.topic import Broker
-from agentic_trading.bus.topic import Subscription
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import Topic
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import MAX_HEAD_BYTES, Broker, ConsumerLag, Subscription, Topic
 from agentic_trading.ids import random_id
 from agentic_trading.llm.event import Event
 

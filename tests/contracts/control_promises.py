@@ -4,21 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import ControlStore
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import LARGEST
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.commands import AddHalt
-from agentic_trading.governance.commands import OperatorCommand
-from agentic_trading.governance.commands import RemoveLimit
-from agentic_trading.governance.commands import RemoveHalt
-from agentic_trading.governance.commands import SetLimit
-from agentic_trading.governance.commands import execute_command
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.commands import (
+    AddHalt,
+    OperatorCommand,
+    RemoveHalt,
+    RemoveLimit,
+    SetLimit,
+    execute_command,
+)
+from agentic_trading.governance.controls_document import PLATFORM, ControlStore, HaltScope, TenantControls
+from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window
 from tests.build import NOW
 
 Opens = Callable[[], Awaitable[ControlStore]]

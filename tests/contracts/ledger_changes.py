@@ -3,13 +3,9 @@
 import asyncio
 from datetime import timedelta
 
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Declined, Reservation
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import Opens, Promise, in_line
 from tests.governance.asking import AT, ask, balance, held, of_tenant, refused, reserved, spend, tenant
 

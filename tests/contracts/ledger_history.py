@@ -10,12 +10,15 @@ import pytest
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError, UnknownReservationError
+from agentic_trading.governance.ledger import (
+    Ledger,
+    LedgerCheckpoint,
+    LedgerEntry,
+    Reservation,
+    ReservationState,
+)
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Ledger, LedgerCheckpoint, Reservation
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
 from tests.contracts.ledger_opening import Opens, Promise, in_line
 from tests.governance.asking import AT, ask, balance, held, of_tenant, reserved, spend, tenant
 
@@ -115,7 +118,9 @@ async def what_is_restored_opens_it_again_and_is_never_charged_twice(opens: Open
     assert restored.generation > found.generation + 2
     assert restored.mark != found.mark
     assert await ledger.position("acme") == restored
-    assert await ledger.reserve(settled) == Reservation("acme:done:1", settled.amount, ReservationState.SETTLED)
+    assert await ledger.reserve(settled) == Reservation(
+        "acme:done:1", settled.amount, ReservationState.SETTLED
+    )
     assert await ledger.reserve(doubtful) == Reservation(
         "acme:doubtful:1", doubtful.amount, ReservationState.IN_DOUBT
     )

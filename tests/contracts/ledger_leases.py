@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from agentic_trading.governance.errors import ReservationStateError, UnknownReservationError
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationState, ExpiredReservation, Reservation
+from agentic_trading.governance.ledger import ExpiredReservation, Reservation, ReservationState
 from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import Opens, Promise, in_line
 from tests.governance.asking import ask, of_tenant, reserved, tenant
 

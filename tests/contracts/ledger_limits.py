@@ -3,13 +3,9 @@
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Blocked, Declined, Reservation
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import Opens, Promise
 from tests.governance.asking import (
     AT,

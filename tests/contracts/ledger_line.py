@@ -3,12 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Declined, Reservation
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.ids import fraction
 from tests.contracts.ledger_opening import Opens, Promise, in_line
 from tests.governance.asking import ask, held, of_tenant, reserved, tenant

@@ -16,12 +16,17 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
+from agentic_trading.governance.ledger import (
+    LEASE_S,
+    ExpiredReservation,
+    Ledger,
+    LedgerCheckpoint,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+)
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import LEASE_S, ReservationRequest, ReservationState, ExpiredReservation, Ledger, LedgerCheckpoint, Reservation
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
 from tests.contracts.ledger_model import CHARGED, Model, ModelCall
 from tests.contracts.ledger_opening import Opens, memory
 from tests.governance.asking import AT, ask

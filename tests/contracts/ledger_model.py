@@ -5,14 +5,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 
+from agentic_trading.governance.ledger import (
+    Balance,
+    Blocked,
+    Declined,
+    LedgerEntry,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+)
+from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window, Windows
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest, Balance, LedgerEntry, ReservationState, Blocked, Declined, Reservation
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
-from agentic_trading.governance.limits import Windows
 from tests.governance.asking import AT
 
 IN_FLIGHT = (ReservationState.RESERVED, ReservationState.DISPATCHED)

@@ -11,11 +11,9 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
+from agentic_trading.governance.ledger import Reservation, ReservationState
+from agentic_trading.governance.limits import Ceiling, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationState, Reservation
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
 from tests.contracts.ledger_opening import Opens, Promise
 from tests.governance.asking import AT, ask, balance, held, of_tenant, refused, reserved, spend, tenant
 

@@ -3,7 +3,12 @@
 from agentic_trading.governance.limiter import CircuitBreakerConfig, CircuitState, PermitOutcome, RetryBudget
 from tests.contracts.limiter_opening import Asking, Opens, Promise, Rules, entry
 
-ANSWERED, FAILED, NEUTRAL, UNUSED = PermitOutcome.ANSWERED, PermitOutcome.FAILED, PermitOutcome.NEUTRAL, PermitOutcome.UNUSED
+ANSWERED, FAILED, NEUTRAL, UNUSED = (
+    PermitOutcome.ANSWERED,
+    PermitOutcome.FAILED,
+    PermitOutcome.NEUTRAL,
+    PermitOutcome.UNUSED,
+)
 SOON_S = 0.06
 LATER_S = 0.07
 

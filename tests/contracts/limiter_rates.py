@@ -6,8 +6,8 @@ from agentic_trading.governance.limiter import (
     LONGEST_PAUSE_S,
     CircuitState,
     DeploymentStatus,
-    PermitOutcome,
     Permit,
+    PermitOutcome,
     RateLimits,
 )
 from tests.contracts.limiter_opening import LANE, OTHER, Opens, Promise, Rules, entry, limited

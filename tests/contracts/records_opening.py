@@ -5,8 +5,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 
 from agentic_trading.llm import Durability, JsonFileInteractionStore, LLMInteraction, MemoryInteractionStore
-from agentic_trading.llm.store import Records
-from agentic_trading.llm.store import Record
+from agentic_trading.llm.store import Record, Records
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 
 Opens = Callable[[Sequence[Record], Path], AbstractAsyncContextManager[Records]]

@@ -18,9 +18,7 @@ from agentic_trading.llm import (
     RecordError,
     StoreError,
 )
-from agentic_trading.llm.store import LogEntry
-from agentic_trading.llm.store import Record
-from agentic_trading.llm.store import Verification
+from agentic_trading.llm.store import LogEntry, Record, Verification
 from tests.build import NOW, event, interaction
 
 ALLOWED_S = 2.0

@@ -7,9 +7,7 @@ from typing import get_args
 
 from agentic_trading.llm import LLMInteraction, MemoryInteractionStore
 from agentic_trading.llm.interaction import interaction_id
-from agentic_trading.llm.store import Records
-from agentic_trading.llm.store import SpendKey
-from agentic_trading.llm.store import Record
+from agentic_trading.llm.store import Record, Records, SpendKey
 from tests.build import NOW, envelope, event, interaction
 from tests.contracts.records_opening import Opens, put
 

@@ -6,16 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import MarketError
-from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.feed import Duplicate
-from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.feed import Gap
-from agentic_trading.desk.market.feeds import CsvFeed
-from agentic_trading.desk.market.feeds import MemoryFeed
-from agentic_trading.desk.market.feeds import StdinFeed
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
+from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from tests.desk.market.bars import bar, rows
 
 FeedOf = Callable[[Sequence[Bar]], BarFeed]

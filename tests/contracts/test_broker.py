@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.bus.topic import Broker
-from agentic_trading.bus.topic import BrokerStatistics
-from agentic_trading.bus.topic import Subscription
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import MessageTooLargeError
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import Topic
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import Broker, BrokerStatistics, Subscription, Topic
 from agentic_trading.ids import random_id
 from tests.contracts import broker_promises as promises
 from tests.contracts.broker_promises import ALLOWED_BYTES, PROMISES, Bus, Promise

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.control_stores.file import FileControlStore
-from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.control_stores.redis import RedisControlStore
+from agentic_trading.governance.controls_document import TenantControls
 from tests.contracts import control_promises as promises
 from tests.contracts.board_opening import opening
 from tests.contracts.control_promises import PROMISES, Promise

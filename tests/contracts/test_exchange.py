@@ -6,7 +6,14 @@ from decimal import Decimal
 
 import pytest
 
-from agentic_trading.desk.exchange import Account, CancelReason, Exchange, Order, OrderRefusedError, ExecutionReport
+from agentic_trading.desk.exchange import (
+    Account,
+    CancelReason,
+    Exchange,
+    ExecutionReport,
+    Order,
+    OrderRefusedError,
+)
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.market.bar import Bar
 from tests.desk.trade import BTC, CHEAP, FIVE_MINUTES, START, bar, fills_of, listed, order

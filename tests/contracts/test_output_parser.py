@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.structured import (
     Accepted,
     InstructorParser,

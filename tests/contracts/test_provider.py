@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.fault_injection import Faults
-from agentic_trading.llm.providers.fault_injection import FaultyProvider
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import RulesProvider
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
+from agentic_trading.llm.providers.offline import RecordedAnswers, RulesProvider, ScriptedProvider
 from agentic_trading.llm.result import Usage
 from tests.build import interaction
 from tests.structured.asking import request

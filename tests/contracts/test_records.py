@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.llm import JsonFileInteractionStore, MemoryInteractionStore
-from agentic_trading.llm.store import Records
-from agentic_trading.llm.store import Spend
-from agentic_trading.llm.store import TraceSummary
-from agentic_trading.llm.store import Record
+from agentic_trading.llm.store import Record, Records, Spend, TraceSummary
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.build import event, interaction
 from tests.contracts.records_opening import OPENINGS, Opens

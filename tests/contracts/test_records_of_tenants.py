@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm import LLMInteraction, MemoryInteractionStore
 from agentic_trading.llm.interaction import interaction_id
-from agentic_trading.llm.store import Records
-from agentic_trading.llm.store import Spend
-from agentic_trading.llm.store import SpendKey
-from agentic_trading.llm.store import TraceSummary
-from agentic_trading.llm.store import Record
+from agentic_trading.llm.store import Record, Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores.memory import MemoryRecords
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import envelope, event, interaction

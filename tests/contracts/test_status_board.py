@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feeds.file import FileStatusFeed
-from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
+from agentic_trading.governance.status_feeds.file import FileStatusFeed, MemoryStatusFeed
 from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from tests.contracts import status_promises as promises
 from tests.contracts.board_opening import opening

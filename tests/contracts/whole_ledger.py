@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, tzinfo
 from typing import ClassVar
 
-from agentic_trading.governance.ledger import ReservationRequest, Blocked, Ledger, Declined, Reservation
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.ledger import Blocked, Declined, Ledger, Reservation, ReservationRequest
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import Limit
 from tests.contracts.ledger_opening import Opens
 

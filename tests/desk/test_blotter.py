@@ -10,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.client.gateway import GatewayReply
-from agentic_trading.desk.decisions import DecisionLoggingGateway
-from agentic_trading.desk.decisions import verdict_of
+from agentic_trading.desk.decisions import DecisionLoggingGateway, verdict_of
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
 from agentic_trading.worker.attempt_result import degraded
 from tests.build import NOW, envelope, event, interaction, result
 

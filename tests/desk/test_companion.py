@@ -2,11 +2,10 @@
 
 from decimal import Decimal
 
-from agentic_trading.desk.time_slices import ReferenceMarketFeed
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
+from agentic_trading.desk.time_slices import ReferenceMarketFeed
 
 OWN, OTHER = load_sample("btcusdt-5m")[:400], load_sample("ethusdt-5m")[:800]
 

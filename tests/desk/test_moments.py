@@ -8,16 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarFormatError
-from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.feed import Duplicate
-from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.feed import Gap
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
 from agentic_trading.desk.market.feeds import MemoryFeed
-from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.desk.time_slices import merge_feeds
+from agentic_trading.desk.time_slices import TimeSlice, merge_feeds
 from tests.desk.market.bars import MONDAY, bar, series
 
 

@@ -18,9 +18,8 @@ from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
+from agentic_trading.desk.session import BARS_SHOWN, TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.desk.session import BARS_SHOWN
-from agentic_trading.desk.session import TradingSession
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction

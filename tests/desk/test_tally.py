@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.client.gateway import GatewayReply
-from agentic_trading.desk.decisions import CountingGateway
-from agentic_trading.desk.decisions import SessionCounters
+from agentic_trading.desk.decisions import CountingGateway, SessionCounters
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from tests.build import envelope, event, interaction

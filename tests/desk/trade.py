@@ -5,14 +5,13 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from agentic_trading.desk.exchange import Fill, Order, ExecutionReport
+from agentic_trading.desk.exchange import ExecutionReport, Fill, Order
 from agentic_trading.desk.exchanges.account import TradingCosts
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.instrument import Instrument
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 FIVE_MINUTES = timedelta(minutes=5)

@@ -14,16 +14,13 @@ import orjson
 import pytest
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.budgets import execute
-from agentic_trading.app.budgets import BudgetLocationOptions
+from agentic_trading.app.budgets import BudgetLocationOptions, execute
 from agentic_trading.app.session_run import SessionObserver, run_play
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.governance.controls_document import ControlStore
-from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.commands import OperatorCommand
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider
 from tests.flows.sessions import PRICED, Evening, Priced, stage
 

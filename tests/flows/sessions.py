@@ -14,12 +14,11 @@ import orjson
 import pytest
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.session_folder import BAR_COLUMNS
-from agentic_trading.app.session_folder import bar_row
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.session_run import SessionResult, SessionSetup, SessionObserver, run_play
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
+from agentic_trading.app.session_folder import BAR_COLUMNS, bar_row
+from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, run_play
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.time_slices import TimeSlice
@@ -27,14 +26,10 @@ from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.fault_injection import Faults
-from agentic_trading.llm.providers.fault_injection import FaultyProvider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.offline import RulesProvider
-from agentic_trading.llm.store import InteractionStore
-from agentic_trading.llm.store import Record
+from agentic_trading.llm.store import InteractionStore, Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 

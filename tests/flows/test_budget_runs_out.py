@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.budget_log import BudgetEvent
-from agentic_trading.app.budget_log import budget_event
-from agentic_trading.app.budgets import BudgetLocationOptions
-from agentic_trading.app.budgets import read_status
+from agentic_trading.app.budget_log import BudgetEvent, budget_event
+from agentic_trading.app.budgets import BudgetLocationOptions, read_status
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.llm.errors import FailureKind

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire_budgets
-from agentic_trading.app.budgets import halted
-from agentic_trading.app.budgets import limited
-from agentic_trading.app.budgets import resumed
-from agentic_trading.app.budgets import BudgetLocationOptions
-from agentic_trading.app.budgets import read_status
+from agentic_trading.app.budgets import BudgetLocationOptions, halted, limited, read_status, resumed
 from agentic_trading.app.replay import replay
 from agentic_trading.llm.errors import FailureKind
 from tests.flows.overseen import Overseen, Waiting, agentic_trading, rehearsal

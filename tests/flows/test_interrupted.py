@@ -13,8 +13,7 @@ import pytest
 
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunProgress
-from agentic_trading.app.report import RunReport
+from agentic_trading.app.report import RunProgress, RunReport
 from agentic_trading.app.run import run_session
 from tests.flows.sessions import LOADED, calls_in, csv_of, decided, events_in, kept_in, options, ran
 

@@ -6,17 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from agentic_trading.client.gateway import GatewayReply, Gateway, GatewayClient
+from agentic_trading.client.gateway import Gateway, GatewayClient, GatewayReply
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.market.errors import UnclosedBarError
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
-from agentic_trading.llm.errors import LookAheadError
+from agentic_trading.llm.errors import FailureKind, FailureReason, LookAheadError, NoDecision
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from tests.flows.sessions import LOADED, calls_in, evening, rules
 from tests.gateway import MemoryGateway, gateway

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import wire
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import RunOptions
+from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.providers import UnusableProviderError
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport

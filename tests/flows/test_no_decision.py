@@ -9,10 +9,8 @@ import pytest
 from agentic_trading.app import wire_budgets
 from agentic_trading.app.report import RunReport
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, evening, events_in, kept_in, ran
 
 BTC = {"btcusdt-5m": LOADED["btcusdt-5m"]}

@@ -14,8 +14,7 @@ import pytest
 from agentic_trading.app import wire
 from agentic_trading.app.options import RunMode
 from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunProgress
-from agentic_trading.app.report import RunReport
+from agentic_trading.app.report import RunProgress, RunReport
 from agentic_trading.app.run import run_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError, BarSequenceError

@@ -5,21 +5,16 @@ import asyncio
 import pytest
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.status_feed import AdmissionStatistics
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.status_feed import AdmissionStatistics
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import LLMResult, Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
@@ -54,7 +49,9 @@ def tenant(nusd: int) -> Limit:
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
 
 
-async def ran(ledger: Ledger, envelopes: list[LLMEnvelope]) -> tuple[list[LLMResult], AdmissionStatistics, int]:
+async def ran(
+    ledger: Ledger, envelopes: list[LLMEnvelope]
+) -> tuple[list[LLMResult], AdmissionStatistics, int]:
     """Run all calls at once; return their results, what the gate counted, and how many were asked at once at most."""
     provider, results = Slowly(), list[LLMResult]()
     gate = Gate(ledger=ledger, prices=PRICES, capabilities=CAPABILITIES, clock=SystemClock(), mode="live")

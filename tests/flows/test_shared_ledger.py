@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import wire_budgets
-from agentic_trading.app.budgets import BudgetLocationOptions
-from agentic_trading.app.budgets import read_status
 from agentic_trading.app.budget_log import rebuilt
+from agentic_trading.app.budgets import BudgetLocationOptions, read_status
 from agentic_trading.app.replay import replay
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from tests.flows.overseen import Overseen, rehearsal

@@ -5,8 +5,7 @@ from decimal import Decimal
 import pytest
 
 from agentic_trading.llm import LLMInteraction, Stage
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from tests.gateway import GOOD, Script, asking, attempts, gateway
 

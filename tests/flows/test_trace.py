@@ -10,10 +10,7 @@ import pytest
 
 from agentic_trading.app import wire
 from agentic_trading.app.report import RunReport
-from agentic_trading.audit.trace import CallNode
-from agentic_trading.audit.trace import EventNode
-from agentic_trading.audit.trace import TraceTree
-from agentic_trading.audit.trace import why
+from agentic_trading.audit.trace import CallNode, EventNode, TraceTree, why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record

@@ -4,12 +4,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import count
 
+from agentic_trading.governance.ledger import (
+    Balance,
+    Blocked,
+    Declined,
+    Ledger,
+    Reservation,
+    ReservationRequest,
+)
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest, Balance, Blocked, Ledger, Declined, Reservation
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
 
 AT = datetime(2026, 1, 2, 12, 30, tzinfo=UTC)
 

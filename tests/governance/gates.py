@@ -3,20 +3,13 @@
 from typing import Any
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.admission_decisions import Denied
-from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.admission_decisions import Admitted, ClockMode, Deferred, Denied
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.limits import Window
-from agentic_trading.llm.models import Capabilities
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount, PriceBook
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
@@ -34,7 +27,9 @@ def tenant(nusd: int) -> Limit:
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=nusd)
 
 
-def gate(ledger: MemoryLedger, *, clock: SimClock | None = None, mode: ClockMode = "live", **more: Any) -> Gate:
+def gate(
+    ledger: MemoryLedger, *, clock: SimClock | None = None, mode: ClockMode = "live", **more: Any
+) -> Gate:
     return Gate(
         ledger=ledger,
         prices=PRICES,

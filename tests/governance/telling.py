@@ -2,11 +2,8 @@
 
 from typing import Any
 
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feed import CallCounts
-from agentic_trading.governance.status_feed import CounterStatus
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.governance.status_feed import BudgetStatus, CallCounts, CounterStatus
 from tests.build import NOW
 
 

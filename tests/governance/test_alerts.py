@@ -6,14 +6,10 @@ from fractions import Fraction
 
 import pytest
 
-from agentic_trading.governance.burn_rate import Alerts
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.burn_rate import BurnRate
-from agentic_trading.governance.burn_rate import Forecast
+from agentic_trading.governance.burn_rate import Alerts, BurnRate, Forecast
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import Ceiling, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 
 NOTHING = Amount(0, 0, 0)
 END = datetime(2026, 1, 2, tzinfo=UTC)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.rate_arithmetic import CircuitBreaker
 from agentic_trading.governance.limiter import CircuitBreakerConfig, CircuitState, PermitOutcome
+from agentic_trading.governance.rate_arithmetic import CircuitBreaker
 
 ANSWERED, FAILED = PermitOutcome.ANSWERED, PermitOutcome.FAILED
 RULES = CircuitBreakerConfig(window_s=30, least_calls=4, failure_share=0.5, open_s=30, probes=1)
@@ -66,7 +66,9 @@ def test_the_first_of_several_probes_decides() -> None:
 
 @given(
     plan=st.lists(
-        st.tuples(st.integers(0, 3000), st.sampled_from(PermitOutcome), st.booleans()), min_size=1, max_size=80
+        st.tuples(st.integers(0, 3000), st.sampled_from(PermitOutcome), st.booleans()),
+        min_size=1,
+        max_size=80,
     ),
     probes=st.integers(1, 3),
 )

@@ -6,16 +6,14 @@ from datetime import UTC, datetime
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Charge
+from agentic_trading.governance.admission_decisions import Admitted, Charge
 from agentic_trading.governance.errors import ReservationStateError
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
-from agentic_trading.llm.models import Capabilities
+from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.governance.asking import balance

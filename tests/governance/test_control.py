@@ -10,30 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentic_trading.governance.controls_document import KEPT_ACTIONS
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import AppliedCommand
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import Halt
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.controls_document import event_of
+from agentic_trading.governance.commands import (
+    AddHalt,
+    OperatorCommand,
+    RemoveHalt,
+    RemoveLimit,
+    SetLimit,
+    apply_command,
+    execute_command,
+)
 from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.controls_document import (
+    KEPT_ACTIONS,
+    PLATFORM,
+    AppliedCommand,
+    Halt,
+    HaltScope,
+    TenantControls,
+    event_of,
+)
 from agentic_trading.governance.errors import CommandError
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import LARGEST
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.commands import AddHalt
-from agentic_trading.governance.commands import OperatorCommand
-from agentic_trading.governance.commands import RemoveLimit
-from agentic_trading.governance.commands import RemoveHalt
-from agentic_trading.governance.commands import SetLimit
-from agentic_trading.governance.commands import apply_command
-from agentic_trading.governance.commands import execute_command
-from agentic_trading.governance.limits import NO_LIMIT
-from agentic_trading.governance.limits import limit_text
-from agentic_trading.governance.limits import usd_text
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import (
+    ANY,
+    LARGEST,
+    NO_LIMIT,
+    Limit,
+    ScopeKind,
+    Window,
+    limit_text,
+    usd_text,
+)
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.event import Event
 from tests.build import NOW, envelope

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.admission_decisions import determinism_problem
-from agentic_trading.governance.admission_decisions import freezes
-from agentic_trading.governance.admission_decisions import level_of
-from agentic_trading.governance.admission_decisions import level_served_again
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Capability
+from agentic_trading.governance.admission_decisions import (
+    ClockMode,
+    determinism_problem,
+    freezes,
+    level_of,
+    level_served_again,
+)
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.models import Capabilities, Capability
 from tests.build import NOW, envelope
 
 CAPABILITIES = Capabilities.load()

@@ -16,25 +16,23 @@ from hypothesis import strategies as st
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.prices import bound
-from agentic_trading.governance.prices import input_bound
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.prices import PACKAGED_PRICES
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.prices import Rates
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Capability
+from agentic_trading.governance.prices import (
+    PACKAGED_PRICES,
+    Amount,
+    ModelPrice,
+    PriceBook,
+    Rates,
+    bound,
+    input_bound,
+)
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.limits import nusd_from_usd
-from agentic_trading.llm.provider import ANSWER_TOOL
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.models import Capabilities, Capability, DatedTable, read_table
+from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest
 from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.models import DatedTable
-from agentic_trading.llm.models import read_table
 from agentic_trading.structured.strict_schema import strict_schema
 from tests.build import envelope
 from tests.governance.gates import admitted, gate

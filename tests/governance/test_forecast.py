@@ -4,14 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.burn_rate import BurnRateMeter
-from agentic_trading.governance.burn_rate import Forecast
+from agentic_trading.governance.burn_rate import BurnRateMeter, Forecast
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
-from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.limits import Ceiling, ScopeKind, Window, Windows
+from agentic_trading.governance.prices import Amount
 
 START = datetime(2026, 1, 2, 8, tzinfo=UTC)
 NOTHING = Amount(0, 0, 0)

@@ -6,19 +6,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Charge
-from agentic_trading.governance.admission_decisions import Denied
-from agentic_trading.governance.admission_decisions import AlreadyDispatched
-from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.admission_decisions import (
+    Admitted,
+    AlreadyDispatched,
+    Charge,
+    ClockMode,
+    Denied,
+)
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import usd_text
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, usd_text
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
@@ -269,7 +267,9 @@ async def test_a_redelivered_attempt_gets_the_same_reservation() -> None:
     assert ledger.statistics().reserved == 1
 
 
-@pytest.mark.parametrize("state", [ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED])
+@pytest.mark.parametrize(
+    "state", [ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED]
+)
 async def test_an_attempt_that_another_run_has_sent_is_taken(state: ReservationState) -> None:
     ledger = MemoryLedger()
     at = gate(ledger)

@@ -8,21 +8,13 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.admission_decisions import Denied
-from agentic_trading.governance.admission_decisions import AlreadyDispatched
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import Halt
-from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.admission_decisions import Admitted, AlreadyDispatched, Deferred, Denied
+from agentic_trading.governance.controls_document import Halt, HaltScope, TenantControls
 from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.ledger import ReservationState, Blocked
+from agentic_trading.governance.ledger import Blocked, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy import Highest
-from agentic_trading.governance.policy import Principal
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.governance.policy import Highest, Policy, Principal
 from agentic_trading.llm.errors import FailureKind
 from tests.build import NOW
 from tests.contracts.ledger_opening import in_line

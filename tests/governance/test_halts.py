@@ -5,11 +5,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import Halt
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.controls_document import HaltRegistry
+from agentic_trading.governance.controls_document import (
+    PLATFORM,
+    Halt,
+    HaltRegistry,
+    HaltScope,
+    TenantControls,
+)
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
 from tests.build import NOW

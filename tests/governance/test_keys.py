@@ -2,8 +2,7 @@
 
 import pytest
 
-from agentic_trading.governance.redis import LedgerKeys
-from agentic_trading.governance.redis import tag
+from agentic_trading.governance.redis import LedgerKeys, tag
 
 
 def test_a_tenant_is_its_own_hash_tag() -> None:

@@ -7,15 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.errors import ReservationRequestError, LedgerError, LimitError
-from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.errors import LedgerError, LimitError, ReservationRequestError
 from agentic_trading.governance.ledger import Balance, reservation_id, tenant_of
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import LARGEST
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, LARGEST, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.governance.asking import ask, tenant
 
 

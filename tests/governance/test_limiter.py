@@ -8,7 +8,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from agentic_trading.governance.errors import LimitError, LimiterUnavailableError
-from agentic_trading.governance.limiter import CircuitBreakerConfig, PermitRequest, Deployment, RateLimits, RetryBudget
+from agentic_trading.governance.limiter import (
+    CircuitBreakerConfig,
+    Deployment,
+    PermitRequest,
+    RateLimits,
+    RetryBudget,
+)
 from agentic_trading.llm.envelope import LLMProvider
 
 LANE = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")

@@ -7,16 +7,10 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.controls_document import KEPT_ACTIONS
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.control_stores.file import read_stored
-from agentic_trading.governance.control_stores.file import stored
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.commands import SetLimit
-from agentic_trading.governance.commands import apply_command
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.commands import SetLimit, apply_command
+from agentic_trading.governance.control_stores.file import read_stored, stored
+from agentic_trading.governance.controls_document import KEPT_ACTIONS, TenantControls
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from tests.build import NOW
 
 NOW_MS = int(NOW.timestamp()) * 1000

@@ -6,17 +6,18 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.admission_decisions import AlreadyDispatched
-from agentic_trading.governance.admission_decisions import reservation_id_of
-from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.admission_decisions import (
+    Admitted,
+    AlreadyDispatched,
+    Deferred,
+    Quote,
+    reservation_id_of,
+)
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import ReservationState, Blocked
+from agentic_trading.governance.ledger import Blocked, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.admission_decisions import Quote
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage
@@ -169,7 +170,9 @@ async def test_who_starts_to_wait_after_another_run_has_sent_is_told_so() -> Non
 
     await at.headroom(waiting)
 
-    assert await at.admit(asked) == AlreadyDispatched(reservation_id_of(asked.envelope, 1), ReservationState.DISPATCHED)
+    assert await at.admit(asked) == AlreadyDispatched(
+        reservation_id_of(asked.envelope, 1), ReservationState.DISPATCHED
+    )
 
 
 async def test_a_deadline_ends_the_wait() -> None:

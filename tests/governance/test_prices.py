@@ -14,19 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.governance.errors import UnknownPriceError
-from agentic_trading.governance.prices import PACKAGED_PRICES
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.prices import short_id
-from agentic_trading.llm.models import Capabilities
+from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook, short_id
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.models import Capabilities, TableError, sha256_of_rows
 from agentic_trading.llm.providers.anthropic.messages import usage_of
-from agentic_trading.llm.providers.openai.chat import CompletionReply
-from agentic_trading.llm.providers.openai.chat import model_response
+from agentic_trading.llm.providers.openai.chat import CompletionReply, model_response
 from agentic_trading.llm.result import Usage
-from agentic_trading.llm.models import TableError
-from agentic_trading.llm.models import sha256_of_rows
 
 BOOK = PriceBook.load()
 TODAY = datetime(2026, 11, 21, tzinfo=UTC)

@@ -5,15 +5,11 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.prices import bound
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.admission_decisions import Quote
-from agentic_trading.governance.admission_decisions import quote
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Capability
+from agentic_trading.governance.admission_decisions import Quote, quote
+from agentic_trading.governance.prices import PriceBook, bound
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import ModelRequest
 from tests.build import NOW
 from tests.governance.requests import request

@@ -3,10 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.rate_arithmetic import MINUTE_MS
-from agentic_trading.governance.rate_arithmetic import TokenBucket
-from agentic_trading.governance.rate_arithmetic import SlidingWindowCounter
-from agentic_trading.governance.rate_arithmetic import slot_length_ms
+from agentic_trading.governance.rate_arithmetic import (
+    MINUTE_MS,
+    SlidingWindowCounter,
+    TokenBucket,
+    slot_length_ms,
+)
 
 steps = st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 120)), max_size=40)
 

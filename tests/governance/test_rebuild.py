@@ -6,16 +6,13 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import Balance, ReservationState, LedgerCheckpoint
+from agentic_trading.governance.allowance import KEY
+from agentic_trading.governance.ledger import Balance, LedgerCheckpoint, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LedgerRebuild, position_event, rolled_back
-from agentic_trading.governance.limits import Window
 from agentic_trading.llm import Event, RetryPolicy
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelResponse

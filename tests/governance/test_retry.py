@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.throttle import LONGEST_WAIT_S
-from agentic_trading.governance.throttle import Failed
-from agentic_trading.governance.throttle import wait_before_retry
+from agentic_trading.governance.throttle import LONGEST_WAIT_S, Failed, wait_before_retry
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.errors import RETRYABLE
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import RETRYABLE, FailureKind
 from agentic_trading.llm.limits import RetryPolicy
 from tests.build import NOW
 

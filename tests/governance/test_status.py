@@ -2,26 +2,23 @@
 
 from datetime import timedelta
 
-from agentic_trading.governance.status_feed import DeniedCall
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.burn_rate import BurnRateMeter
 from agentic_trading.governance.ledger import Blocked, LedgerStatistics, QueuedReservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feed import CallCounts
-from agentic_trading.governance.status_feed import QueuedStatus
-from agentic_trading.governance.status_feed import DenialStatus
-from agentic_trading.governance.status_feed import call_counts
-from agentic_trading.governance.status_feed import counters
-from agentic_trading.governance.status_feed import parked
-from agentic_trading.governance.status_feed import refusals
-from agentic_trading.governance.limits import Window
-from agentic_trading.governance.limits import Windows
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, Windows
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.status_feed import (
+    BudgetStatus,
+    CallCounts,
+    DenialStatus,
+    DeniedCall,
+    QueuedStatus,
+    call_counts,
+    counters,
+    parked,
+    refusals,
+)
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from tests.build import NOW, envelope
 from tests.governance.asking import AT, ask, reserved, spend, tenant
 from tests.governance.telling import full

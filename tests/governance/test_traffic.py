@@ -6,24 +6,21 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.admission_decisions import Denied
+from agentic_trading.governance.admission_decisions import Admitted, Deferred, Denied
 from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import (
     CircuitState,
-    PermitRequest,
     Deployment,
     Permit,
+    PermitRequest,
     RateLimits,
     RetryBudget,
     Throttled,
 )
 from agentic_trading.governance.limiters.memory import MemoryLimiter
-from agentic_trading.governance.throttle import Failed
-from agentic_trading.governance.throttle import Throttle
+from agentic_trading.governance.throttle import Failed, Throttle
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelRequest

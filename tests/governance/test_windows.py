@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.limits import Window
-from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.limits import Window, Windows
 
 ZONES = ["America/New_York", "Europe/London", "Asia/Tokyo", "Asia/Kolkata", "Australia/Lord_Howe", "America/Havana",
          "Africa/Cairo", "America/Asuncion", "UTC"]  # fmt: skip

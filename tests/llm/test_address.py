@@ -5,10 +5,8 @@ from functools import partial
 
 import pytest
 
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import check_url
-from agentic_trading.llm.provider import checked_address
-from agentic_trading.llm.provider import fault_of
+from agentic_trading.app.options import OptionError, check_url
+from agentic_trading.llm.provider import checked_address, fault_of
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8080", "https://host/v1", "http://[::1]:1/v1/"])

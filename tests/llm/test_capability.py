@@ -8,13 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import LLMError
-from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.envelope_rules import PRESETS
-from agentic_trading.llm.models import TableError
+from agentic_trading.llm.errors import LLMError, UnknownModelError
+from agentic_trading.llm.models import Capabilities, Capability, TableError
 from agentic_trading.structured.strict_schema import choice_for
 from tests.build import envelope
 from tests.structured.asking import ANSWER

@@ -13,10 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import canonical_bytes, to_json_value
 from agentic_trading.llm import EnvelopeBuilder, LLMEnvelope
-from agentic_trading.llm.fields import JsonData
-from agentic_trading.llm.fields import JsonObject
-from agentic_trading.llm.fields import CanonicalObject
-from agentic_trading.llm.fields import json_of
+from agentic_trading.llm.fields import CanonicalObject, JsonData, JsonObject, json_of
 
 
 class Kept(BaseModel, frozen=True):

@@ -21,9 +21,7 @@ from agentic_trading.llm import (
     LLMResult,
     Usage,
 )
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
+from agentic_trading.llm.result import AttemptTrace, Stage, Violation
 
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=2)), timezone(timedelta(seconds=-30))])
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

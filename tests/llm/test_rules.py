@@ -14,8 +14,7 @@ from agentic_trading.llm import (
     ResponseFormat,
     SafetyConstraints,
 )
-from agentic_trading.llm.envelope_rules import PRESETS
-from agentic_trading.llm.envelope_rules import check_envelope
+from agentic_trading.llm.envelope_rules import PRESETS, check_envelope
 from tests.build import envelope
 
 EXECUTION = PRESETS[EnvelopeWorkflow.EXECUTION].output

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.models import WEIGHTS
-from agentic_trading.llm.models import Weights
-from agentic_trading.llm.models import WeightsError
-from agentic_trading.llm.models import find
-from agentic_trading.llm.models import known
-from agentic_trading.llm.models import verify
+from agentic_trading.llm.models import WEIGHTS, Weights, WeightsError, find, known, verify
 
 CONTENT = b"not a model"
 SMALL = replace(WEIGHTS["smollm2-135m"], size_bytes=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest())

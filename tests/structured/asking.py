@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.structured.parser import select
 from tests.build import NOW, envelope

@@ -4,8 +4,8 @@ from typing import Any
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.structured.validation import compiled
 from agentic_trading.structured.patch import Patched, patched
+from agentic_trading.structured.validation import compiled
 
 ALL = OutputPolicy(mode="reask", decode="lossless", coerce=True, drop_extra=True)
 COERCE = OutputPolicy(mode="reask", decode="lossless", coerce=True, drop_extra=False)

@@ -3,8 +3,7 @@
 import pytest
 
 from agentic_trading.llm.result import Stage
-from agentic_trading.structured.extract import CodeFences
-from agentic_trading.structured.extract import strip_thinking
+from agentic_trading.structured.extract import CodeFences, strip_thinking
 from agentic_trading.structured.outcome import UnreadableError
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
+from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured import ParserException, validate
 from agentic_trading.structured.validation import compiled, spelled, violations
 from agentic_trading.structured.violations import MAX_VIOLATIONS

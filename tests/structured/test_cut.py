@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.result import Usage
-from agentic_trading.structured.decode import truncation_sign
-from agentic_trading.structured.decode import is_open
+from agentic_trading.structured.decode import is_open, truncation_sign
 from tests.build import response
 
 VALUES = st.recursive(

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
-from agentic_trading.structured.engine import GiveUp
-from agentic_trading.structured.engine import next_step
+from agentic_trading.structured.engine import GiveUp, next_step
 from tests.build import response
 
 EXECUTION = output_policy(EnvelopeWorkflow.EXECUTION)

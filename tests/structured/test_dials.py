@@ -5,18 +5,19 @@ from typing import Any
 import pytest
 
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.structured.prompts import InferenceParameters
-from agentic_trading.structured.prompts import inference_parameters
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.structured.prompts import InferenceParameters, inference_parameters
 from tests.build import envelope
 from tests.structured.asking import capability
 
 EVERY = ("low", "medium", "high", "xhigh", "max")
 
 
-def dials(model: dict[str, Any], *, out: int = 1000, thinking: int = 0, **changes: Any) -> InferenceParameters:
+def dials(
+    model: dict[str, Any], *, out: int = 1000, thinking: int = 0, **changes: Any
+) -> InferenceParameters:
     """Return the settings for an envelope of `changes` on a model of `model`."""
     budget = LLMBudget(max_output_tokens=out, thinking_budget=thinking)
     return inference_parameters(envelope(budget=budget, **changes), capability(**model))
@@ -65,7 +66,9 @@ def test_an_unknown_effort_becomes_the_next_lower_one(
 
 @pytest.mark.parametrize("kinds", [(), ("disabled",)])
 def test_a_model_that_does_not_think_gets_no_room_for_it(kinds: tuple[str, ...]) -> None:
-    assert dials({"thinking": kinds, "effort": EVERY}, thinking=8000) == InferenceParameters(1000, 0, None, None)
+    assert dials({"thinking": kinds, "effort": EVERY}, thinking=8000) == InferenceParameters(
+        1000, 0, None, None
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,4 +88,6 @@ def test_the_analysis_preset_fits_its_own_model() -> None:
 
     set_to = inference_parameters(asked, Capabilities.load().of(LLMProvider.ANTHROPIC, asked.model))
 
-    assert set_to == InferenceParameters(max_tokens=12_096, thinking_budget=0, effort="medium", temperature=None)
+    assert set_to == InferenceParameters(
+        max_tokens=12_096, thinking_budget=0, effort="medium", temperature=None
+    )

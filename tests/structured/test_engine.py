@@ -12,14 +12,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.llm.envelope_rules import PRESETS
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import AttemptTrace, LLMResult, Stage, Usage, Violation
 from agentic_trading.structured import (
     Accepted,
     AskAgain,

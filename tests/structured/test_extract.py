@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import ParserException, read_json
+from agentic_trading.structured.extract import (
+    MOST_BRACKETS,
+    MOST_CANDIDATES,
+    JsonCandidate,
+    json_candidates,
+    only,
+)
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.extract import MOST_BRACKETS
-from agentic_trading.structured.extract import MOST_CANDIDATES
-from agentic_trading.structured.extract import JsonCandidate
-from agentic_trading.structured.extract import json_candidates
-from agentic_trading.structured.extract import only
 from agentic_trading.structured.tokens import SHOWN_CHARS
 
 J = '{"a": 1}'

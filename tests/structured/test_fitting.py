@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import Accepted, Rejected, read
 from tests.build import response

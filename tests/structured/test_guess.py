@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
+from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.pipeline import MAX_CHARS
-from agentic_trading.structured.pipeline import salvage_json
+from agentic_trading.structured.pipeline import MAX_CHARS, salvage_json
 
 WHY = UnreadableError(Stage.JSON_PARSE, [Violation(path="$", keyword="word", message="a word")])
 

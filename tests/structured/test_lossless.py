@@ -7,10 +7,10 @@ import pytest
 
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import ParserException, read_json
-from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.decode import MAX_DEPTH
 from agentic_trading.structured.extract import json_candidates
 from agentic_trading.structured.json_repair import repair_json
-from agentic_trading.structured.decode import MAX_DEPTH
+from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.tokens import COMMENT_CHARS, MOST_FIXES, SHOWN_CHARS
 
 Logged = tuple[str, int, str, str]

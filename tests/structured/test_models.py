@@ -12,12 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator, m
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import Accepted, ParserException, read, validate
-from agentic_trading.structured.validation import compiled, spelled
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.pydantic_schema import check_of_model
-from agentic_trading.structured.pydantic_schema import schema_of
 from agentic_trading.structured.patch import patched
-from agentic_trading.structured.pydantic_schema import violations_of
+from agentic_trading.structured.pydantic_schema import check_of_model, schema_of, violations_of
+from agentic_trading.structured.validation import compiled, spelled
 from tests.build import response
 from tests.structured.asking import ORDER, REASKED, STRICT
 

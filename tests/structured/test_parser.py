@@ -4,8 +4,7 @@ import pytest
 
 from agentic_trading.llm.envelope import EvidenceItem
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import Stage, Usage
 from agentic_trading.structured import InstructorParser, OutputParser, StructuredLogProbsParser
 from tests.build import NOW, response
 from tests.structured.asking import ORDER, REASKED, SEALED, STRICT, capability, request

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.structured.validation import compiled, violations
 from agentic_trading.structured.patch import Patched, patched
+from agentic_trading.structured.validation import compiled, violations
 from tests.structured.patching import (
     ALL,
     BOOLEAN,

@@ -13,9 +13,7 @@ from agentic_trading.llm.envelope import PROMPT_FRAME, EvidenceItem, ResponseFor
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy
 from agentic_trading.llm.provider import ANSWER_TOOL
 from agentic_trading.structured import prompts
-from agentic_trading.structured.prompts import data_block
-from agentic_trading.structured.prompts import first_request
-from agentic_trading.structured.prompts import raised_cap_request
+from agentic_trading.structured.prompts import data_block, first_request, raised_cap_request
 from agentic_trading.structured.render import rendered
 from agentic_trading.structured.strict_schema import choice_for
 from tests.build import NOW

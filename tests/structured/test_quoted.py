@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.structured.pipeline import value_digest
-from agentic_trading.structured.pipeline import object_digests
+from agentic_trading.structured.pipeline import object_digests, value_digest
 from tests.structured.test_cut import VALUES
 
 
@@ -52,7 +51,11 @@ def test_different_values_differ(one: Any, other: Any) -> None:
 
 
 def test_numbers_are_equal_by_value() -> None:
-    assert value_digest({"a": Decimal("1.50")}) == value_digest({"a": Decimal("1.5")}) == value_digest({"a": 1.5})
+    assert (
+        value_digest({"a": Decimal("1.50")})
+        == value_digest({"a": Decimal("1.5")})
+        == value_digest({"a": 1.5})
+    )
     assert value_digest({"a": 10}) == value_digest({"a": Decimal("1E+1")})
 
 

@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import ParserException, read_json
+from agentic_trading.structured.decode import MAX_BYTES, MAX_DEPTH, MOST_REPEATED, decode, member_path
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.decode import MAX_BYTES
-from agentic_trading.structured.decode import MAX_DEPTH
-from agentic_trading.structured.decode import MOST_REPEATED
-from agentic_trading.structured.decode import decode
-from agentic_trading.structured.decode import member_path
 
 ANY_TEXT = st.text() | st.text(st.sampled_from('a{}":\ud800\udfff\u2028\x00'))
 DIGITS = st.text("0123456789", min_size=1, max_size=30)

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Violation
 from agentic_trading.structured import Rejected, read
-from agentic_trading.structured.prompts import CANDIDATE_CHARS
-from agentic_trading.structured.prompts import ERRORS_CHARS
-from agentic_trading.structured.prompts import ERRORS_TOLD
-from agentic_trading.structured.prompts import OPTIONS_TOLD
-from agentic_trading.structured.prompts import reask_request
+from agentic_trading.structured.prompts import (
+    CANDIDATE_CHARS,
+    ERRORS_CHARS,
+    ERRORS_TOLD,
+    OPTIONS_TOLD,
+    reask_request,
+)
 from tests.build import response
 from tests.structured.asking import ORDER, REASKED, blocks, capability, request
 

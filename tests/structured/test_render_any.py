@@ -9,10 +9,7 @@ from hypothesis import given
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.structured.render import rendered
-from agentic_trading.structured.schema import asked
-from agentic_trading.structured.schema import children
-from agentic_trading.structured.schema import children_changed
-from agentic_trading.structured.schema import prompt_schema
+from agentic_trading.structured.schema import asked, children, children_changed, prompt_schema
 from agentic_trading.structured.schema_text import spelled_out
 from tests.structured.any_schema import BOUNDS, HOSTILE, WHOLE
 

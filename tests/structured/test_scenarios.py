@@ -9,10 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 import agentic_trading
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import (
     Accepted,
@@ -22,10 +20,8 @@ from agentic_trading.structured import (
     StructuredLogProbsParser,
     select,
 )
-from agentic_trading.structured.pipeline import RawAnswer
-from agentic_trading.structured.pipeline import parse_answer
-from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.outcome import to_failure
+from agentic_trading.structured.outcome import UnreadableError, to_failure
+from agentic_trading.structured.pipeline import RawAnswer, parse_answer
 from tests.build import response
 from tests.structured.asking import ANSWER, STRICT, asked, capability, request
 
@@ -39,7 +35,9 @@ QUESTION = "Answer the following question directly:\n\nQuestion: What is 2+2?"
 def failing(parser: Any, text: str, stage: Stage) -> ParserException:
     """Return the exception that reading `text` raises inside."""
     with pytest.raises(ParserException) as raised:
-        parse_answer(RawAnswer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted"))
+        parse_answer(
+            RawAnswer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted")
+        )
     assert raised.value.stage == stage
     return raised.value
 

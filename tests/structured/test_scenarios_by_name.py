@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import (
     Accepted,
@@ -15,9 +14,8 @@ from agentic_trading.structured import (
     StructuredLogProbsParser,
     select,
 )
-from agentic_trading.structured.pipeline import RawAnswer
-from agentic_trading.structured.pipeline import parse_answer
 from agentic_trading.structured.outcome import to_failure
+from agentic_trading.structured.pipeline import RawAnswer, parse_answer
 from tests.build import response
 from tests.structured.asking import ANSWER, STRICT, asked, capability, request
 
@@ -33,7 +31,9 @@ THINKING = f"{PLAIN}\n\nThink about it step by step before you answer."
 def failed(parser: Any, text: str) -> ParserException:
     """Return the exception that reading `text` on behalf of `parser` raises inside."""
     with pytest.raises(ParserException) as raised:
-        parse_answer(RawAnswer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted"))
+        parse_answer(
+            RawAnswer(response(text), ANSWER, None, STRICT, None, 1000, parser.name, "model-1", "prompted")
+        )
     return raised.value
 
 

@@ -9,10 +9,8 @@ from hypothesis import given
 from pydantic import BaseModel, Field
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.structured.schema import prompt_schema
-from agentic_trading.structured.schema import referred
-from agentic_trading.structured.strict_schema import strict_problem
-from agentic_trading.structured.strict_schema import strict_schema
+from agentic_trading.structured.schema import prompt_schema, referred
+from agentic_trading.structured.strict_schema import strict_problem, strict_schema
 from tests.structured.any_schema import WHOLE
 from tests.structured.asking import ANSWER, ORDER
 

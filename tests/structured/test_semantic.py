@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from agentic_trading.llm.result import Stage
-from agentic_trading.llm.result import Violation
+from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured import Rejected, read, validate
 from agentic_trading.structured.pydantic_schema import violations_of
 from agentic_trading.structured.violations import MAX_VIOLATIONS

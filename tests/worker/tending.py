@@ -8,22 +8,18 @@ from typing import Any
 
 from agentic_trading.bus.signing import Verifier
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.controls_document import ControlStore
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.burn_rate import BurnRateMeter
-from agentic_trading.governance.commands import OperatorCommand
-from agentic_trading.governance.commands import execute_command
+from agentic_trading.governance.commands import OperatorCommand, execute_command
+from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
-from agentic_trading.governance.limits import Windows
 from agentic_trading.llm import Event
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.pool import WorkerPool
-from agentic_trading.worker.pool import ProducerAcl
-from agentic_trading.worker.housekeeping import Housekeeper
-from agentic_trading.worker.housekeeping import HousekeepingScope
+from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
+from agentic_trading.worker.pool import ProducerAcl, WorkerPool
 from tests.gateway import START, MemoryGateway
 
 
@@ -77,7 +73,9 @@ def upkeep(
         tenants,
         outlives,
     )
-    return Housekeeper(watched, BurnRateMeter(Windows()), desk.recorder, desk.clock, wall or desk.clock, "w-1")
+    return Housekeeper(
+        watched, BurnRateMeter(Windows()), desk.recorder, desk.clock, wall or desk.clock, "w-1"
+    )
 
 
 def with_pool(
@@ -103,10 +101,17 @@ def with_pool(
 
 
 async def ordered(
-    board: ControlStore, wanted: OperatorCommand, tenant_id: str = "default", *, why: str = "odd", minute: int = 0
+    board: ControlStore,
+    wanted: OperatorCommand,
+    tenant_id: str = "default",
+    *,
+    why: str = "odd",
+    minute: int = 0,
 ) -> TenantControls:
     """Order something, as an operator does."""
-    return await execute_command(board, tenant_id, wanted, by="ann", why=why, at=START + timedelta(minutes=minute))
+    return await execute_command(
+        board, tenant_id, wanted, by="ann", why=why, at=START + timedelta(minutes=minute)
+    )
 
 
 async def events(desk: MemoryGateway, kind: str = "") -> list[Event]:

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import bound
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
 from agentic_trading.llm import (
     DeterminismLevel,
     EnvelopeBuilder,
@@ -23,9 +20,7 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import ScriptedReply
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider, ScriptedReply
 from agentic_trading.worker.call_context import InputTokenCounter
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from tests.gateway import CAPABILITIES, GOOD, PRICES, START, asking, attempts, gateway, timed_out

@@ -6,21 +6,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agentic_trading.governance.controls_document import KEPT_ACTIONS
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.control_stores.file import FileControlStore
-from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.commands import AddHalt, RemoveHalt, RemoveLimit, SetLimit
+from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
+from agentic_trading.governance.controls_document import KEPT_ACTIONS, PLATFORM, HaltScope, TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.commands import AddHalt
-from agentic_trading.governance.commands import RemoveLimit
-from agentic_trading.governance.commands import RemoveHalt
-from agentic_trading.governance.commands import SetLimit
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.errors import FailureKind
 from tests.gateway import MemoryGateway, asking, gateway
 from tests.governance.asking import ask, tenant

@@ -18,13 +18,12 @@ from agentic_trading.llm import (
     Violation,
 )
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.llm.result import Usage
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.response_cache import ResponseCache
-from agentic_trading.worker.slots import StoppableWait
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
+from agentic_trading.worker.slots import StoppableWait
 from tests.build import envelope as an_envelope
 from tests.build import result as a_result
 from tests.gateway import CAPABILITIES, GOOD, START, asking, attempts, gateway, timed_out

@@ -5,12 +5,11 @@ from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 
 from agentic_trading.clock import SimClock, SystemClock
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Settlement
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm import FailureKind, RetryPolicy
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.slots import StoppableWait

@@ -8,17 +8,12 @@ import pytest
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import envelope_message, event_message, read_dead_letter
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import DEAD_LETTERS
-from agentic_trading.bus.topic import ENVELOPES
-from agentic_trading.bus.topic import EVENTS
-from agentic_trading.bus.topic import INTERACTIONS
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import Event, LLMEnvelope, LLMInteraction, NoDecision, StoreError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import event

@@ -9,11 +9,7 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import envelope_message, event_message, is_final, read_dead_letter
 from agentic_trading.bus.errors import BusError, MessageTooLargeError
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import DEAD_LETTERS
-from agentic_trading.bus.topic import ENVELOPES
-from agentic_trading.bus.topic import EVENTS
-from agentic_trading.bus.topic import INTERACTIONS
-from agentic_trading.bus.topic import Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.llm import (
@@ -24,10 +20,8 @@ from agentic_trading.llm import (
     NoDecision,
     RetryPolicy,
 )
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import RecordError
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.errors import ProviderError, RecordError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore

@@ -10,27 +10,18 @@ from structlog.testing import capture_logs
 from agentic_trading.bus.codec import envelope_message, event_message, read_dead_letter
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.signing import Signer, Verifier
-from agentic_trading.bus.topic import DEAD_LETTERS
-from agentic_trading.bus.topic import ENVELOPES
-from agentic_trading.bus.topic import EVENTS
-from agentic_trading.bus.topic import INTERACTIONS
-from agentic_trading.bus.topic import Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.controls_document import event_of
+from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.controls_document import HaltScope, TenantControls, event_of
 from agentic_trading.governance.errors import ControlsUnavailableError
-from agentic_trading.governance.commands import AddHalt
-from agentic_trading.governance.commands import execute_command
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy import Principal
+from agentic_trading.governance.policy import Policy, Principal
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm import Event, FailureKind, LLMInteraction, NoDecision, StoreError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import event
@@ -157,7 +148,9 @@ async def test_without_proofs_the_pools_own_principal_is_judged(principal: str) 
 
 async def test_what_was_ordered_before_the_start_holds_for_the_first_delivery() -> None:
     board = MemoryControlStore()
-    await execute_command(board, "default", AddHalt(HaltScope.AGENT, "adviser-1"), by="ann", why="odd", at=START)
+    await execute_command(
+        board, "default", AddHalt(HaltScope.AGENT, "adviser-1"), by="ann", why="odd", at=START
+    )
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider)
     desk = with_pool(desk, upkeep=upkeep(desk, board=board))
@@ -282,7 +275,9 @@ async def test_a_bug_in_the_upkeep_is_said_and_stops_nobody() -> None:
 
 async def test_an_id_that_somebody_has_taken_does_not_end_the_pool() -> None:
     board = MemoryControlStore()
-    ordered = await execute_command(board, "default", AddHalt(HaltScope.AGENT, "a"), by="ann", why="odd", at=START)
+    ordered = await execute_command(
+        board, "default", AddHalt(HaltScope.AGENT, "a"), by="ann", why="odd", at=START
+    )
     desk = gateway([GOOD])
     await desk.store.record(event("note", id=event_of("default", ordered.actions[-1]).id))
     desk = with_pool(desk, upkeep=upkeep(desk, board=board))

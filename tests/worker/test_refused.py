@@ -7,8 +7,7 @@ import pytest
 from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm import FailureKind
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import NextStep
+from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.worker import call_context as unsupported_schemas
 from agentic_trading.worker.call_context import UnsupportedSchemas
 from agentic_trading.worker.next_attempt import FailedAttempt

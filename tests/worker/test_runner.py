@@ -14,8 +14,7 @@ from agentic_trading.llm import (
     Violation,
 )
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.offline import RulesProvider
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.providers.offline import RulesProvider, ScriptedProvider
 from agentic_trading.llm.result import Usage
 from agentic_trading.worker.call_context import READ_AT_ONCE_CHARS
 from tests.gateway import CAPABILITIES, GOOD, asking, attempts, gateway

@@ -5,16 +5,12 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import Halt
-from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.controls_document import Halt, HaltScope, TenantControls
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy import Principal
+from agentic_trading.governance.policy import Policy, Principal
 from agentic_trading.llm import Event, FailureKind, LLMInteraction
 from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway, held, timed_out

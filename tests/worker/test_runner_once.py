@@ -4,14 +4,13 @@ import asyncio
 
 import pytest
 
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Settlement
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm import Event, FailureKind, LLMInteraction
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.error_boundary import AttemptTakenError

@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm import (
     FailureKind,
     LLMEnvelope,
@@ -18,8 +15,7 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.llm.result import Usage
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway, timed_out
 

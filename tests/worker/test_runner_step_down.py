@@ -5,9 +5,7 @@ import pytest
 from agentic_trading.llm import FailureKind, LLMEnvelope
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import ScriptedReply
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider, ScriptedReply
 from tests.gateway import GOOD, SCHEMA, asking, attempts, gateway
 
 EXECUTED = '{"action":"buy","size":1.50,"end":"ok"}'

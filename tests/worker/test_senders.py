@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy import Principal
+from agentic_trading.governance.policy import Policy, Principal
 from agentic_trading.llm.event import Event
 from agentic_trading.worker.error_boundary import UndeliverableError
 from agentic_trading.worker.pool import ProducerAcl
@@ -26,7 +25,9 @@ def test_what_only_workers_make_is_not_taken_from_the_bus(kind: str) -> None:
         ProducerAcl().check_event("", event(kind))
 
 
-@pytest.mark.parametrize("senders", [ProducerAcl(), ProducerAcl(policy=Policy())], ids=["no policy", "rates alone"])
+@pytest.mark.parametrize(
+    "senders", [ProducerAcl(), ProducerAcl(policy=Policy())], ids=["no policy", "rates alone"]
+)
 def test_without_principals_everybody_may_record_for_every_tenant(senders: ProducerAcl) -> None:
     senders.check_event("anybody", event(tenant_id="other"))
     senders.check_tenant("anybody", "other")

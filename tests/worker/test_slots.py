@@ -13,21 +13,18 @@ from agentic_trading.bus.codec import envelope_message
 from agentic_trading.bus.topic import ENVELOPES
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limiter import PermitRequest, Deployment, PermitOutcome, Permit, RateLimits
+from agentic_trading.governance.limiter import Deployment, Permit, PermitOutcome, PermitRequest, RateLimits
 from agentic_trading.governance.limiters.memory import MemoryLimiter
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy import Principal
+from agentic_trading.governance.policy import Policy, Principal
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.worker.error_boundary import AttemptTakenError
 from agentic_trading.worker.slots import Slots
 from tests.contracts.ledger_opening import in_line

@@ -1,9 +1,7 @@
 """What follows from an attempt that is on record is what followed then."""
 
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.result import NextStep
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import LLMResult, NextStep, Usage
 from agentic_trading.structured.outcome import Rejected
 from agentic_trading.structured.parser import select
 from agentic_trading.worker.next_attempt import AnsweredAttempt, AttemptPlan, plan_next_attempt

@@ -6,25 +6,17 @@ from datetime import timedelta
 from structlog.testing import capture_logs
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.commands import AddHalt, RemoveHalt, SetLimit
 from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.controls_document import PLATFORM, HaltScope, TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError
+from agentic_trading.governance.ledger import Declined, ReservationState
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationState, Declined
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.commands import AddHalt
-from agentic_trading.governance.commands import RemoveHalt
-from agentic_trading.governance.commands import SetLimit
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
-from agentic_trading.governance.limits import Window
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.worker.housekeeping import LOOK_EVERY_S
-from agentic_trading.worker.housekeeping import NOTE_POSITION_EVERY_S
+from agentic_trading.worker.housekeeping import LOOK_EVERY_S, NOTE_POSITION_EVERY_S
 from tests.gateway import GOOD, START, asking, gateway
 from tests.governance.asking import ask, reserved, spend, tenant
 from tests.governance.away import AwayLedger

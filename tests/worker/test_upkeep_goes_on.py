@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.commands import AddHalt
+from agentic_trading.governance.control_stores.file import MemoryControlStore
+from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.status_feed import BudgetStatus
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm import Event

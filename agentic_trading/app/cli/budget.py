@@ -1,11 +1,12 @@
 """`agentic-trading budget`: what may be spent, what is, how long it lasts, and why a call was refused."""
 
-from typing import Annotated
-import typer
 import asyncio
 from pathlib import Path
-from agentic_trading.app.cli.log_selection import AsJson
-from agentic_trading.app.cli.log_selection import Store
+from typing import Annotated
+
+import typer
+
+from agentic_trading.app.cli.log_selection import AsJson, Store
 
 BudgetOptionsTenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose budgets.")]
 LedgerUrl = Annotated[
@@ -46,16 +47,18 @@ Seconds = Annotated[
 
 @app.command("show")
 def show_budgets(
-    *, tenant: BudgetOptionsTenant = "default", store: Store = None, ledger: LedgerUrl = None, as_json: AsJson = False
+    *,
+    tenant: BudgetOptionsTenant = "default",
+    store: Store = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show limits, what is spent, held and in doubt, who waits, and who was refused."""
     from dataclasses import asdict
 
     from agentic_trading.app.budgets import read_status
-    from agentic_trading.app.cli.budget_tables import budgets
-    from agentic_trading.app.cli.budget_tables import whereabouts
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
+    from agentic_trading.app.cli.budget_tables import budgets, whereabouts
+    from agentic_trading.app.cli.output import print_table, show_json
 
     view = asyncio.run(read_status(whereabouts(store, ledger), tenant))
     if as_json:
@@ -73,8 +76,7 @@ def watch_budgets(
     ledger: LedgerUrl = None,
 ) -> None:
     """Show the same again and again, as it is now, until Ctrl-C."""
-    from agentic_trading.app.cli.budget_tables import whereabouts
-    from agentic_trading.app.cli.budget_tables import watch
+    from agentic_trading.app.cli.budget_tables import watch, whereabouts
 
     asyncio.run(watch(whereabouts(store, ledger), tenant, seconds=seconds))
 
@@ -105,16 +107,19 @@ def set_limit(
 
 @app.command("history")
 def history(
-    *, tenant: BudgetOptionsTenant = "default", every: Every = False, store: Store = None, as_json: AsJson = False
+    *,
+    tenant: BudgetOptionsTenant = "default",
+    every: Every = False,
+    store: Store = None,
+    as_json: AsJson = False,
 ) -> None:
     """Tell from the log what was ordered, warned of, refused, and charged in doubt."""
     from dataclasses import asdict
 
     from agentic_trading.app.budget_log import budget_event
     from agentic_trading.app.cli.budget_tables import history_table
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.log_selection import log_of
+    from agentic_trading.app.cli.output import print_table, show_json
 
     found = asyncio.run(budget_event(log_of(store), tenant, together=not every))
     if as_json:
@@ -140,9 +145,8 @@ def rebuild(
 
     from agentic_trading.app.budget_log import rebuilt
     from agentic_trading.app.cli.budget_tables import rebuilt_lines
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.log_selection import log_of
+    from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.settings import start
 
     logs = [log_of(store) for store in stores] if stores else [log_of(None)]

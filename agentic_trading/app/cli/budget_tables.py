@@ -1,54 +1,45 @@
 """Budgets as tables for a terminal."""
 
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Sequence
-from rich.console import RenderableType
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from agentic_trading.app.budget_log import BudgetEvent
-from agentic_trading.app.budgets import BudgetView
-from agentic_trading.app.budget_log import LedgerRebuildReport
-from agentic_trading.app.cli.output import facts
-from agentic_trading.app.cli.output import heading
-from agentic_trading.app.cli.output import format_time
-from agentic_trading.app.cli.output import paragraph
-from agentic_trading.app.cli.output import rows
-from agentic_trading.app.cli.output import table
-from agentic_trading.app.cli.output import usd
-from agentic_trading.governance.controls_document import PLATFORM
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import UNITS
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import Unit
-from agentic_trading.governance.limits import limit_text
-from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feed import CounterStatus
-from agentic_trading.governance.status_feed import QueuedStatus
-from agentic_trading.governance.limits import Window
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from rich.console import Console
-from rich.console import Group
-from rich.live import Live
-from agentic_trading.app.budgets import BudgetLocation
-from agentic_trading.app.budgets import BudgetLocationOptions
-from agentic_trading.app.budgets import budget_place
-from agentic_trading.app.budgets import read_view
-from agentic_trading.app.cli.output import console
-from agentic_trading.app.cli.output import print_table
-from agentic_trading.clock import SystemClock
-from agentic_trading.governance.errors import ControlError
-from agentic_trading.governance.errors import LedgerError
-from pathlib import Path
-from agentic_trading.app.budgets import execute
-from agentic_trading.app.cli.output import show_json
+
+from agentic_trading.app.budget_log import BudgetEvent, LedgerRebuildReport
+from agentic_trading.app.budgets import (
+    BudgetLocation,
+    BudgetLocationOptions,
+    BudgetView,
+    budget_place,
+    execute,
+    read_view,
+)
 from agentic_trading.app.cli.log_selection import log_of
-from agentic_trading.app.settings import start
+from agentic_trading.app.cli.output import (
+    console,
+    facts,
+    format_time,
+    heading,
+    paragraph,
+    print_table,
+    rows,
+    show_json,
+    table,
+    usd,
+)
 from agentic_trading.app.options import check_ledger_url
+from agentic_trading.app.settings import start
+from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import OperatorCommand
+from agentic_trading.governance.controls_document import PLATFORM, TenantControls
+from agentic_trading.governance.errors import ControlError, LedgerError
+from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, limit_text
+from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, QueuedStatus
 
 _MOST_ROWS = 12
 _MOST_COUNTERS = 48
@@ -105,7 +96,9 @@ def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableT
     made = table("when", "what", "whom", "times", "charged", "why", right=("times", "charged"))
     cells = (
         (
-            format_time(one.first) if one.times == 1 else f"{format_time(one.first)} to {format_time(one.last)}",
+            format_time(one.first)
+            if one.times == 1
+            else f"{format_time(one.first)} to {format_time(one.last)}",
             one.what,
             one.subject,
             f"{one.times:,}",

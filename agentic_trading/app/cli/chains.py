@@ -1,42 +1,25 @@
 """Decision chains as tables, trees and values."""
 
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import Final
-from agentic_trading.app.cli.output import printable
-from agentic_trading.app.cli.output import usd
-from agentic_trading.desk.decisions import verdict_of
-from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Fix
-from agentic_trading.llm.result import Violation
-from agentic_trading.llm.result import LLMResult
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import assert_never
-from agentic_trading.audit.trace import CallNode
-from agentic_trading.audit.trace import EventNode
-from agentic_trading.audit.trace import TraceNode
 from collections import Counter
-from agentic_trading.app.options import pluralize
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.store import Record
-from rich.console import Group
-from rich.console import RenderableType
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, assert_never
+
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
-from agentic_trading.app.cli.output import heading
-from agentic_trading.app.cli.output import format_time
-from agentic_trading.app.cli.output import rows
-from agentic_trading.app.cli.output import table
-from agentic_trading.audit.trace import TraceTree
-from agentic_trading.audit.trace import CausalPath
+
+from agentic_trading.app.cli.output import format_time, heading, printable, rows, table, usd
+from agentic_trading.app.options import pluralize
+from agentic_trading.audit.trace import CallNode, CausalPath, EventNode, TraceNode, TraceTree
 from agentic_trading.canonical import Fragment
-from agentic_trading.llm.store import Records
-from agentic_trading.llm.store import TraceSummary
+from agentic_trading.desk.decisions import verdict_of
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
+from agentic_trading.llm.store import Record, Records, TraceSummary
 
 MOST_CHANGES: Final = 5
 MOST_ERRORS: Final = 3

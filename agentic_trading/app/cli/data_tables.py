@@ -11,19 +11,10 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from agentic_trading.app.cli.output import capped
-from agentic_trading.app.cli.output import facts
-from agentic_trading.app.cli.output import format_time
-from agentic_trading.app.cli.output import rows
-from agentic_trading.app.cli.output import table
-from agentic_trading.app.cli.output import unbroken
-from agentic_trading.app.feeds import open_feed
-from agentic_trading.app.feeds import sources
-from agentic_trading.app.feeds import CheckedFeed
+from agentic_trading.app.cli.output import capped, facts, format_time, rows, table, unbroken
+from agentic_trading.app.feeds import CheckedFeed, open_feed, sources
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import Duplicate
-from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.feed import Gap
+from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap
 from agentic_trading.desk.market.samples import SAMPLES, Sample
 
 
@@ -114,7 +105,8 @@ def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "prices", f"{contents.low} to {contents.high}"
     yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
     for line in capped([
-        f"{gap.missing:,} missing from {format_time(gap.after)} to {format_time(gap.before)}" for gap in contents.gaps
+        f"{gap.missing:,} missing from {format_time(gap.after)} to {format_time(gap.before)}"
+        for gap in contents.gaps
     ]):
         yield "", line
     yield "repeated bars", f"{contents.duplicates:,}"

@@ -2,17 +2,15 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
 import typer
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import stop
+
+from agentic_trading.app.cli.exits import ExitCode, stop
+
 
 def demo() -> None:
     """Show in a minute why an order was sent, that a run repeats, what a cut answer is, and what a crash costs."""
-    from agentic_trading.app.cli.demo_steps import again
-    from agentic_trading.app.cli.demo_steps import overture
-    from agentic_trading.app.cli.demo_steps import why_this_order
-    from agentic_trading.app.cli.demo_steps import a_cut_order
-    from agentic_trading.app.cli.demo_steps import a_killed_call
+    from agentic_trading.app.cli.demo_steps import a_cut_order, a_killed_call, again, overture, why_this_order
     from agentic_trading.app.settings import start
 
     start()

@@ -1,47 +1,37 @@
 """The acts of the demo, each on the session that the overture makes."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import orjson
+from rich.table import Table
 from rich.text import Text
+
 from agentic_trading.app.cli.chains import path_of
-from agentic_trading.app.cli.summary import comparison
-from agentic_trading.app.cli.output import command_line
-from agentic_trading.app.cli.output import heading
-from agentic_trading.app.cli.output import paragraph
-from agentic_trading.app.cli.output import print_table
+from agentic_trading.app.cli.output import ask_log, command_line, facts, heading, paragraph, print_table, usd
 from agentic_trading.app.cli.run_output import no_bar
-from agentic_trading.app.cli.output import ask_log
+from agentic_trading.app.cli.summary import comparison
+from agentic_trading.app.crash.proof import CrashReport, killed_in_mid_call
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.replay import ReplayReport
-from agentic_trading.app.replay import replay
+from agentic_trading.app.replay import ReplayReport, replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
 from agentic_trading.app.wire import records_of
-from agentic_trading.audit.verify import LogReport
-from agentic_trading.audit.verify import verify_log
 from agentic_trading.audit.trace import why
-from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.app.cli.output import facts
-from agentic_trading.app.cli.output import usd
-from agentic_trading.app.crash.proof import CrashReport
-from agentic_trading.app.crash.proof import killed_in_mid_call
-from collections.abc import Iterable
-from typing import Any
-import orjson
-from rich.table import Table
+from agentic_trading.audit.verify import LogReport, verify_log
 from agentic_trading.canonical import exact_bytes
+from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.envelope_rules import output_policy
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import Usage
-from agentic_trading.structured.validation import validate
 from agentic_trading.structured.engine import read
-from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.outcome import Rejected
+from agentic_trading.structured.outcome import Accepted, Rejected
+from agentic_trading.structured.validation import validate
 
 BARS: Final = 600
 SEED: Final = "5"
@@ -123,7 +113,9 @@ def _verified(log: Path) -> LogReport:
 
 def again(session: Path) -> bool:
     """Replay the session with 8 workers; then with one word of a prompt changed. True if both came out as meant."""
-    print_table(heading("Act 2: again"), command_line("agentic-trading replay run SESSION --workers 8"), Text())
+    print_table(
+        heading("Act 2: again"), command_line("agentic-trading replay run SESSION --workers 8"), Text()
+    )
     same = asyncio.run(replay(session, workers=8))
     print_table(comparison(same))
     word = CMT_ASSESSMENT_PROMPT.text.partition(" ")[0]

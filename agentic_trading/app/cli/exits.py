@@ -1,18 +1,19 @@
 """What the program says to the shell when it ends."""
 
-import sys
-import traceback
-from collections.abc import Callable
-from enum import IntEnum
-from typing import NoReturn
-import typer
-from agentic_trading.errors import TradingError
 import select
 import signal
-from collections.abc import Generator
+import sys
+import traceback
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from enum import IntEnum
 from socket import socketpair
-from typing import TextIO
+from typing import NoReturn, TextIO
+
+import typer
+
+from agentic_trading.errors import TradingError
+
 
 class ExitCode(IntEnum):
     """The program's exit codes; `meaning` is the sentence that `--help` and the documents give for each."""

@@ -30,8 +30,8 @@ def log_of(store: Path | None) -> Path:
 
     Raises `OptionError` if there is none, `SettingsError` for a wrong variable.
     """
-    from agentic_trading.app.settings import start
     from agentic_trading.app.options import OptionError
+    from agentic_trading.app.settings import start
 
     settings = start()
     named = store or settings.store

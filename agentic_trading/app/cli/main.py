@@ -1,27 +1,29 @@
 """`agentic-trading`: the commands together, and how they end."""
 
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
 import typer
 from typer.core import TyperGroup
 from typing_extensions import override
-import sys
-from collections.abc import Sequence
-from typing import Annotated
+
 from agentic_trading import __version__
-from agentic_trading.app.cli import budget
-from agentic_trading.app.cli import demo
-from agentic_trading.app.cli import budget as halt
-from agentic_trading.app.cli import market_data
-from agentic_trading.app.cli import models
-from agentic_trading.app.cli import parse
-from agentic_trading.app.cli import prices
-from agentic_trading.app.cli import replay
-from agentic_trading.app.cli import run
-from agentic_trading.app.cli import schemas
-from agentic_trading.app.cli import spend
-from agentic_trading.app.cli import trace
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import run_to_exit
+from agentic_trading.app.cli import (
+    budget,
+    demo,
+    market_data,
+    models,
+    parse,
+    prices,
+    replay,
+    run,
+    schemas,
+    spend,
+    trace,
+)
+from agentic_trading.app.cli.exits import ExitCode, run_to_exit
+
 
 class PlainGroup(TyperGroup):
     """A group of commands that says what is wrong with an option, and not who found it."""
@@ -54,14 +56,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-app.command(short_help="Run a trading session.")(run.run_command)
+app.command("run", short_help="Run a trading session.")(run.run_command)
 app.add_typer(trace.app, name="trace")
 app.command(short_help="Sum what calls cost.")(spend.spend)
 app.add_typer(budget.app, name="budget")
-app.command(short_help="Stop what runs, at once.")(halt.halt)
-app.command(short_help="Let what was halted run again.")(halt.resume)
+app.command(short_help="Stop what runs, at once.")(budget.halt)
+app.command(short_help="Let what was halted run again.")(budget.resume)
 app.add_typer(replay.app, name="replay")
-app.command(short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
+app.command("parse", short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
 app.add_typer(schemas.app, name="schemas")
 app.add_typer(market_data.app, name="data")
 app.add_typer(models.app, name="models")

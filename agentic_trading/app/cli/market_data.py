@@ -15,9 +15,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file,
 @app.command("list")
 def list_samples(*, as_json: AsJson = False) -> None:
     """Name the samples that ship with the package."""
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.data_tables import sample_table
+    from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.desk.market.samples import SAMPLES
 
     if as_json:
@@ -29,9 +28,8 @@ def list_samples(*, as_json: AsJson = False) -> None:
 @app.command()
 def describe(name: Name, *, as_json: AsJson = False) -> None:
     """Read a sample or a file as a run would, and tell its rows, span, gaps, licence and checksum."""
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.cli.data_tables import contents_text, described_source
+    from agentic_trading.app.cli.output import print_table, show_json
 
     contents = asyncio.run(described_source(name))
     if as_json:

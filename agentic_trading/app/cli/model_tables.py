@@ -1,42 +1,23 @@
 """How models, their prices and what is wrong with either are drawn."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from fractions import Fraction
-from rich.console import Group
-from rich.console import RenderableType
-from rich.table import Table
-from agentic_trading.app.cli.output import facts
-from agentic_trading.app.cli.output import heading
-from agentic_trading.app.cli.output import rows
-from agentic_trading.app.cli.output import table
-from agentic_trading.app.settings import start
-from agentic_trading.app.models.catalogue import PACKAGED
-from agentic_trading.app.models.catalogue import Catalogue
-from agentic_trading.app.models.catalogue import CatalogueEntry
-from agentic_trading.app.models.table_lint import TableFinding
-from agentic_trading.app.prices.listing import CLASSES
-from agentic_trading.app.prices.listing import spelled_rate
-from agentic_trading.app.prices.listing import spelled_times
-from agentic_trading.clock import SystemClock
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import Rates
-from agentic_trading.governance.prices import short_id
-from agentic_trading.llm.models import Capability
-from collections.abc import Callable
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
+
 import typer
-from rich.console import Console
-from rich.progress import BarColumn
-from rich.progress import DownloadColumn
-from rich.progress import Progress
-from rich.progress import TextColumn
-from rich.progress import TimeElapsedColumn
-from agentic_trading.app.cli.output import terminal_is_watching
-from agentic_trading.app.models.download import OnStep
-from agentic_trading.app.models.download import Step
-from agentic_trading.llm.models import Weights
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from agentic_trading.app.cli.output import facts, heading, rows, table, terminal_is_watching
+from agentic_trading.app.models.catalogue import PACKAGED, Catalogue, CatalogueEntry
+from agentic_trading.app.models.download import OnStep, Step
+from agentic_trading.app.models.table_lint import TableFinding
+from agentic_trading.app.prices.listing import CLASSES, spelled_rate, spelled_times
+from agentic_trading.app.settings import start
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.prices import ModelPrice, Rates, short_id
+from agentic_trading.llm.models import Capability, Weights
 
 NARROW = ("provider", "model", "in", "out", "context", "trained to", "last day")
 WIDE = (*NARROW[:5], "max out", "trained to", "retires", "transport", "checked", "source")

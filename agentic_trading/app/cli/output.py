@@ -1,27 +1,23 @@
 """How commands print: one console, plain tables, JSON; imported only by a command that prints."""
 
+import asyncio
 import sys
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+
 import orjson
 from pydantic import BaseModel
-from rich.console import Console
-from rich.console import Group
-from rich.console import RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
-from agentic_trading.llm.limits import NANO
-import asyncio
-from collections.abc import Awaitable
-from collections.abc import Callable
-from contextlib import aclosing
-from pathlib import Path
-from typing import TypeVar
+
 from agentic_trading.app.wire import records_of
+from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import Records
 
 WIDTH_OF_A_PIPE = 240

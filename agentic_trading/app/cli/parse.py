@@ -6,8 +6,7 @@ from typing import Annotated, BinaryIO, Literal
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import stop
+from agentic_trading.app.cli.exits import ExitCode, stop
 
 SchemaFile = Annotated[
     Path | None,
@@ -65,11 +64,11 @@ def parse_command(
     The object alone goes to standard output. An answer that is not accepted ends with exit code 1; its stage, and what is
     wrong where, then stand on standard error.
     """
+    from agentic_trading.app.answer_parsing import ParseQuestion, policy_of
     from agentic_trading.app.cli.parse_lines import Defaults, Schemas, answer_lines
     from agentic_trading.app.cli.parse_one import answer_one, form_at
-    from agentic_trading.app.settings import start
     from agentic_trading.app.options import OptionError
-    from agentic_trading.app.answer_parsing import ParseQuestion, policy_of
+    from agentic_trading.app.settings import start
 
     start()
     policy = policy_of(workflow, mode)

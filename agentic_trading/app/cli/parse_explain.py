@@ -8,28 +8,25 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from agentic_trading.app.cli.output import WIDTH_OF_A_PIPE
-from agentic_trading.app.cli.output import facts
-from agentic_trading.app.cli.output import heading
-from agentic_trading.app.cli.output import printable
-from agentic_trading.app.cli.output import rows
-from agentic_trading.app.cli.output import table
-from agentic_trading.app.cli.output import terminal_is_watching
 from agentic_trading.app.answer_parsing import AnswerForm, ParseQuestion, ParseReading, read_text
+from agentic_trading.app.cli.output import (
+    WIDTH_OF_A_PIPE,
+    facts,
+    heading,
+    printable,
+    rows,
+    table,
+    terminal_is_watching,
+)
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Fix
-from agentic_trading.structured.pipeline import read_candidates
-from agentic_trading.structured.engine import AskAgain
-from agentic_trading.structured.engine import GiveUp
-from agentic_trading.structured.engine import RaiseCap
-from agentic_trading.structured.engine import next_step
-from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.outcome import Rejected
-from agentic_trading.structured.prompts import data_block
-from agentic_trading.structured.prompts import reask_request
 from agentic_trading.structured.decode import MAX_BYTES
+from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step
+from agentic_trading.structured.outcome import Rejected, UnreadableError
+from agentic_trading.structured.pipeline import read_candidates
+from agentic_trading.structured.prompts import data_block, reask_request
 from agentic_trading.structured.render import sizes
 
 _SHOWN_CHARS: Final = 200

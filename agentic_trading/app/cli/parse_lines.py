@@ -12,8 +12,6 @@ from typing import Any, BinaryIO, Final
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.answer_parsing import (
     AnswerForm,
     ParseQuestion,
@@ -25,9 +23,11 @@ from agentic_trading.app.answer_parsing import (
     read_text,
     strictly_loaded,
 )
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.options import OptionError
+from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.limits import OutputMode
 from agentic_trading.llm.result import Violation
-from agentic_trading.llm.fields import LARGEST_COUNT
 
 MAX_LINE_BYTES: Final = 8 << 20
 """Of one record: an answer of 1 MiB of which each byte is escaped, and a schema beside it."""

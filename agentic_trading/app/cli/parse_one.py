@@ -6,11 +6,18 @@ from typing import Any, BinaryIO, Final
 
 import typer
 
+from agentic_trading.app.answer_parsing import (
+    AnswerForm,
+    ParseQuestion,
+    ParseReading,
+    SchemaFileError,
+    form_in,
+    read_bytes,
+)
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.output import printable
 from agentic_trading.app.cli.parse_lines import escape_json_line
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.answer_parsing import AnswerForm, ParseQuestion, ParseReading, SchemaFileError, form_in, read_bytes
 from agentic_trading.llm.result import Violation
 from agentic_trading.structured.decode import MAX_BYTES
 

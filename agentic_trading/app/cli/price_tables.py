@@ -10,21 +10,15 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from agentic_trading.app.cli.output import facts
-from agentic_trading.app.cli.output import heading
-from agentic_trading.app.cli.output import rows
-from agentic_trading.app.cli.output import table
-from agentic_trading.app.settings import start
+from agentic_trading.app.cli.output import facts, heading, rows, table
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.prices.comparison import WHOLE, PriceComparison, PriceDifference
-from agentic_trading.app.prices.listing import CLASSES, MULTIPLIERS, PLAIN, spelled_rate, spelled_times
 from agentic_trading.app.prices.cost_audit import FINDINGS, CostCheck, books_at_hand, recomputed
+from agentic_trading.app.prices.listing import CLASSES, MULTIPLIERS, PLAIN, spelled_rate, spelled_times
+from agentic_trading.app.settings import start
 from agentic_trading.app.wire import records_of
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.prices import Rates
-from agentic_trading.governance.prices import short_id
+from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates, short_id
 from agentic_trading.llm.models import Capabilities
 
 ROOM_FOR_SOURCES = 170

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import stop
+from agentic_trading.app.cli.exits import ExitCode, stop
 from agentic_trading.app.cli.log_selection import AsJson, log_of
 
 app = typer.Typer(help="The price book: show it, check it, prepare a new one.", no_args_is_help=True)
@@ -34,15 +33,20 @@ Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the cand
 Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
 
 
-@app.command()
+@app.command("show")
 def show_prices(
     model: ModelName = "", *, provider: OfProvider = "", on: OnDay = "", as_json: AsJson = False
 ) -> None:
     """Tell what a million tokens of each class cost, since when, and where that is from."""
-    from agentic_trading.app.cli.output import console
-    from agentic_trading.app.cli.output import show_json
+    from agentic_trading.app.cli.output import console, show_json
     from agentic_trading.app.cli.output import print_table as show_parts
-    from agentic_trading.app.cli.price_tables import price_rows_text, as_value, book_in_use, moment_of, price_table
+    from agentic_trading.app.cli.price_tables import (
+        as_value,
+        book_in_use,
+        moment_of,
+        price_rows_text,
+        price_table,
+    )
     from agentic_trading.app.prices.selection import select_prices
 
     book, at = book_in_use(), moment_of(on)
@@ -55,7 +59,7 @@ def show_prices(
         show_parts(price_table(prices, book, at, console().width))
 
 
-@app.command()
+@app.command("check")
 def check_prices(*, store: LogToCheck = None, book: EarlierBooks = None, as_json: AsJson = False) -> None:
     """Hold the book against genai-prices; with --store, compute again what calls on record cost."""
     if store is not None:

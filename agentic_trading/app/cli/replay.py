@@ -35,11 +35,10 @@ def run_again(
 
     Nothing is written, and the network is blocked. Exit 1 names the first difference.
     """
+    from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.cli.summary import comparison
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
-    from agentic_trading.app.settings import start
     from agentic_trading.app.replay import replay
+    from agentic_trading.app.settings import start
 
     settings = start()
     report = asyncio.run(replay(session, run=run, workers=workers, models_file=settings.models_file))

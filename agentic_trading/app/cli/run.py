@@ -148,10 +148,8 @@ def run_command(
     A model is asked only after you said yes to what that will come to. Ctrl-C stops after what is under way.
     """
     from agentic_trading.app.cli.run_output import run_and_tell
+    from agentic_trading.app.options import DEFAULT_BUDGET_USD, WARM_UP_BARS, RunOptions
     from agentic_trading.app.settings import start
-    from agentic_trading.app.options import DEFAULT_BUDGET_USD
-    from agentic_trading.app.options import WARM_UP_BARS
-    from agentic_trading.app.options import RunOptions
 
     settings = start()
     options = RunOptions(

@@ -1,33 +1,21 @@
 """A run from the command line: agreed to, watched, told; imported only by a command that runs."""
 
-import sys
-import typer
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import stop
-from agentic_trading.app.cli.exits import ended_as_by_ctrl_c
-from agentic_trading.app.cli.exits import wait_for_input
-from agentic_trading.app.cli.output import usd
-from agentic_trading.app.preflight import Preflight
-from agentic_trading.app.options import pluralize
-from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
-from rich.console import Console
-from rich.progress import BarColumn
-from rich.progress import MofNCompleteColumn
-from rich.progress import TextColumn
-from rich.progress import TimeElapsedColumn
-from rich.progress import TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
-from agentic_trading.app.report import RunProgress
 import asyncio
-from agentic_trading.app.cli.output import print_table
-from agentic_trading.app.cli.output import show_json
-from agentic_trading.app.cli.output import terminal_is_watching
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+
+from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, stop, wait_for_input
+from agentic_trading.app.cli.output import print_table, show_json, terminal_is_watching, usd
 from agentic_trading.app.cli.summary import summary
-from agentic_trading.app.options import MODELS
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.preflight import preflight
+from agentic_trading.app.options import MODELS, RunOptions, pluralize
+from agentic_trading.app.preflight import Preflight, preflight
+from agentic_trading.app.report import RunProgress
 from agentic_trading.app.run import run_session
 
 NOT_BEGUN = "not begun; nothing was sent or written"

@@ -5,15 +5,14 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import stop
+from agentic_trading.app.cli.exits import ExitCode, stop
 
 app = typer.Typer(help="The JSON Schemas of messages and answers.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the schemas stand.")]
 
 
-@app.command()
+@app.command("write")
 def write_schema_files(folder: Folder = Path("schemas")) -> None:
     """Write every schema from the models."""
     from agentic_trading.app.schemas import write_schemas
@@ -22,7 +21,7 @@ def write_schema_files(folder: Folder = Path("schemas")) -> None:
         typer.echo(file)
 
 
-@app.command()
+@app.command("check")
 def check_schema_files(folder: Folder = Path("schemas")) -> None:
     """Compare the files with the models; exit 1 names every file that differs."""
     from agentic_trading.app.schemas import check_schemas, published

@@ -20,10 +20,7 @@ def spend(
     *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
     """Sum attempts, tokens and cost by the given keys; days are UTC."""
-    from agentic_trading.app.cli.output import console
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
-    from agentic_trading.app.cli.output import ask_log
+    from agentic_trading.app.cli.output import ask_log, console, print_table, show_json
     from agentic_trading.app.cli.spend_tables import as_table, as_values, spend_keys
     from agentic_trading.audit.spend import spend_report
 

@@ -9,14 +9,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from agentic_trading.app.cli.output import printable
-from agentic_trading.app.cli.output import rows
-from agentic_trading.app.cli.output import table
-from agentic_trading.app.cli.output import usd
+from agentic_trading.app.cli.output import printable, rows, table, usd
 from agentic_trading.app.options import OptionError
 from agentic_trading.audit.spend import SpendReport
-from agentic_trading.llm.store import Spend
-from agentic_trading.llm.store import SpendKey
+from agentic_trading.llm.store import Spend, SpendKey
 
 ALLOWED: tuple[str, ...] = get_args(SpendKey)
 FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")

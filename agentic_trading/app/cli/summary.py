@@ -4,26 +4,28 @@ from collections.abc import Iterator
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Final
-from rich.console import Group
-from rich.console import RenderableType
+
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
 from agentic_trading.app.budget_log import GOVERNED
-from agentic_trading.app.cli.output import capped
-from agentic_trading.app.cli.output import command_line
-from agentic_trading.app.cli.output import counts
-from agentic_trading.app.cli.output import facts
-from agentic_trading.app.cli.output import heading
-from agentic_trading.app.cli.output import format_time
-from agentic_trading.app.cli.output import rows
-from agentic_trading.app.cli.output import table
-from agentic_trading.app.cli.output import unbroken
-from agentic_trading.app.cli.output import usd
-from agentic_trading.app.report import DataReport
-from agentic_trading.app.report import RunReport
+from agentic_trading.app.cli.output import (
+    capped,
+    command_line,
+    counts,
+    facts,
+    format_time,
+    heading,
+    printable,
+    rows,
+    table,
+    unbroken,
+    usd,
+)
 from agentic_trading.app.options import pluralize
-from agentic_trading.app.cli.output import printable
 from agentic_trading.app.replay import ReplayReport
+from agentic_trading.app.report import DataReport, RunReport
 
 RULES: Final = "rules"
 LOCAL: Final = "local"

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import stop
+from agentic_trading.app.cli.exits import ExitCode, stop
 from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, list_command, log_of
 
 app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
@@ -33,12 +32,8 @@ def list_traces(
     """
     from dataclasses import asdict
 
-    from agentic_trading.app.cli.chains import chain_table
-    from agentic_trading.app.cli.chains import listed
-    from agentic_trading.app.cli.output import console
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
-    from agentic_trading.app.cli.output import ask_log
+    from agentic_trading.app.cli.chains import chain_table, listed
+    from agentic_trading.app.cli.output import ask_log, console, print_table, show_json
 
     chains = ask_log(
         log_of(store), lambda records: listed(records, limit, with_calls=not every, tenant=tenant)
@@ -54,11 +49,8 @@ def show_trace(
     trace_id: TraceId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
     """Draw a chain as a tree: every event and call below its cause."""
-    from agentic_trading.app.cli.chains import tree_of
-    from agentic_trading.app.cli.chains import values_of
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
-    from agentic_trading.app.cli.output import ask_log
+    from agentic_trading.app.cli.chains import tree_of, values_of
+    from agentic_trading.app.cli.output import ask_log, print_table, show_json
     from agentic_trading.audit.trace import TraceTree
 
     log = log_of(store)
@@ -79,13 +71,9 @@ def why_record(
     record_id: RecordId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
     """Tell why there was a fill: the path of causes that leads to it, from the bar on."""
-    from agentic_trading.app.cli.chains import path_of
-    from agentic_trading.app.cli.chains import values_of_path
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.cli.output import show_json
-    from agentic_trading.app.cli.output import ask_log
-    from agentic_trading.audit.trace import UnknownRecordError
-    from agentic_trading.audit.trace import why
+    from agentic_trading.app.cli.chains import path_of, values_of_path
+    from agentic_trading.app.cli.output import ask_log, print_table, show_json
+    from agentic_trading.audit.trace import UnknownRecordError, why
 
     log = log_of(store)
     try:

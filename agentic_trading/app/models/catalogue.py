@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.governance.prices import PACKAGED_PRICES
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.models import PACKAGED_MODELS
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.llm.models import PACKAGED_MODELS, Capabilities, Capability, DatedTable, read_table
 from agentic_trading.llm.provider import Transport
-from agentic_trading.llm.models import DatedTable
-from agentic_trading.llm.models import read_table
 from agentic_trading.structured.prompts import transport_for
 
 PACKAGED = "packaged"

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.models import Weights
-from agentic_trading.llm.models import WeightsError
-from agentic_trading.llm.models import verify
+from agentic_trading.llm.models import Weights, WeightsError, verify
 
 Step = Literal["downloading", "unpacking"]
 OnStep = Callable[[Step, int], None]

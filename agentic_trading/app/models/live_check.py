@@ -9,19 +9,18 @@ from pydantic import BaseModel
 
 from agentic_trading.app.models.directory import differences
 from agentic_trading.app.models.probes import Probe, ProbeResult, probes
-from agentic_trading.governance.admission_decisions import Admitted
-from agentic_trading.governance.admission_decisions import Charge
-from agentic_trading.governance.admission_decisions import Deferred
-from agentic_trading.governance.admission_decisions import Denied
-from agentic_trading.governance.admission_decisions import AlreadyDispatched
-from agentic_trading.governance.prices import input_bound
+from agentic_trading.governance.admission_decisions import (
+    Admitted,
+    AlreadyDispatched,
+    Charge,
+    Deferred,
+    Denied,
+)
 from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.prices import input_bound
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capability
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import Usage
 
 ANSWER_WITHIN_S = 60.0

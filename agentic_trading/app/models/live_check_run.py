@@ -11,19 +11,20 @@ from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
 from agentic_trading.app.models.live_check import LiveCheck, LiveCheckProof
 from agentic_trading.app.models.report import LiveReport
-from agentic_trading.app.options import LEAST_BUDGET_USD
-from agentic_trading.app.options import MOST_BUDGET_USD
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.options import ProviderName
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.providers import select_provider
-from agentic_trading.app.providers import ready
+from agentic_trading.app.options import (
+    LEAST_BUDGET_USD,
+    MOST_BUDGET_USD,
+    OptionError,
+    ProviderName,
+    RunOptions,
+)
+from agentic_trading.app.providers import ready, select_provider
 from agentic_trading.app.settings import Settings
 from agentic_trading.clock import Clock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.envelope_rules import PRESETS
+from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import Provider
 
 _ASKABLE: Mapping[LLMProvider, ProviderName] = {

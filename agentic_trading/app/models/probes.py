@@ -4,11 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Transport
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
 from agentic_trading.structured.decode import truncation_sign
 from agentic_trading.structured.engine import read_answer
 from agentic_trading.structured.outcome import Accepted

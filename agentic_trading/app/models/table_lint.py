@@ -7,9 +7,9 @@ from datetime import date
 from typing import Literal
 
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.envelope_rules import PRESETS
+from agentic_trading.llm.models import Capability
 
 SOON_DAYS = 30
 """A default model that retires within so many days is told of."""
@@ -55,7 +55,9 @@ def _of_entry(entry: CatalogueEntry, today: date, old_after_days: int) -> Iterat
     for what, checked_on in dates.items():
         age = (today - checked_on).days
         if age > old_after_days:
-            yield TableFinding("note", entry.name, f"its {what} was checked on {checked_on}, {age:,} days ago")
+            yield TableFinding(
+                "note", entry.name, f"its {what} was checked on {checked_on}, {age:,} days ago"
+            )
 
 
 def _row_problems(row: Capability, today: date) -> Iterator[str]:
@@ -80,7 +82,9 @@ def _twice(catalogue: Catalogue) -> Iterator[TableFinding]:
         rows = Counter(f"{row.provider}/{row.model}" for row in table.rows)
         for name, number in rows.items():
             if number > 1:
-                yield TableFinding("wrong", name, f"has {number} rows in {table.path}; only the last one is read")
+                yield TableFinding(
+                    "wrong", name, f"has {number} rows in {table.path}; only the last one is read"
+                )
 
 
 def _served_by_two(entries: list[CatalogueEntry]) -> Iterator[TableFinding]:
@@ -89,7 +93,9 @@ def _served_by_two(entries: list[CatalogueEntry]) -> Iterator[TableFinding]:
     for entry in entries:
         for id_ in entry.capability.served_as:
             if counted[entry.capability.provider, id_] > 1:
-                yield TableFinding("wrong", entry.name, f"may be served as {id_}, which another row stands for")
+                yield TableFinding(
+                    "wrong", entry.name, f"may be served as {id_}, which another row stands for"
+                )
 
 
 def _ids(row: Capability) -> set[str]:

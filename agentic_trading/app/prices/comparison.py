@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from agentic_trading.app.prices.listing import PLAIN, Listing, listing_of
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.envelope import LLMProvider
 
 PriceVerdict = Literal["equal", "differs", "missing there", "missing here"]

@@ -6,13 +6,10 @@ from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Literal
 
-from agentic_trading.governance.prices import charged_models
-from agentic_trading.governance.prices import cost_of
-from agentic_trading.governance.prices import PACKAGED_PRICES
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.llm.models import Capabilities
+from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, charged_models, cost_of
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import LogEntry
 

@@ -14,12 +14,7 @@ import orjson
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.prices.comparison import PriceSource, in_force
 from agentic_trading.app.prices.listing import CLASSES, MULTIPLIERS, Listing, listing_of
-from agentic_trading.governance.prices import PACKAGED_PRICES
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.prices import Ratio
-from agentic_trading.governance.prices import Tier
-from agentic_trading.governance.prices import short_id
+from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook, Ratio, Tier, short_id
 from agentic_trading.llm.models import sha256_of_rows
 
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import Rates
-from agentic_trading.governance.prices import Ratio
+from agentic_trading.governance.prices import ModelPrice, Rates, Ratio
 
 CLASSES = tuple(Rates.model_fields)
 """The classes of tokens that have a price, in the order of a row."""

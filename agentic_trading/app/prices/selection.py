@@ -4,8 +4,7 @@ from datetime import datetime
 
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.prices.comparison import in_force
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.errors import UnknownModelError
 
 

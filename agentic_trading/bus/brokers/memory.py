@@ -1,20 +1,21 @@
 """A broker within one process: topics that keep their messages, in memory."""
 
-from collections import deque
 import asyncio
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any
-from agentic_trading.bus.topic import MAX_HEAD_BYTES
-from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
-from agentic_trading.bus.topic import ConsumerLag
-from agentic_trading.bus.topic import BrokerStatistics
-from agentic_trading.bus.topic import Subscription
-from agentic_trading.bus.errors import BusClosedError
-from agentic_trading.bus.errors import MessageTooLargeError
-from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import Topic
+
+from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import (
+    MAX_HEAD_BYTES,
+    MAX_MESSAGE_BYTES,
+    BrokerStatistics,
+    ConsumerLag,
+    Subscription,
+    Topic,
+)
+
 
 class KeyedQueues:
     """Hand out the positions of many keys, one at a time per key.

@@ -1,57 +1,41 @@
 """The analyst: asks about the market when something has happened, and puts what was decided on record."""
 
-from agentic_trading.canonical import exact_bytes
-from agentic_trading.desk.analysis.check import check_cmt_assessment
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.result import LLMResult
-from typing import Final
-from agentic_trading.desk.prompts import Prompt
-from agentic_trading.desk.prompts import load_prompt
-from decimal import Decimal
-from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
-from agentic_trading.desk.analysis.context import LAYER_SOURCES
-from agentic_trading.desk.analysis.context import Context
-from agentic_trading.desk.analysis.context import TradeLimits
-from agentic_trading.desk.analysis.context import Prompting
-from agentic_trading.desk.analysis.context import is_available
-from agentic_trading.desk.analysis.evidence import layer_evidence
-from agentic_trading.desk.analysis.evidence import timeframes_told
-from agentic_trading.desk.analysis.judgement import asked_assessment_schema
-from agentic_trading.desk.analysis.portfolio_context import TrackRecord
-from agentic_trading.desk.exchange import Position
-from agentic_trading.desk.prompts import price
-from agentic_trading.desk.market.snapshot import BASE
-from agentic_trading.desk.market.snapshot import MarketSnapshot
-from agentic_trading.desk.market.triggers import Trigger
-from agentic_trading.llm.builder import EnvelopeBuilder
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from datetime import datetime
-from datetime import timedelta
-from typing import Any
-from agentic_trading.canonical import utc_text
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from agentic_trading.canonical import exact_bytes, utc_text
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.analysis.assessment import Assessment
-from agentic_trading.desk.analysis.assessment import Demands
-from agentic_trading.desk.analysis.assessment import Provenance
-from agentic_trading.desk.analysis.assessment import assess
+from agentic_trading.desk.analysis.assessment import Assessment, Demands, Provenance, assess
+from agentic_trading.desk.analysis.check import check_cmt_assessment
+from agentic_trading.desk.analysis.context import (
+    LAYER_SOURCES,
+    Context,
+    Prompting,
+    TradeLimits,
+    is_available,
+    not_available,
+)
+from agentic_trading.desk.analysis.evidence import layer_evidence, timeframes_told
+from agentic_trading.desk.analysis.judgement import Judgement, asked_assessment_schema
 from agentic_trading.desk.analysis.plan import plan_prices
-from agentic_trading.desk.analysis.context import not_available
-from agentic_trading.desk.market.triggers import Skip
-from agentic_trading.desk.market.triggers import SkipReason
-from agentic_trading.desk.market.triggers import TriggerRules
-from agentic_trading.desk.market.triggers import decide
+from agentic_trading.desk.analysis.portfolio_context import PortfolioContext, TrackRecord
+from agentic_trading.desk.exchange import Position
+from agentic_trading.desk.market.snapshot import BASE, MarketSnapshot
+from agentic_trading.desk.market.triggers import Skip, SkipReason, Trigger, TriggerRules, decide
+from agentic_trading.desk.prompts import Prompt, load_prompt, price
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
+from agentic_trading.llm.result import LLMResult
+
 
 def read_result(envelope: LLMEnvelope, result: LLMResult) -> Judgement | FailureReason:
     """Return the judgement in the last result for `envelope`, or the reason why there is none to act on.
@@ -117,7 +101,9 @@ def put_question(
     builder.with_context(context.model_dump(mode="json", exclude_none=True), as_of=snapshot.available_at)
     evidence = layer_evidence(snapshot, record or TrackRecord(snapshot.decision), book)
     builder.with_output_schema(
-        asked_assessment_schema(frozenset(layer for layer, content in evidence.items() if is_available(content)))
+        asked_assessment_schema(
+            frozenset(layer for layer, content in evidence.items() if is_available(content))
+        )
     )
     for source, layer in LAYER_SOURCES.items():
         builder.add_evidence(source, evidence[layer], available_at=snapshot.available_at)

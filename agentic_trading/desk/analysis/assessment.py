@@ -9,12 +9,8 @@ from typing import Final
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from agentic_trading.desk.analysis.plan import PlanPrices
-from agentic_trading.desk.analysis.judgement import POINTING
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.plan import TradePlan
-from agentic_trading.desk.analysis.plan import trade_plan
+from agentic_trading.desk.analysis.judgement import POINTING, Judgement, Layer
+from agentic_trading.desk.analysis.plan import PlanPrices, TradePlan, trade_plan
 from agentic_trading.desk.instrument import Side
 
 VETO_LAYERS: Final = (Layer.TREND, Layer.PATTERNS, Layer.INDICATORS)

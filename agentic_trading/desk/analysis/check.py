@@ -5,16 +5,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agentic_trading.desk.analysis.plan import candidates_of
-from agentic_trading.desk.analysis.plan import plan_prices
-from agentic_trading.desk.analysis.context import Context
-from agentic_trading.desk.analysis.context import available_layers
-from agentic_trading.desk.analysis.context import evidence_names
-from agentic_trading.desk.analysis.plan import plan_violations
-from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.judgement import TradeProposal
+from agentic_trading.desk.analysis.context import Context, available_layers, evidence_names
+from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer, TradeProposal
+from agentic_trading.desk.analysis.plan import candidates_of, plan_prices, plan_violations
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation
 

@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any
-from typing import Final
-from pydantic import BaseModel
-from pydantic import Field
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, Field
+
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.layers.features import UNSOURCED
 from agentic_trading.llm.envelope import LLMEnvelope
-from typing import Self
 
 NOT_AVAILABLE: Final = "not_available"
 """Where the content of a layer names what could not be told, each with its reason."""

@@ -1,20 +1,15 @@
 """The evidence of a question: what of each layer's numbers the model is told, in few words."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from typing import Any
-from typing import Final
-from agentic_trading.desk.market.bar import Timeframe
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from agentic_trading.desk.analysis.portfolio_context import NO_BOOK
-from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
+from typing import Any, Final
+
 from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.portfolio_context import TrackRecord
+from agentic_trading.desk.analysis.portfolio_context import NO_BOOK, PortfolioContext, TrackRecord
+from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.layers.features import UNSOURCED
-from agentic_trading.desk.prompts import PRICE_DIGITS
-from agentic_trading.desk.prompts import significant
 from agentic_trading.desk.market.snapshot import MarketSnapshot
+from agentic_trading.desk.prompts import PRICE_DIGITS, significant
 
 FLAGS: Final = ("narrow_7", "wide_range", "squeeze")
 DOUBLES: Final = ("double_top", "double_bottom")

@@ -1,24 +1,15 @@
 """What the model gives: one judgement a layer, one over all, and a choice among trades that code has priced."""
 
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import Self
-from pydantic import BaseModel
-from pydantic import BeforeValidator
-from pydantic import Field
-from pydantic import PlainSerializer
-from pydantic import model_validator
-from collections.abc import Collection
 from functools import cache
-from typing import get_args
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, model_validator
+
 
 class Layer(StrEnum):
     """The nine layers of a technical analysis, in the order in which they are told and judged."""

@@ -1,25 +1,19 @@
 """A trade as it follows from a judgement: side, exact prices, reward for risk."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
-from agentic_trading.desk.analysis.context import Context
-from agentic_trading.llm.result import Violation
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final, Literal, get_args
+
 from pydantic import BaseModel
-from agentic_trading.desk.analysis.judgement import Direction
+
+from agentic_trading.desk.analysis.context import Context, evidence_by_layer
+from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer, StopName, TargetName
 from agentic_trading.desk.instrument import Side
-from collections.abc import Mapping
-from typing import Any
-from typing import get_args
-from agentic_trading.desk.analysis.context import evidence_by_layer
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.judgement import StopName
-from agentic_trading.desk.analysis.judgement import TargetName
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.result import Violation
+
 
 @dataclass(frozen=True, slots=True)
 class PriceRange:
@@ -185,7 +179,9 @@ def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool)
 def candidates_of(envelope: LLMEnvelope, *, rising: bool) -> Candidates:
     """Return the candidates of a question; raises pydantic's `ValidationError` for a context that is not the analyst's."""
     risk = evidence_by_layer(envelope).get(Layer.RISK)
-    return trade_candidates(Context.model_validate(envelope.context), risk.content if risk else {}, rising=rising)
+    return trade_candidates(
+        Context.model_validate(envelope.context), risk.content if risk else {}, rising=rising
+    )
 
 
 def plan_prices(envelope: LLMEnvelope, judgement: Judgement) -> PlanPrices | None:

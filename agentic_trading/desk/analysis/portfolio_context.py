@@ -1,22 +1,17 @@
 """The account as layer 6 is told it: what a stop allows to hold, what is at risk, and what moves together."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any
-from agentic_trading.desk.market.correlation import RETURNS
-from agentic_trading.desk.market.correlation import Close
-from agentic_trading.desk.market.correlation import ReferenceMarket
-from agentic_trading.desk.market.correlation import correlation_with
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from itertools import pairwise
-from math import fsum
-from math import sqrt
-from typing import Final
+from math import fsum, sqrt
+from typing import Any, Final
+
 from agentic_trading.desk.analysis.judgement import Direction
 from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.correlation import RETURNS, Close, ReferenceMarket, correlation_with
 from agentic_trading.desk.prompts import ratio
 
 NO_BOOK = "no account is handed over"

@@ -3,27 +3,24 @@
 Nothing here was fitted to data: the thresholds are textbook values or round numbers.
 """
 
+from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Final
-from agentic_trading.desk.analysis.plan import Candidates
-from agentic_trading.desk.analysis.plan import trade_candidates
-from agentic_trading.desk.analysis.context import Context
-from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.judgement import TradeProposal
-from agentic_trading.desk.analysis.judgement import StopName
-from agentic_trading.desk.analysis.judgement import TargetName
-from agentic_trading.desk.analysis.context import QuestionFeatures
-from collections.abc import Callable
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
-from typing import NamedTuple
-from agentic_trading.desk.analysis.context import is_available
-from agentic_trading.desk.analysis.judgement import Confidence
-from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import LayerJudgement
-from agentic_trading.desk.analysis.judgement import ASKED_CHARS
+from typing import Any, Final, NamedTuple
+
+from agentic_trading.desk.analysis.context import Context, QuestionFeatures, is_available
+from agentic_trading.desk.analysis.judgement import (
+    ASKED_CHARS,
+    Confidence,
+    Direction,
+    Judgement,
+    Layer,
+    LayerJudgement,
+    StopName,
+    TargetName,
+    TradeProposal,
+)
+from agentic_trading.desk.analysis.plan import Candidates, trade_candidates
 from agentic_trading.llm.envelope import LLMEnvelope
 
 STOP: Final[StopName] = "atr_1.5"
@@ -169,7 +166,9 @@ def _patterns(sheet: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
     frames = {name: found for name, found in sheet.told(Layer.PATTERNS).items() if "break" in found}
     breaks = [found["break"] for found in frames.values()]
     lean = sum(SIGNS[broken.split()[1]] for broken in breaks)
-    return RuleAnswer(lean, "; ".join(f"{name} {found['break']}" for name, found in frames.items()) or "no break")
+    return RuleAnswer(
+        lean, "; ".join(f"{name} {found['break']}" for name, found in frames.items()) or "no break"
+    )
 
 
 def _sentiment(sheet: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:

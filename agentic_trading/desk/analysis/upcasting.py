@@ -1,8 +1,7 @@
 """Answers of every release, read in the form of the present one."""
 
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT
-from agentic_trading.desk.analysis.v1.judgement import JudgementV1 as JudgementV1
+from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT, Judgement
+from agentic_trading.desk.analysis.v1.judgement import JudgementV1
 from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1
 from agentic_trading.desk.analysis.v1.upcaster import upcast_assessment
 from agentic_trading.errors import TradingError

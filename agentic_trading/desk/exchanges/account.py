@@ -1,22 +1,12 @@
 """Cash and positions, to the last digit."""
 
-from decimal import ROUND_UP
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, ROUND_UP, Decimal
 from typing import Annotated
-from pydantic import BaseModel
-from pydantic import Field
-from agentic_trading.desk.exchange import Liquidity
-from agentic_trading.desk.instrument import BPS
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import Instrument
-from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.instrument import shifted
-from decimal import ROUND_HALF_EVEN
-from agentic_trading.desk.exchange import Account
-from agentic_trading.desk.exchange import CancelReason
-from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.exchange import Position
-from agentic_trading.desk.instrument import ZERO
+
+from pydantic import BaseModel, Field
+
+from agentic_trading.desk.exchange import Account, CancelReason, Fill, Liquidity, Position
+from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side, shifted
 
 FEE_STEP = Decimal("1e-8")
 

@@ -1,25 +1,24 @@
 """One closed bar against the working orders of its symbol."""
 
-from dataclasses import dataclass
-from decimal import Decimal
-from agentic_trading.desk.exchange import Liquidity
-from agentic_trading.desk.exchanges.account import TradingCosts
-from agentic_trading.desk.instrument import Instrument
-from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.market.bar import Bar
-from datetime import datetime
-from agentic_trading.desk.exchange import Cancellation
-from agentic_trading.desk.exchange import CancelReason
-from agentic_trading.desk.exchange import Order
-from agentic_trading.desk.instrument import ZERO
 from collections.abc import Sequence
-from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.exchange import FillCause
-from agentic_trading.desk.exchange import ExecutionReport
-from agentic_trading.desk.exchanges.account import PaperAccount
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import limit_from
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+
+from agentic_trading.desk.exchange import (
+    Cancellation,
+    CancelReason,
+    ExecutionReport,
+    Fill,
+    FillCause,
+    Liquidity,
+    Order,
+)
+from agentic_trading.desk.exchanges.account import PaperAccount, TradingCosts
+from agentic_trading.desk.instrument import EXACT, ZERO, Instrument, Side, limit_from
+from agentic_trading.desk.market.bar import Bar
 from agentic_trading.ids import derived_id
+
 
 @dataclass(frozen=True, slots=True)
 class FillPrice:
@@ -281,7 +280,9 @@ class Matching:
             if other.order.intent_id == w.order.intent_id:
                 self._end(other, CancelReason.EXITED)
 
-    def _trade(self, w: OrderState, side: Side, quantity: Decimal, reach: FillPrice, cause: FillCause) -> None:
+    def _trade(
+        self, w: OrderState, side: Side, quantity: Decimal, reach: FillPrice, cause: FillCause
+    ) -> None:
         w.fills += 1
         fill = Fill(
             fill_id=derived_id("fill", w.order.order_id, w.fills),

@@ -7,16 +7,13 @@ from agentic_trading.desk.exchange import (
     Account,
     Cancellation,
     CancelReason,
+    ExecutionReport,
     OpenOrder,
     Order,
     OrderRefusedError,
-    ExecutionReport,
 )
-from agentic_trading.desk.exchanges.account import TradingCosts
-from agentic_trading.desk.exchanges.account import PaperAccount
-from agentic_trading.desk.exchanges.matching import Market
-from agentic_trading.desk.exchanges.matching import Matching
-from agentic_trading.desk.exchanges.matching import OrderState
+from agentic_trading.desk.exchanges.account import PaperAccount, TradingCosts
+from agentic_trading.desk.exchanges.matching import Market, Matching, OrderState
 from agentic_trading.desk.instrument import Instrument, Price, round_down
 from agentic_trading.desk.market.bar import Bar
 

@@ -1,45 +1,28 @@
 """The execution agent: asks the model how an approved intent shall be filled."""
 
-from typing import Final
-from agentic_trading.desk.prompts import Prompt
-from agentic_trading.desk.prompts import load_prompt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN
-from decimal import Decimal
+from datetime import datetime, timedelta
+from decimal import ROUND_HALF_EVEN, Decimal
 from statistics import median
-from typing import Any
-from agentic_trading.canonical import utc_text
-from agentic_trading.desk.instrument import BPS
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import ZERO
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.errors import NoBarsError
-from collections.abc import Mapping
-from datetime import datetime
-from datetime import timedelta
-from agentic_trading.canonical import exact_bytes
+from typing import Any, Final
+
+from agentic_trading.canonical import exact_bytes, utc_text
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.execution.candidates import FillCandidates
-from agentic_trading.desk.execution.candidates import FillFacts
-from agentic_trading.desk.execution.candidates import fill_candidates
-from agentic_trading.desk.execution.check import check_fill_strategy
-from agentic_trading.desk.execution.check import terms_of
-from agentic_trading.desk.execution.strategy import asked_fill_schema
-from agentic_trading.desk.execution.strategy import read_choice
-from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.candidates import FillCandidates, FillFacts, fill_candidates
+from agentic_trading.desk.execution.check import check_fill_strategy, terms_of
+from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.order_router import TradeJournal
-from agentic_trading.desk.execution.strategy import FillStrategy
-from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.execution.strategy import FillStrategy, asked_fill_schema, read_choice
+from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.errors import NoBarsError
+from agentic_trading.desk.prompts import Prompt, load_prompt
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 

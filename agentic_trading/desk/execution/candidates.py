@@ -1,20 +1,16 @@
 """The ways to fill an intent that an answer may choose from: terms computed by code, each under a name."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_CEILING
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from typing import Any
+
+from agentic_trading.canonical import exact_bytes
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.execution.check import terms_violations
-from agentic_trading.desk.execution.strategy import FillName
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.strategy import slice_quantities
-from agentic_trading.desk.execution.strategy import FillTerms
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import ZERO
-from agentic_trading.canonical import exact_bytes
+from agentic_trading.desk.execution.strategy import FillName, FillTerms, slice_quantities
+from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.llm.envelope import LLMEnvelope
 
 SMALL = Decimal("0.01")

@@ -7,12 +7,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from agentic_trading.desk.execution.strategy import FillChoice
-from agentic_trading.desk.execution.strategy import read_choice
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.strategy import slice_quantities
-from agentic_trading.desk.execution.strategy import FillTerms
-from agentic_trading.desk.execution.strategy import read_strategy
+from agentic_trading.desk.execution.strategy import (
+    FillChoice,
+    FillTerms,
+    read_choice,
+    read_strategy,
+    slice_quantities,
+)
 from agentic_trading.desk.instrument import Quantity
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation

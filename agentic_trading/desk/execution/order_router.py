@@ -1,41 +1,35 @@
 """The way to the exchange and back: limits once more, orders out, fills on record."""
 
-from datetime import datetime
-from typing import Any
-from typing import assert_never
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, assert_never
+
 from pydantic import BaseModel
+
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.exchange import Cancellation
-from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.exchange import Order
-from agentic_trading.desk.exchange import ExecutionReport
-from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.execution.risk import Rejection
-from agentic_trading.desk.execution.strategy import FillStrategy
-from agentic_trading.desk.execution.strategy import strategy_id
-from agentic_trading.ids import derived_id
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.errors import NoDecision
-from collections import deque
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
-from decimal import Decimal
-from agentic_trading.desk.exchange import Account
-from agentic_trading.desk.exchange import Exchange
-from agentic_trading.desk.exchange import OpenOrder
-from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.risk import RiskFacts
-from agentic_trading.desk.execution.risk import RiskLimits
-from agentic_trading.desk.execution.risk import check_order_risk
-from agentic_trading.desk.execution.strategy import plan_orders
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import ZERO
-from agentic_trading.desk.instrument import Instrument
+from agentic_trading.desk.exchange import (
+    Account,
+    Cancellation,
+    Exchange,
+    ExecutionReport,
+    Fill,
+    OpenOrder,
+    Order,
+)
+from agentic_trading.desk.execution.order import FillLimits, OrderIntent
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_order_risk
+from agentic_trading.desk.execution.strategy import FillStrategy, plan_orders, strategy_id
+from agentic_trading.desk.instrument import EXACT, ZERO, Instrument
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import NoBarsError
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.event import Event
+
 
 class TradeJournal:
     """Record events through the gateway: intent ← fill strategy ← order ← fill or cancellation.

@@ -1,24 +1,16 @@
 """Limits that stand between a plan and an intent, and again between an order and the exchange."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from dataclasses import dataclass
-from dataclasses import replace
-from decimal import Decimal
-from typing import Annotated
-from typing import Literal
-from pydantic import BaseModel
-from pydantic import Field
-from agentic_trading.desk.exchange import Order
-from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.execution.order import Sizing
-from agentic_trading.desk.instrument import BPS
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import ZERO
-from agentic_trading.desk.instrument import Instrument
-from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.instrument import round_down
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from agentic_trading.desk.exchange import Order
+from agentic_trading.desk.execution.order import OrderIntent, Sizing
+from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side, round_down
 from agentic_trading.ids import derived_id
 
 Percent = Annotated[Decimal, Field(gt=0, le=100)]

@@ -1,24 +1,16 @@
 """What filling intents has cost against the prices at which they were decided."""
 
-from collections import defaultdict
-from collections.abc import Iterable
-from collections.abc import Sequence
-from decimal import ROUND_HALF_EVEN
-from decimal import Decimal
-from pydantic import BaseModel
-from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.instrument import BPS
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import ZERO
-from agentic_trading.desk.instrument import Side
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from agentic_trading.desk.exchange import Account
-from agentic_trading.desk.exchange import Exchange
-from agentic_trading.desk.exchange import Order
-from agentic_trading.desk.instrument import Instrument
+from decimal import ROUND_HALF_EVEN, Decimal
+
+from pydantic import BaseModel
+
+from agentic_trading.desk.exchange import Account, Exchange, Fill, Order
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.ids import derived_id
 
@@ -135,7 +127,9 @@ class BaselineResult:
     equity: Decimal
 
 
-async def market_now(intents: Iterable[OrderIntent], bars: Sequence[Bar], exchange: Exchange) -> BaselineResult:
+async def market_now(
+    intents: Iterable[OrderIntent], bars: Sequence[Bar], exchange: Exchange
+) -> BaselineResult:
     """Run the same intents through a fresh `exchange` as market orders on the first bar after each decision.
 
     Sizes, stops and targets stay as they are, and so do costs and the share of volume: the difference to the

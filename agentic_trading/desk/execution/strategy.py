@@ -1,32 +1,19 @@
 """How an intent is to be filled, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
-from types import MappingProxyType
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import Literal
-from pydantic import BaseModel
-from pydantic import Field
-from pydantic import WithJsonSchema
-from agentic_trading.canonical import exact_value
-from agentic_trading.desk.exchange import OrderType
-from agentic_trading.desk.exchange import TimeInForce
-from agentic_trading.ids import derived_id
-from collections.abc import Collection
 from functools import cache
-from typing import get_args
-from datetime import UTC
-from datetime import datetime
-from datetime import time
-from datetime import timedelta
-from agentic_trading.desk.exchange import Order
-from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.instrument import EXACT
-from agentic_trading.desk.instrument import limit_from
-from agentic_trading.desk.instrument import round_down
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import BaseModel, Field, WithJsonSchema
+
+from agentic_trading.canonical import exact_value
+from agentic_trading.desk.exchange import Order, OrderType, TimeInForce
+from agentic_trading.desk.execution.order import FillLimits, OrderIntent
+from agentic_trading.desk.instrument import EXACT, limit_from, round_down
+from agentic_trading.ids import derived_id
 
 FILL_STRATEGY_V1: Final = "fill_strategy.v1"
 """The `$id` of the schema that asked for all of a strategy: it names the check that runs on such an answer."""

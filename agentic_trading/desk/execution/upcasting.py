@@ -1,12 +1,14 @@
 """Answers of every release, read in the form of the present one."""
 
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY
-from agentic_trading.desk.execution.strategy import FillChoice
-from agentic_trading.desk.execution.strategy import read_choice
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1
-from agentic_trading.desk.execution.strategy import FillStrategy
-from agentic_trading.desk.execution.strategy import FillTerms
-from agentic_trading.desk.execution.strategy import read_strategy
+from agentic_trading.desk.execution.strategy import (
+    FILL_STRATEGY,
+    FILL_STRATEGY_V1,
+    FillChoice,
+    FillStrategy,
+    FillTerms,
+    read_choice,
+    read_strategy,
+)
 from agentic_trading.errors import TradingError
 
 

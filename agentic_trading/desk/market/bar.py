@@ -1,20 +1,15 @@
 """One closed bar of one symbol on one timeframe."""
 
-from datetime import UTC
-from datetime import datetime
-from datetime import timedelta
-from decimal import Decimal
-from enum import StrEnum
-from typing import Annotated
-from typing import Self
-from pydantic import AfterValidator
-from pydantic import AwareDatetime
-from pydantic import BaseModel
-from pydantic import Field
-from pydantic import model_validator
-from agentic_trading.desk.market.errors import BarError
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, model_validator
+
+from agentic_trading.desk.market.errors import BarError
 
 # Every market keeps these bounds, and within them a price as a float is finite and not zero.
 SMALLEST_PRICE = Decimal("1e-12")

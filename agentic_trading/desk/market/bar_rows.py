@@ -1,24 +1,17 @@
 """Lines of CSV or JSON to bars, with the line and column of anything that is not one."""
 
-import re
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC
-from datetime import datetime
-from datetime import timedelta
-from decimal import Decimal
-from types import MappingProxyType
-from typing import Final
-from agentic_trading.desk.market.bar import EPOCH
 import csv
 import json
-from collections.abc import Sequence
-from typing import Any
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.errors import BarError
-from agentic_trading.desk.market.errors import BarFormatError
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
+from agentic_trading.desk.market.errors import BarError, BarFormatError
 
 NUMBER: Final = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
 WHOLE: Final = re.compile(r"-?[0-9]{1,18}")

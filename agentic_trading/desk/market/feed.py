@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Literal
-from typing import Protocol
+from typing import Literal, Protocol
+
 from pydantic import BaseModel
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError
+
 
 class Gap(BaseModel, frozen=True):
     """Bars that the source does not have, told before the bar that shows their absence.

@@ -2,18 +2,16 @@
 
 import asyncio
 import gzip
-import zlib
-from collections.abc import AsyncIterator
-from pathlib import Path
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.feed import Continuity
-from agentic_trading.desk.market.errors import FeedUnavailableError
-from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.bar_rows import BarRows
-from collections.abc import Iterable
-from agentic_trading.desk.market.bar import Bar
 import os
-from agentic_trading.desk.market.errors import BarFormatError
+import zlib
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.bar_rows import BarRows
+from agentic_trading.desk.market.errors import BarFormatError, FeedUnavailableError
+from agentic_trading.desk.market.feed import Continuity, FeedItem
+
 
 class CsvFeed:
     """Give the bars of a file of rows as `BarRows` reads them, packed with gzip if it ends in `.gz`.

@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.gauges import MomentumGauge
-from agentic_trading.desk.market.gauges import MomentumReading
-from agentic_trading.desk.market.patterns import PatternGauge
-from agentic_trading.desk.market.patterns import PatternReading
-from agentic_trading.desk.market.patterns import SentimentGauge
-from agentic_trading.desk.market.patterns import SentimentReading
-from agentic_trading.desk.market.gauges import TrendGauge
-from agentic_trading.desk.market.gauges import TrendReading
-from agentic_trading.desk.market.gauges import VolatilityGauge
-from agentic_trading.desk.market.gauges import VolatilityReading
-from agentic_trading.desk.market.indicators.structure import Prices
-from agentic_trading.desk.market.indicators.structure import Structure
-from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.indicators.structure import Swings
-from agentic_trading.desk.market.bar import ClosedBar
+from agentic_trading.desk.market.bar import ClosedBar, Timeframe
+from agentic_trading.desk.market.gauges import (
+    MomentumGauge,
+    MomentumReading,
+    TrendGauge,
+    TrendReading,
+    VolatilityGauge,
+    VolatilityReading,
+)
+from agentic_trading.desk.market.indicators.structure import Prices, Structure, Swing, Swings
+from agentic_trading.desk.market.patterns import (
+    PatternGauge,
+    PatternReading,
+    SentimentGauge,
+    SentimentReading,
+)
 
 SWING_WING = 3
 SWINGS_KEPT = 8

@@ -1,31 +1,30 @@
 """Averages, their slopes and the shape of the latest range."""
 
 from collections import deque
-from dataclasses import dataclass
-from math import fsum
-from agentic_trading.desk.market.indicators.averages import EMA
-from agentic_trading.desk.market.indicators.averages import SMA
-from agentic_trading.desk.market.indicators.averages import Lag
-from agentic_trading.desk.market.indicators.averages import PercentileRank
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from agentic_trading.desk.market.indicators.momentum import Divergence
-from agentic_trading.desk.market.indicators.momentum import Divergences
-from agentic_trading.desk.market.indicators.volume import MFI
-from agentic_trading.desk.market.indicators.volume import OBV
-from agentic_trading.desk.market.indicators.volume import RollingVWAP
-from agentic_trading.desk.market.indicators.momentum import MACD
-from agentic_trading.desk.market.indicators.momentum import RSI
-from agentic_trading.desk.market.indicators.momentum import TRIX
-from agentic_trading.desk.market.indicators.momentum import Stochastic
-from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.indicators.momentum import ADX
-from agentic_trading.desk.market.indicators.volatility import BollingerBands
 from enum import StrEnum
-from math import sqrt
-from agentic_trading.desk.market.indicators.volatility import ATR
-from agentic_trading.desk.market.indicators.volatility import RealisedVolatility
-from agentic_trading.desk.market.indicators.volatility import SampleDeviation
+from math import fsum, sqrt
+
+from agentic_trading.desk.market.indicators.averages import EMA, SMA, Lag, PercentileRank
+from agentic_trading.desk.market.indicators.momentum import (
+    ADX,
+    MACD,
+    RSI,
+    TRIX,
+    Divergence,
+    Divergences,
+    Stochastic,
+)
+from agentic_trading.desk.market.indicators.structure import Swing
+from agentic_trading.desk.market.indicators.volatility import (
+    ATR,
+    BollingerBands,
+    RealisedVolatility,
+    SampleDeviation,
+)
+from agentic_trading.desk.market.indicators.volume import MFI, OBV, RollingVWAP
 
 SLOPE_BARS = 5
 RANGE_BARS = 20

@@ -1,18 +1,14 @@
 """The prices that matter at one moment, each with its name."""
 
-from dataclasses import dataclass
-from math import floor
-from math import log10
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import datetime
-from datetime import timedelta
-from agentic_trading.desk.market.bar import Timeframe
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from math import floor, log10
+
+from agentic_trading.desk.market.bar import ClosedBar, Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.indicators.structure import Swing
 from agentic_trading.desk.market.indicators.volume import Profile
-from agentic_trading.desk.market.bar import ClosedBar
 from agentic_trading.desk.prompts import stamp
 
 RETRACEMENTS = (0.382, 0.5, 0.618)

@@ -3,21 +3,23 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from agentic_trading.desk.market.indicators.averages import EMA
-from agentic_trading.desk.market.indicators.structure import Candle
-from agentic_trading.desk.market.indicators.structure import Prices
-from agentic_trading.desk.market.indicators.structure import candles
-from agentic_trading.desk.market.indicators.structure import Break
-from agentic_trading.desk.market.indicators.structure import FairValueGaps
-from agentic_trading.desk.market.indicators.structure import StructureBreaks
-from agentic_trading.desk.market.indicators.structure import Sweep
-from agentic_trading.desk.market.indicators.structure import Way
-from agentic_trading.desk.market.indicators.structure import Zone
-from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.indicators.volatility import BollingerBands
-from math import fsum
-from math import sqrt
+from math import fsum, sqrt
+
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.indicators.averages import EMA
+from agentic_trading.desk.market.indicators.structure import (
+    Break,
+    Candle,
+    FairValueGaps,
+    Prices,
+    StructureBreaks,
+    Sweep,
+    Swing,
+    Way,
+    Zone,
+    candles,
+)
+from agentic_trading.desk.market.indicators.volatility import BollingerBands
 
 NARROW_BARS = 7
 WIDE_ATR = 1.8

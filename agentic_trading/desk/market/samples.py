@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from types import MappingProxyType
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_rows import BarRows
+from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
 
 
 @dataclass(frozen=True, slots=True)

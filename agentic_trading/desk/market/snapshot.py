@@ -6,24 +6,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, ClosedBar, Resampler, Timeframe
 from agentic_trading.desk.market.correlation import CLOSES_KEPT, Close, ReferenceMarket
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
 from agentic_trading.desk.market.frame import Frame, FrameGauge
 from agentic_trading.desk.market.indicators.volume import VolumeProfile
-from agentic_trading.desk.market.layers.readings import indicators_layer
-from agentic_trading.desk.market.layers.readings import intermarket_layer
-from agentic_trading.desk.market.layers.levels import levels_layer
-from agentic_trading.desk.market.layers.levels import patterns_layer
-from agentic_trading.desk.market.layers.levels import risk_layer
-from agentic_trading.desk.market.layers.readings import sentiment_layer
-from agentic_trading.desk.market.layers.readings import trend_layer
-from agentic_trading.desk.market.layers.readings import volatility_layer
-from agentic_trading.desk.market.levels import LevelBook
-from agentic_trading.desk.market.levels import level_book
-from agentic_trading.desk.market.bar import ClosedBar
-from agentic_trading.desk.market.bar import Resampler
+from agentic_trading.desk.market.layers.levels import levels_layer, patterns_layer, risk_layer
+from agentic_trading.desk.market.layers.readings import (
+    indicators_layer,
+    intermarket_layer,
+    sentiment_layer,
+    trend_layer,
+    volatility_layer,
+)
+from agentic_trading.desk.market.levels import LevelBook, level_book
 
 BASE = Timeframe.M5
 PROFILE_BARS = 288  # a day of base bars

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from agentic_trading.desk.prompts import ratio
 from agentic_trading.desk.market.snapshot import MarketSnapshot
+from agentic_trading.desk.prompts import ratio
 
 WATCHED = ("swing_", "pivot_", "profile_poc")
 

@@ -1,9 +1,5 @@
 """A board in a folder: a file a tenant, for the processes of one machine."""
 
-from pydantic import TypeAdapter
-from pydantic import ValidationError
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.errors import ControlsUnreadableError
 import asyncio
 import fcntl
 import os
@@ -11,7 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
-from agentic_trading.governance.errors import ControlsUnavailableError
+
+from pydantic import TypeAdapter, ValidationError
+
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 
 _DOCUMENT = TypeAdapter(TenantControls)
 

@@ -9,8 +9,8 @@ from agentic_trading.governance.allowance import (
     KEY,
     Allowance,
     AllowanceRules,
-    LedgerEpochId,
     AllowanceScope,
+    LedgerEpochId,
     limited_windows,
     may_use,
     payer_of,
@@ -20,14 +20,19 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest, ReservationState, Blocked, Ledger, Declined, Reservation, Settlement
-from agentic_trading.governance.ledgers.reservation_table import overrun_of
+from agentic_trading.governance.ledger import (
+    Blocked,
+    Declined,
+    Ledger,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+    Settlement,
+)
 from agentic_trading.governance.ledgers.pending_writes import LONG_OVER_S, charge_anew
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.ledgers.reservation_table import overrun_of
+from agentic_trading.governance.limits import Limit, ScopeKind, Windows
+from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.ids import NewId
 
 _OVER = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
@@ -99,7 +104,8 @@ class AllowanceCalls:
     def under_way(self, allowance: Allowance) -> bool:
         """Whether a call is still to be settled from `allowance`."""
         return any(
-            call.allowance is allowance and call.state in {ReservationState.RESERVED, ReservationState.DISPATCHED}
+            call.allowance is allowance
+            and call.state in {ReservationState.RESERVED, ReservationState.DISPATCHED}
             for call in self._calls.values()
         )
 

@@ -1,17 +1,19 @@
 """How far one tenant's book in the memory ledger has come, and why nothing may begin in it any more, if that is so."""
 
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field, fields
+
 from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.ledger import LedgerCheckpoint
+from agentic_trading.governance.ledger import (
+    ExpiredReservation,
+    LedgerCheckpoint,
+    LedgerStatistics,
+    ReservationState,
+    Settlement,
+)
 from agentic_trading.governance.ledgers.reservation_table import ReservationEntry
-from dataclasses import fields
 from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.ledger import ExpiredReservation
-from agentic_trading.governance.ledger import LedgerStatistics
-from agentic_trading.governance.ledger import Settlement
+
 
 @dataclass(slots=True)
 class Fence:

@@ -1,27 +1,13 @@
 """The counters of one tenant in the memory ledger: one a scope and window, found fast, forgotten when they are over."""
 
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from datetime import UTC
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import chain
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledgers.limit_set import Cap
-from agentic_trading.governance.ledgers.limit_set import LimitSet
-from agentic_trading.governance.ledgers.limit_set import cap
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import TimeWindow
-from agentic_trading.governance.limits import Window
-from collections.abc import Sequence
-from datetime import timedelta
-from datetime import tzinfo
+
 from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.ledgers.limit_set import Cap, LimitSet, cap
+from agentic_trading.governance.limits import Ceiling, Limit, ScopeKind, TimeWindow, Window, Windows
+from agentic_trading.governance.prices import NOTHING, Amount
 
 SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
 
@@ -291,7 +277,9 @@ class TenantCounters:
         self.let_go: list[Sequence[WindowCounter]] = []
         self.follow(rules)
 
-    def of(self, ask: ReservationRequest, at: datetime, tables: Iterable[CounterTable] | None = None) -> list[WindowCounter]:
+    def of(
+        self, ask: ReservationRequest, at: datetime, tables: Iterable[CounterTable] | None = None
+    ) -> list[WindowCounter]:
         """Return the accounts that `ask` is counted in, or those in some tables; those not kept begin at nothing."""
         spans = self._horizon.windows.at(at)
         if spans is not self._spans:

@@ -16,29 +16,27 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    ReservationRequest,
     Balance,
-    LedgerEntry,
-    ReservationState,
-    ExpiredReservation,
     Blocked,
-    Ledger,
-    LedgerStatistics,
-    LedgerCheckpoint,
     Declined,
-    Reservation,
-    Settlement,
+    ExpiredReservation,
+    Ledger,
+    LedgerCheckpoint,
+    LedgerEntry,
+    LedgerStatistics,
     QueuedReservation,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+    Settlement,
 )
 from agentic_trading.governance.ledgers.allowances import Allowances
+from agentic_trading.governance.ledgers.pending_writes import InFlightCalls, PendingWrites, charge
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
-from agentic_trading.governance.ledgers.pending_writes import PendingWrites, InFlightCalls, charge
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.limits import Limit, Windows
+from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.ids import NewId
 
 DegradedAnswer = TypeVar("DegradedAnswer", Reservation | Declined | Blocked, Reservation | Declined)

@@ -4,11 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window
 
 _ENDLESS = 1 << 200
 _OPEN = Ceiling()

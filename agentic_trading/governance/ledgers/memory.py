@@ -5,38 +5,40 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.errors import ReservationRequestError, ReservationStateError, UnknownReservationError
-from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.errors import (
+    ReservationRequestError,
+    ReservationStateError,
+    UnknownReservationError,
+)
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    ReservationRequest,
     Balance,
-    LedgerEntry,
-    ReservationState,
-    ExpiredReservation,
     Blocked,
-    LedgerStatistics,
-    LedgerCheckpoint,
     Declined,
-    Reservation,
-    Settlement,
+    ExpiredReservation,
+    LedgerCheckpoint,
+    LedgerEntry,
+    LedgerStatistics,
     QueuedReservation,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+    Settlement,
     reservation_id,
 )
-from agentic_trading.governance.ledgers.counters import TenantCounters
-from agentic_trading.governance.ledgers.counters import RetentionHorizon
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
-from agentic_trading.governance.ledgers.reservation_table import DISPATCHED
-from agentic_trading.governance.ledgers.reservation_table import SETTLED
-from agentic_trading.governance.ledgers.reservation_table import ReservationEntry
-from agentic_trading.governance.ledgers.reservation_table import counter_balance
-from agentic_trading.governance.ledgers.reservation_table import QueuedRequest
-from agentic_trading.governance.ledgers.checkpoint import LedgerEpoch
+from agentic_trading.governance.ledgers.checkpoint import LedgerEpoch, StatisticsCounter
+from agentic_trading.governance.ledgers.counters import RetentionHorizon, TenantCounters
 from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
-from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.ledgers.reservation_table import (
+    DISPATCHED,
+    SETTLED,
+    QueuedRequest,
+    ReservationEntry,
+    counter_balance,
+)
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.limits import Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 
 _FORGET_AFTER_IN_VAIN = 1000
 """Asks in vain make counters too, and do not move time on: after so many of them idle ones go."""
@@ -245,7 +247,9 @@ class MemoryLedger:
             self._books[owner] = book
         return book
 
-    def _call(self, reservation_id: str, step: str, allowed: Sequence[ReservationState]) -> tuple[TenantLedger, ReservationEntry]:
+    def _call(
+        self, reservation_id: str, step: str, allowed: Sequence[ReservationState]
+    ) -> tuple[TenantLedger, ReservationEntry]:
         book = self._books.get(_owner(reservation_id))
         if book is None:
             raise UnknownReservationError(reservation_id)
@@ -282,7 +286,11 @@ def _moment_of(tenant: str, booking: LedgerEntry) -> datetime:
     if ask.tenant != tenant:
         raise ReservationRequestError(ask.key, f"belongs to tenant {ask.tenant!r}; allowed is {tenant!r}")
     if booking.state not in {ReservationState.SETTLED, ReservationState.IN_DOUBT}:
-        raise ReservationRequestError(ask.key, f"is to be booked again as {booking.state}; allowed are settled and in_doubt")
+        raise ReservationRequestError(
+            ask.key, f"is to be booked again as {booking.state}; allowed are settled and in_doubt"
+        )
     if ask.at is None:
-        raise ReservationRequestError(ask.key, "is to be booked again and has no moment; allowed are asks with `at`")
+        raise ReservationRequestError(
+            ask.key, "is to be booked again and has no moment; allowed are asks with `at`"
+        )
     return ask.at

@@ -15,9 +15,8 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest, Ledger, Reservation, Settlement
+from agentic_trading.governance.ledger import Ledger, Reservation, ReservationRequest, Settlement
+from agentic_trading.governance.prices import NOTHING, Amount
 
 log = structlog.get_logger()
 

@@ -8,43 +8,47 @@ from weakref import WeakValueDictionary
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.errors import (
-    ReservationRequestError,
     LedgerUnavailableError,
+    ReservationRequestError,
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.redis import LedgerKeys
 from agentic_trading.governance.ledger import (
     LEASE_S,
-    ReservationRequest,
     Balance,
-    LedgerEntry,
-    ReservationState,
-    ExpiredReservation,
     Blocked,
-    LedgerStatistics,
-    LedgerCheckpoint,
     Declined,
-    Reservation,
-    Settlement,
+    ExpiredReservation,
+    LedgerCheckpoint,
+    LedgerEntry,
+    LedgerStatistics,
     QueuedReservation,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+    Settlement,
     tenant_of,
 )
 from agentic_trading.governance.ledgers import redis_codec as replies
-from agentic_trading.governance.ledgers.redis_codec import every_balance
-from agentic_trading.governance.ledgers.redis_codec import limited_balances
-from agentic_trading.governance.ledgers.redis_counters import ReservationPlanner
-from agentic_trading.governance.ledgers.redis_wait_queue import LOOK_S, RedisWaitQueue, ReserveAttempt, RedisWaiter
-from agentic_trading.governance.ledgers.redis_codec import ScriptReply
-from agentic_trading.governance.ledgers.redis_codec import RedisTenantState
-from agentic_trading.governance.ledgers.limit_set import CountedWindows
-from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.ledgers.limit_set import CountedWindows
+from agentic_trading.governance.ledgers.redis_codec import (
+    RedisTenantState,
+    ScriptReply,
+    every_balance,
+    limited_balances,
+)
+from agentic_trading.governance.ledgers.redis_counters import ReservationPlanner
+from agentic_trading.governance.ledgers.redis_wait_queue import (
+    LOOK_S,
+    RedisWaiter,
+    RedisWaitQueue,
+    ReserveAttempt,
+)
+from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
+from agentic_trading.governance.limits import Limit, ScopeKind, Window
+from agentic_trading.governance.prices import NOTHING, Amount
+from agentic_trading.governance.redis import LedgerKeys
 from agentic_trading.ids import NewId, random_id
 
 ALWAYS: Final[CountedWindows] = (
@@ -128,10 +132,9 @@ class RedisLedger:
 
     async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait."""
-        outcome = await self.look(ask, None)
-        if isinstance(outcome.answer, Blocked):
-            self._tally.counts["held"] += 1
-        return outcome.answer
+        answer = (await self.look(ask, None)).answer
+        self._tally.counts["held"] += isinstance(answer, Blocked)
+        return answer
 
     async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
         """Wait until `ask` can be answered for good: in order of arrival within a priority."""
@@ -209,8 +212,8 @@ class RedisLedger:
 
     async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
-        of = self._tenants[tenant] = self._tenant(tenant)
-        of.expect(position)
+        self._tenants[tenant] = self._tenant(tenant)
+        self._tenants[tenant].expect(position)
 
     async def snapshot(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
@@ -238,7 +241,9 @@ class RedisLedger:
         """Give up a place in the line."""
         await self._run(self._tenant(tenant), "leave", place)
 
-    async def _run(self, tenant: RedisTenantState, script: str, *args: Any, calls: Sequence[str] = ()) -> ScriptReply:
+    async def _run(
+        self, tenant: RedisTenantState, script: str, *args: Any, calls: Sequence[str] = ()
+    ) -> ScriptReply:
         if not self._is_safe:
             await self.open()
         facts = (*tenant.known_facts, self._process, *args)
@@ -255,24 +260,24 @@ class RedisLedger:
     async def look(self, ask: ReservationRequest, waiter: RedisWaiter | None) -> ReserveAttempt:
         """Reserve, or take or keep a place in the line; limits and windows are those that the server has."""
         tenant = self._tenant(ask.tenant)
-        payload = ask.payload_hash
+        ticket = "" if waiter is None else waiter.ticket
         present_s = self._clock.monotonic() + self._server_ahead_s
         leases_ms = _ms(self._reserved_lease_s), 0 if waiter is None else _ms(self._line.lease_s)
         for _ in range(_TRIES):
             await self._count_own(tenant, ask)
-            facts = _facts(
-                tenant, ask, payload, "" if waiter is None else waiter.ticket, present_s, leases_ms
-            )
+            facts = _facts(tenant, ask, ticket, present_s, leases_ms)
             reply = await self._run(tenant, "reserve", *facts, calls=(ask.reservation_id,))
             if reply.word == b"STALE":
                 tenant.follow(replies.read_limits(reply.rest))
             elif reply.word == b"MOVED":
                 present_s = reply.now_ms / 1000
             else:
-                return self._outcome(ask, reply, waiter)
+                return self._read(ask, reply, waiter)
         raise LedgerUnavailableError("its limits or its clock change faster than they can be asked for")
 
-    def _outcome(self, ask: ReservationRequest, reply: ScriptReply, waiter: RedisWaiter | None) -> ReserveAttempt:
+    def _read(
+        self, ask: ReservationRequest, reply: ScriptReply, waiter: RedisWaiter | None
+    ) -> ReserveAttempt:
         if reply.word == b"RESERVED":
             self._tally.counts["reserved"] += 1
             self._in_flight.add(ask.reservation_id)
@@ -290,13 +295,12 @@ class RedisLedger:
         if missing:
             tenant.follow(replies.read_limits((await self._run(tenant, "look")).rest[1:]))
 
-    async def _end(self, reservation_id: str, step: str, state: ReservationState, actual: Amount) -> Settlement:
-        tenant = self._tenant(tenant_of(reservation_id))
-        facts = (reservation_id, state, self._call_keep_ms, *actual.units)
-        reply = await self._run(tenant, "end", *facts, calls=(reservation_id,))
-        _check(tenant, reply, reservation_id, step, _ALLOWED[state])
-        self._in_flight.discard(reservation_id)
-        settlement, is_new = replies.settlement(reservation_id, reply.rest)
+    async def _end(self, id_: str, step: str, state: ReservationState, actual: Amount) -> Settlement:
+        tenant = self._tenant(tenant_of(id_))
+        reply = await self._run(tenant, "end", id_, state, self._call_keep_ms, *actual.units, calls=(id_,))
+        _check(tenant, reply, id_, step, _ALLOWED[state])
+        self._in_flight.discard(id_)
+        settlement, is_new = replies.settlement(id_, reply.rest)
         if is_new:
             self._tally.end(settlement, is_released=state is ReservationState.RELEASED)
         return settlement
@@ -315,11 +319,15 @@ class RedisLedger:
 
 
 def _facts(
-    tenant: RedisTenantState, ask: ReservationRequest, payload: str, ticket: str, present_s: float, leases_ms: tuple[int, int]
+    tenant: RedisTenantState,
+    ask: ReservationRequest,
+    ticket: str,
+    present_s: float,
+    leases_ms: tuple[int, int],
 ) -> Iterator[Any]:
     """Say what `reserve.lua` wants to know, in its order."""
     plan = tenant.planner.plan(ask, replies.read_time(1000 * present_s))
-    yield from (ask.reservation_id, payload, tenant.revision, replies.rank(ask.priority), ticket)
+    yield from (ask.reservation_id, ask.payload_hash, tenant.revision, replies.rank(ask.priority), ticket)
     yield from ask.amount.units
     yield _TIMES.pack(*plan.times, *leases_ms)
     yield from (plan.rules, plan.own, plan.names)
@@ -329,7 +337,9 @@ def _booked(tenant: RedisTenantState, booking: LedgerEntry, keep_ms: int) -> Ite
     """Say what `book.lua` wants to know, in its order."""
     ask = booking.ask
     if ask.at is None:
-        raise ReservationRequestError(ask.key, "has no moment; allowed to be booked again are asks that have one")
+        raise ReservationRequestError(
+            ask.key, "has no moment; allowed to be booked again are asks that have one"
+        )
     plan = tenant.planner.plan(ask, ask.at)
     yield from (ask.reservation_id, ask.payload_hash, booking.state, keep_ms)
     yield from (*ask.amount.units, *booking.charged.units, plan.rules, plan.names)
@@ -355,15 +365,20 @@ class _Turn:
         await self._ledger.leave(self._ask.tenant, place)
 
 
+_SENT: Final = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
 _ALLOWED: Final[Mapping[ReservationState, tuple[ReservationState, ...]]] = {
-    ReservationState.SETTLED: (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED),
+    ReservationState.SETTLED: _SENT,
     ReservationState.RELEASED: (ReservationState.RESERVED, ReservationState.RELEASED),
-    ReservationState.IN_DOUBT: (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED),
+    ReservationState.IN_DOUBT: _SENT,
 }
 
 
 def _check(
-    tenant: RedisTenantState, reply: ScriptReply, reservation_id: str, step: str, allowed: Sequence[ReservationState]
+    tenant: RedisTenantState,
+    reply: ScriptReply,
+    reservation_id: str,
+    step: str,
+    allowed: Sequence[ReservationState],
 ) -> None:
     """Raise what a step's answer says is wrong."""
     if reply.word == b"STATE":

@@ -1,45 +1,38 @@
 """What the scripts of the Redis ledger answer, in the words of the port."""
 
-from collections.abc import Iterator
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
-from struct import Struct
-from typing import Any
-from typing import NamedTuple
-import orjson
-from agentic_trading.governance.errors import ClosedWindowError
-from agentic_trading.governance.errors import ReservationConflictError
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.ledger import ExpiredReservation
-from agentic_trading.governance.ledger import Blocked
-from agentic_trading.governance.ledger import LedgerCheckpoint
-from agentic_trading.governance.ledger import Declined
-from agentic_trading.governance.ledger import Reservation
-from agentic_trading.governance.ledger import Settlement
-from agentic_trading.governance.ledger import QueuedReservation
-from agentic_trading.governance.ledgers.reservation_table import overrun_of
-from agentic_trading.governance.ledgers.redis_counters import CounterKey
-from agentic_trading.governance.ledgers.limit_set import LimitSet
-from agentic_trading.governance.limits import UNITS
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
-from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.redis import LedgerKeys
-from agentic_trading.governance.ledgers.redis_counters import ReservationPlanner
-from agentic_trading.governance.ledgers.limit_set import CountedWindows
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from heapq import merge
-from agentic_trading.governance.ledgers.redis_counters import SHORT_LIVED
+from struct import Struct
+from typing import Any, NamedTuple
+
+import orjson
+
+from agentic_trading.governance.errors import (
+    ClosedWindowError,
+    LedgerRolledBackError,
+    ReservationConflictError,
+)
+from agentic_trading.governance.ledger import (
+    Balance,
+    Blocked,
+    Declined,
+    ExpiredReservation,
+    LedgerCheckpoint,
+    QueuedReservation,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+    Settlement,
+)
+from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
+from agentic_trading.governance.ledgers.redis_counters import SHORT_LIVED, CounterKey, ReservationPlanner
+from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.limits import ANY
+from agentic_trading.governance.limits import ANY, UNITS, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import NOTHING, Amount
+from agentic_trading.governance.redis import LedgerKeys
 
 _COUNTER = Struct("<12d")
 _OPEN = Ceiling()
@@ -214,7 +207,12 @@ class RedisTenantState:
     """Grows with each answer; what is sent with the next step, the server must not be behind."""
 
     def __init__(
-        self, name: str, keys: LedgerKeys, planner: ReservationPlanner, limits: Sequence[Limit], counted: CountedWindows
+        self,
+        name: str,
+        keys: LedgerKeys,
+        planner: ReservationPlanner,
+        limits: Sequence[Limit],
+        counted: CountedWindows,
     ) -> None:
         self.name = name
         self.keys = keys
@@ -311,7 +309,11 @@ async def limited_balances(
 
 
 async def _names(
-    server: ScriptServer, tenant: RedisTenantState, kind: ScopeKind, rules: LimitSet, newest: Mapping[Window, str]
+    server: ScriptServer,
+    tenant: RedisTenantState,
+    kind: ScopeKind,
+    rules: LimitSet,
+    newest: Mapping[Window, str],
 ) -> set[str]:
     names: set[str] = set()
     for id_, window in rules.limited(kind):

@@ -7,13 +7,7 @@ from typing import NamedTuple, Self
 
 from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.ledgers.limit_set import Ceilings, LimitSet
-from agentic_trading.governance.limits import LARGEST
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import TimeWindow
-from agentic_trading.governance.limits import Window
-from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.limits import LARGEST, Ceiling, Limit, ScopeKind, TimeWindow, Window, Windows
 
 SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
 

@@ -1,32 +1,26 @@
 """The calls of one tenant in the memory ledger: those that may still change, and those that are over, while remembered."""
 
-from collections.abc import Iterable
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from datetime import timedelta
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.ledger import Settlement
-from agentic_trading.governance.ledgers.counters import WindowCounter
-from collections.abc import Iterator
-from itertools import chain
-from itertools import takewhile
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
 import asyncio
 from bisect import insort
-from collections.abc import Callable
-from itertools import count
-from agentic_trading.governance.errors import ReservationRequestError
-from agentic_trading.governance.errors import LedgerError
-from agentic_trading.governance.ledger import Blocked
-from agentic_trading.governance.ledger import Declined
-from agentic_trading.governance.ledger import Reservation
-from agentic_trading.governance.ledger import QueuedReservation
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain, count, takewhile
+
+from agentic_trading.governance.errors import LedgerError, ReservationRequestError
+from agentic_trading.governance.ledger import (
+    Balance,
+    Blocked,
+    Declined,
+    QueuedReservation,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+    Settlement,
+)
+from agentic_trading.governance.ledgers.counters import WindowCounter
+from agentic_trading.governance.limits import Limit, ScopeKind
+from agentic_trading.governance.prices import NOTHING, Amount
 
 # In Python 3.11 a member looked up in its class costs ten times a name of the module, and every call would pay for it.
 DISPATCHED = ReservationState.DISPATCHED
@@ -271,7 +265,9 @@ class WaitQueue:
         waiter.place = (-waiter.ask.priority, next(self._arrivals))
         insort(self.waiters, waiter, key=_place)
 
-    def before(self, ask: ReservationRequest, accounts: Sequence[WindowCounter]) -> tuple[Blocked, WindowCounter] | None:
+    def before(
+        self, ask: ReservationRequest, accounts: Sequence[WindowCounter]
+    ) -> tuple[Blocked, WindowCounter] | None:
         """Return why somebody waits who has to be served before `ask`, and for which of its accounts."""
         for waiter in self.waiters:
             if waiter.ask.priority < ask.priority:

@@ -1,123 +1,43 @@
 """One tenant in the memory ledger: its counters, its calls, its line, and how far all that has come."""
 
-from collections.abc import Iterator
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import replace
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.ledger import Blocked
-from agentic_trading.governance.ledger import Declined
-from agentic_trading.governance.ledgers.counters import WindowCounter
-from agentic_trading.governance.limits import UNITS
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Unit
-from collections.abc import Collection
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import ClassVar
-from agentic_trading.governance.errors import ClosedWindowError
-from agentic_trading.governance.errors import ReservationConflictError
-from agentic_trading.governance.prices import NOTHING
-from agentic_trading.governance.ledger import LedgerEntry
-from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.ledger import ExpiredReservation
-from agentic_trading.governance.ledger import LedgerCheckpoint
-from agentic_trading.governance.ledger import Reservation
-from agentic_trading.governance.ledger import Settlement
-from agentic_trading.governance.ledgers.counters import TenantCounters
-from agentic_trading.governance.ledgers.counters import CountedIds
-from agentic_trading.governance.ledgers.counters import RetentionHorizon
-from agentic_trading.governance.ledgers.reservation_table import DISPATCHED
-from agentic_trading.governance.ledgers.reservation_table import IN_DOUBT
-from agentic_trading.governance.ledgers.reservation_table import SETTLED
-from agentic_trading.governance.ledgers.reservation_table import ReservationEntry
-from agentic_trading.governance.ledgers.reservation_table import hold
-from agentic_trading.governance.ledgers.reservation_table import post_charge
-from agentic_trading.governance.ledgers.reservation_table import post_in_doubt
-from agentic_trading.governance.ledgers.reservation_table import release_hold
-from agentic_trading.governance.ledgers.reservation_table import ReservationTable
-from agentic_trading.governance.ledgers.reservation_table import ReserveAnswer
-from agentic_trading.governance.ledgers.reservation_table import WaitQueue
-from agentic_trading.governance.ledgers.reservation_table import QueuedRequest
-from agentic_trading.governance.ledgers.checkpoint import Fence
-from agentic_trading.governance.ledgers.checkpoint import LedgerEpoch
+
+from agentic_trading.governance.errors import ClosedWindowError, ReservationConflictError
+from agentic_trading.governance.ledger import (
+    ExpiredReservation,
+    LedgerCheckpoint,
+    LedgerEntry,
+    Reservation,
+    ReservationRequest,
+    ReservationState,
+    Settlement,
+)
+from agentic_trading.governance.ledgers.checkpoint import Fence, LedgerEpoch, StatisticsCounter
+from agentic_trading.governance.ledgers.counters import (
+    CountedIds,
+    RetentionHorizon,
+    TenantCounters,
+    WindowCounter,
+)
+from agentic_trading.governance.ledgers.headroom import behind, fits, shortages
 from agentic_trading.governance.ledgers.limit_set import LimitSet
-from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
-
-@dataclass(frozen=True, slots=True)
-class InsufficientHeadroom:
-    """An ask does not fit into one account: `used` is spent, held and in doubt together, `held` may come back."""
-
-    account: WindowCounter
-    unit: Unit
-    asked: int
-    most: int
-    used: int
-    held: int
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the ask would not fit even if all that is held came back."""
-        return self.used - self.held + self.asked > self.most
-
-    def refusal(self) -> Declined:
-        """Return the answer to who asked in vain."""
-        table = self.account.table
-        left = max(0, self.most - self.used + self.held)
-        return Declined(table.kind, self.account.id, table.window, self.unit, self.asked, left)
-
-    def wait(self) -> Blocked:
-        """Return the answer to who may wait."""
-        table = self.account.table
-        left = max(0, self.most - self.used)
-        return Blocked(table.kind, self.account.id, table.window, self.unit, self.asked, left)
-
-
-def fits(ask: ReservationRequest, accounts: Sequence[WindowCounter]) -> bool:
-    """Say whether `ask` fits under every ceiling, the accounts' and its own."""
-    nusd, tokens, calls = ask.amount.nusd, ask.amount.tokens, ask.amount.calls
-    for account in accounts:
-        if nusd > account.left_nusd or tokens > account.left_tokens or calls > account.left_calls:
-            return False
-    if not ask.limits:
-        return True
-    return not any(_over(ask.amount, account, ceiling) for account, ceiling in _own_ceilings(ask, accounts))
-
-
-def behind(ask: ReservationRequest, held: Blocked) -> Blocked:
-    """Return the answer to who would fit, but comes after somebody who is `held` on the same counter."""
-    return replace(held, asked=ask.amount.units[UNITS.index(held.unit)])
-
-
-def shortages(ask: ReservationRequest, accounts: Sequence[WindowCounter]) -> Iterator[InsufficientHeadroom]:
-    """Name every account and unit in which `ask` does not fit under a ceiling, the account's or one of its own."""
-    ceilings = [(account, account.cap.ceiling) for account in accounts]
-    for account, ceiling in [*ceilings, *_own_ceilings(ask, accounts)]:
-        if _over(ask.amount, account, ceiling):
-            yield from _of_account(ask.amount, account, ceiling)
-
-
-def _own_ceilings(ask: ReservationRequest, accounts: Sequence[WindowCounter]) -> Iterator[tuple[WindowCounter, Ceiling]]:
-    for limit in ask.limits:
-        for account in accounts:
-            if account.table.window is limit.window and account.table.kind is limit.scope:
-                yield account, limit.ceiling
-
-
-def _over(amount: Amount, account: WindowCounter, ceiling: Ceiling) -> bool:
-    for asked, most, used in zip(amount.units, ceiling.units, account.used, strict=True):
-        if most is not None and used + asked > most:
-            return True
-    return False
-
-
-def _of_account(amount: Amount, account: WindowCounter, ceiling: Ceiling) -> Iterator[InsufficientHeadroom]:
-    for unit, asked, most, used, back in zip(
-        UNITS, amount.units, ceiling.units, account.used, account.held.units, strict=True
-    ):
-        if most is not None and used + asked > most:
-            yield InsufficientHeadroom(account, unit, asked, most, used, back)
+from agentic_trading.governance.ledgers.reservation_table import (
+    DISPATCHED,
+    IN_DOUBT,
+    SETTLED,
+    QueuedRequest,
+    ReservationEntry,
+    ReservationTable,
+    ReserveAnswer,
+    WaitQueue,
+    hold,
+    post_charge,
+    post_in_doubt,
+    release_hold,
+)
+from agentic_trading.governance.prices import NOTHING, Amount
 
 
 class TenantLedger:
@@ -131,7 +51,12 @@ class TenantLedger:
     )  # fmt: skip
 
     def __init__(
-        self, accounts: TenantCounters, progress: LedgerEpoch, horizon: RetentionHorizon, tally: StatisticsCounter, reserved_lease_s: float
+        self,
+        accounts: TenantCounters,
+        progress: LedgerEpoch,
+        horizon: RetentionHorizon,
+        tally: StatisticsCounter,
+        reserved_lease_s: float,
     ) -> None:
         self._horizon = horizon
         self._tally = tally
@@ -166,7 +91,12 @@ class TenantLedger:
         return self.accounts.of(ask, at)
 
     def decide(
-        self, id_: str, ask: ReservationRequest, at: datetime, now: datetime, accounts: Sequence[WindowCounter]
+        self,
+        id_: str,
+        ask: ReservationRequest,
+        at: datetime,
+        now: datetime,
+        accounts: Sequence[WindowCounter],
     ) -> tuple[ReserveAnswer, Sequence[WindowCounter]]:
         """Reserve under `id_`, or say why not and which accounts fall short; those who stand in the line go first."""
         if not fits(ask, accounts) and not ask.is_for_nothing:
@@ -218,11 +148,11 @@ class TenantLedger:
         """End the calls whose lease is over."""
         silent = [(id_, call) for id_, call in self.calls.in_flight.items() if call.is_silent(now)]
         for id_, call in silent:
-            if call.state is ReservationState.RESERVED:
-                self.give_back(id_, call)
-            else:
-                self.doubt(id_, call)
-        return [ExpiredReservation(id_, call.state, call.ask.amount, call.ask.scope_ids) for id_, call in silent]
+            end = self.give_back if call.state is ReservationState.RESERVED else self.doubt
+            end(id_, call)
+        return [
+            ExpiredReservation(id_, call.state, call.ask.amount, call.ask.scope_ids) for id_, call in silent
+        ]
 
     def adopt(self, rules: LimitSet, version: int) -> None:
         """Count against other rules; counters that they need and that nobody kept start with the calls known."""
@@ -236,7 +166,7 @@ class TenantLedger:
     def shut(self) -> None:
         """Let nothing begin until `restore`."""
         if self.progress.closure is None:
-            self._close(Fence("a log that is being booked again", has_gone_back=False))
+            _close(self, Fence("a log that is being booked again", has_gone_back=False))
 
     def restore(self, bookings: Iterable[tuple[LedgerEntry, datetime]]) -> None:
         """Forget every call that was over when it was closed, book these for their moments, begin the next generation.
@@ -251,7 +181,7 @@ class TenantLedger:
         for id_, call in (carried | booked).items():
             self._carry(id_, call)
         for waiter in self.line:
-            self._look_up(waiter, waiter.since)
+            _look_up(self.accounts, waiter, waiter.since)
             self._count_own(waiter.ask)
         self.progress.begin_again()
 
@@ -259,7 +189,7 @@ class TenantLedger:
         """Let nothing be reserved any more if this book has not come as far as `position`."""
         closure = self.progress.expect(position)
         if closure is not None:
-            self._close(closure)
+            _close(self, closure)
 
     def serve(self, now: datetime) -> None:
         """Answer everyone in the line who can be answered, in its order."""
@@ -271,7 +201,7 @@ class TenantLedger:
             if known is not None:
                 return known
             if ask.at is None:  # the present has moved on, perhaps into another window
-                self._look_up(waiter, now)
+                _look_up(self.accounts, waiter, now)
             answer, waiter.short_of = self.decide(id_, ask, ask.at or now, now, waiter.accounts)
             return answer
 
@@ -304,7 +234,9 @@ class TenantLedger:
         """Return the counters that may still change by what is known."""
         return self.calls.accounts() | self.line.accounts()
 
-    def _charged(self, id_: str, call: ReservationEntry, charged: Amount, before: Amount, state: ReservationState) -> Settlement:
+    def _charged(
+        self, id_: str, call: ReservationEntry, charged: Amount, before: Amount, state: ReservationState
+    ) -> Settlement:
         call.charged = charged
         self._end(id_, call, state)
         settlement = call.settlement(id_)
@@ -335,10 +267,6 @@ class TenantLedger:
             self.accounts.let_go.append(call.accounts)
             call.accounts = ()
 
-    def _close(self, closure: Fence) -> None:
-        self.progress.closure = closure
-        self.line.dismiss(lambda: self.progress.refusal(closure))
-
     def _count_own(self, ask: ReservationRequest) -> None:
         """Have counted what an ask's own limits are about: for everyone, as another's may be about the same."""
         lacking = [limit for limit in ask.limits if self.accounts.lack(limit)]
@@ -359,22 +287,32 @@ class TenantLedger:
             if call.accounts:
                 call.accounts = [*call.accounts, *new]
         for waiter in self.line:
-            self._look_up(waiter, waiter.since)
+            _look_up(self.accounts, waiter, waiter.since)
         self.accounts.tidy(self._in_use())
 
-    def _look_up(self, waiter: QueuedRequest, present: datetime) -> None:
-        """Find the accounts of somebody who waits, after these may have changed."""
-        found = self.accounts.of(waiter.ask, waiter.ask.at or present)
-        self.accounts.take_back(found)
-        if found != waiter.accounts:
-            self.accounts.let_go.append(waiter.accounts)
-            waiter.accounts = found
+
+def _close(book: TenantLedger, closure: Fence) -> None:
+    book.progress.closure = closure
+    book.line.dismiss(lambda: book.progress.refusal(closure))
 
 
-def _booked(bookings: Iterable[tuple[LedgerEntry, datetime]], ended: Collection[str]) -> dict[str, ReservationEntry]:
+def _look_up(accounts: TenantCounters, waiter: QueuedRequest, present: datetime) -> None:
+    """Find the accounts of somebody who waits, after these may have changed."""
+    found = accounts.of(waiter.ask, waiter.ask.at or present)
+    accounts.take_back(found)
+    if found != waiter.accounts:
+        accounts.let_go.append(waiter.accounts)
+        waiter.accounts = found
+
+
+def _booked(
+    bookings: Iterable[tuple[LedgerEntry, datetime]], ended: Collection[str]
+) -> dict[str, ReservationEntry]:
     """Return calls of the past; of those that have ended since, a booking in doubt is older than what is known."""
     return {
-        booking.ask.reservation_id: ReservationEntry(booking.ask, at, (), at, 0.0, booking.state, booking.charged)
+        booking.ask.reservation_id: ReservationEntry(
+            booking.ask, at, (), at, 0.0, booking.state, booking.charged
+        )
         for booking, at in bookings
         if booking.state is SETTLED or booking.ask.reservation_id not in ended
     }

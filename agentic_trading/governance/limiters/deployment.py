@@ -1,27 +1,26 @@
 """One lane of the memory limiter: its buckets, its line, its breaker, its calls in flight."""
 
-from bisect import bisect_left
-from bisect import insort
-from dataclasses import dataclass
-from dataclasses import field
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
 from math import inf
-from agentic_trading.governance.limiter import PermitRequest
-from agentic_trading.governance.rate_arithmetic import CircuitBreaker
-from agentic_trading.governance.limiter import LONGEST_PAUSE_S
-from agentic_trading.governance.limiter import LOOK_AGAIN_S
-from agentic_trading.governance.limiter import MOST_TOKENS
-from agentic_trading.governance.limiter import CircuitBreakerConfig
-from agentic_trading.governance.limiter import Deployment
-from agentic_trading.governance.limiter import DeploymentStatus
-from agentic_trading.governance.limiter import PermitOutcome
-from agentic_trading.governance.limiter import Permit
-from agentic_trading.governance.limiter import RateLimits
-from agentic_trading.governance.limiter import RetryBudget
-from agentic_trading.governance.limiter import NotPermitted
-from agentic_trading.governance.limiter import Throttled
-from agentic_trading.governance.limiter import WaitReason
-from agentic_trading.governance.rate_arithmetic import TokenBucket
-from agentic_trading.governance.rate_arithmetic import SlidingWindowCounter
+
+from agentic_trading.governance.limiter import (
+    LONGEST_PAUSE_S,
+    LOOK_AGAIN_S,
+    MOST_TOKENS,
+    CircuitBreakerConfig,
+    Deployment,
+    DeploymentStatus,
+    NotPermitted,
+    Permit,
+    PermitOutcome,
+    PermitRequest,
+    RateLimits,
+    RetryBudget,
+    Throttled,
+    WaitReason,
+)
+from agentic_trading.governance.rate_arithmetic import CircuitBreaker, SlidingWindowCounter, TokenBucket
 
 LOOKED_AT = 64
 """So many in front keep what they need; whoever stands behind them waits until they have moved."""
@@ -128,13 +127,21 @@ class DeploymentLimiter:
     """What is known of one lane; every method is one step, at `now_ms`."""
 
     def __init__(
-        self, lane: Deployment, limits: RateLimits, breaker: CircuitBreakerConfig, retries: RetryBudget, *, now_ms: int
+        self,
+        lane: Deployment,
+        limits: RateLimits,
+        breaker: CircuitBreakerConfig,
+        retries: RetryBudget,
+        *,
+        now_ms: int,
     ) -> None:
         self._lane = lane
         self._limits = limits
         self._retries = retries
         self._breaker = CircuitBreaker(breaker)
-        self._traffic = SlidingWindowCounter.over(retries.window_s, RETRY_SLOTS)  # calls, and the retries among them
+        self._traffic = SlidingWindowCounter.over(
+            retries.window_s, RETRY_SLOTS
+        )  # calls, and the retries among them
         self._requests = _bucket(limits.requests_per_minute, now_ms)
         self._tokens = _bucket(limits.tokens_per_minute, now_ms)
         self._line = DeploymentQueue()

@@ -5,18 +5,17 @@ from collections.abc import Mapping
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.limiter import (
     CircuitBreakerConfig,
-    PermitRequest,
     Deployment,
     DeploymentStatus,
-    PermitOutcome,
+    NotPermitted,
     Permit,
+    PermitOutcome,
+    PermitRequest,
     RateLimits,
     RetryBudget,
-    NotPermitted,
     Throttled,
 )
-from agentic_trading.governance.limiters.deployment import DeploymentLimiter
-from agentic_trading.governance.limiters.deployment import PLACE_S
+from agentic_trading.governance.limiters.deployment import PLACE_S, DeploymentLimiter
 
 
 class MemoryLimiter:
@@ -50,7 +49,12 @@ class MemoryLimiter:
         return self._book(entry.lane, now_ms).enter(entry, self._place_s, now_ms)
 
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         """End a permit; harmless twice, and after its lease."""
         now_ms = self._now_ms()
@@ -73,7 +77,9 @@ class MemoryLimiter:
         book = self._books.get(lane)
         if book is None:
             limits = self._limits.get(lane, self._default)
-            book = self._books[lane] = DeploymentLimiter(lane, limits, self._breaker, self._retries, now_ms=now_ms)
+            book = self._books[lane] = DeploymentLimiter(
+                lane, limits, self._breaker, self._retries, now_ms=now_ms
+            )
         return book
 
     def _now_ms(self) -> int:

@@ -10,8 +10,6 @@ from urllib.parse import quote
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
-from agentic_trading.governance.rate_arithmetic import PROBE_LOOK_MS
-from agentic_trading.governance.rate_arithmetic import SLOTS
 from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.limiter import (
     LONGEST_PAUSE_S,
@@ -19,24 +17,25 @@ from agentic_trading.governance.limiter import (
     MOST_TOKENS,
     CircuitBreakerConfig,
     CircuitState,
-    PermitRequest,
     Deployment,
     DeploymentStatus,
-    PermitOutcome,
+    NotPermitted,
     Permit,
+    PermitOutcome,
+    PermitRequest,
     RateLimits,
     RetryBudget,
-    NotPermitted,
     Throttled,
 )
-from agentic_trading.governance.limiters.deployment import RETRY_SLOTS
-from agentic_trading.governance.limiters.deployment import SLOT_LOOK_MORE_MS
-from agentic_trading.governance.limiters.deployment import SLOT_LOOK_MS
-from agentic_trading.governance.limiters.deployment import LOOKED_AT
-from agentic_trading.governance.limiters.deployment import PLACE_S
-from agentic_trading.governance.rate_arithmetic import slot_length_ms
-from agentic_trading.governance.redis import pool_of
-from agentic_trading.governance.redis import within_time
+from agentic_trading.governance.limiters.deployment import (
+    LOOKED_AT,
+    PLACE_S,
+    RETRY_SLOTS,
+    SLOT_LOOK_MORE_MS,
+    SLOT_LOOK_MS,
+)
+from agentic_trading.governance.rate_arithmetic import PROBE_LOOK_MS, SLOTS, slot_length_ms
+from agentic_trading.governance.redis import pool_of, within_time
 
 CONNECTIONS = 32
 CONNECTS_WITHIN_S = 0.5
@@ -84,7 +83,12 @@ class RedisLimiter:
         return _read(answer, entry)
 
     async def leave(
-        self, permit: Permit, outcome: PermitOutcome, *, tokens: int | None = None, pause_s: float | None = None
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        pause_s: float | None = None,
     ) -> None:
         """End a permit; harmless twice, and after its lease."""
         used = -1 if tokens is None else min(max(tokens, 0), MOST_TOKENS)
@@ -172,7 +176,9 @@ def _keys(namespace: str, lane: Deployment) -> list[str]:
     return [f"{tag}:{name}" for name in _KEYS]
 
 
-def _shared_rules(breaker: CircuitBreakerConfig, retries: RetryBudget, place_s: float) -> dict[str, int | float]:
+def _shared_rules(
+    breaker: CircuitBreakerConfig, retries: RetryBudget, place_s: float
+) -> dict[str, int | float]:
     """Spell the rules as the scripts read them: whole milliseconds."""
     return {
         "ended_slot_ms": slot_length_ms(breaker.window_s, SLOTS),

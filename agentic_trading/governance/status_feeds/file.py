@@ -5,7 +5,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
+
 from pydantic import ValidationError
+
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.governance.status_feed import BudgetStatus
 

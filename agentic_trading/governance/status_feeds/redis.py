@@ -7,9 +7,7 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from agentic_trading.governance.redis import tag
-from agentic_trading.governance.redis import pool_of
-from agentic_trading.governance.redis import within_time
+from agentic_trading.governance.redis import pool_of, tag, within_time
 from agentic_trading.governance.status_feed import BudgetStatus
 
 _KEPT_MS = 60_000

@@ -1,21 +1,17 @@
 """Say what a status means for a call: the kind of failure, and whether the request may have been billed."""
 
-from typing import Final
-from typing import NamedTuple
-from agentic_trading.llm.errors import FailureKind
-import re
-from collections.abc import Mapping
-from datetime import UTC
-from datetime import datetime
-from email.utils import parsedate_to_datetime
-from collections.abc import Iterator
-from contextlib import contextmanager
-from agentic_trading.llm.errors import ProviderError
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final, Literal, NamedTuple
+
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ANSWER_TOOL
-from typing import Literal
+
 
 class StatusMapping(NamedTuple):
     """The kind of a failure; `sent` is False only where the request was surely not processed."""

@@ -2,17 +2,15 @@
 
 import asyncio
 import re
-from pathlib import Path
-from typing import Protocol
-from typing_extensions import override
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from collections.abc import AsyncIterator
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Generic
-from typing import TypeVar
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from typing_extensions import override
+
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import Provider
 
 _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")

@@ -1,26 +1,22 @@
 """llama.cpp's server within this process: loaded, asked and ended by calls that block."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from typing import Any
-import orjson
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.result import Usage
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
-from agentic_trading.llm.models import WEIGHTS
-from agentic_trading.llm.models import WeightsError
-from agentic_trading.llm.models import verify
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from agentic_trading.llm.provider import ModelResponse
+from types import ModuleType
+from typing import Any
+
+import orjson
+
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.models import WEIGHTS, WeightsError, verify
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import Usage
 
 SEED = 1
 PROOF = "~"
@@ -277,7 +273,9 @@ class LocalProvider:
             raise _closed(sent=False)
         if self._server is None:
             self._server = LlamaServer(self._weights, self._model, self._context_tokens)
-        answer = self._server.chat(local_chat_body(request), lambda: given_up.is_set() or self._closing.is_set())
+        answer = self._server.chat(
+            local_chat_body(request), lambda: given_up.is_set() or self._closing.is_set()
+        )
         return _response(answer)
 
     def _end(self) -> None:

@@ -1,22 +1,17 @@
 """Answers of an earlier run, served again: no network, and a miss is an error."""
 
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.result import Usage
-from collections.abc import Callable
-from collections.abc import Mapping
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.limits import SENTINEL_NAME
-from agentic_trading.llm.limits import SENTINEL_VALUE
-from agentic_trading.llm.provider import ModelResponse
-from collections.abc import Iterable
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import assert_never
+
 from typing_extensions import override
-from agentic_trading.llm.errors import FailureReason
+
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import LLMResult, Usage
 
 BYTES_PER_TOKEN = 4
 

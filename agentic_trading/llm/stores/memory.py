@@ -9,21 +9,18 @@ from pathlib import Path
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import Spend
-from agentic_trading.llm.store import SpendKey
-from agentic_trading.llm.store import TraceSummary
-from agentic_trading.llm.store import LogEntry
-from agentic_trading.llm.store import Record
-from agentic_trading.llm.store import Verification
+from agentic_trading.llm.store import LogEntry, Record, Spend, SpendKey, TraceSummary, Verification
 from agentic_trading.llm.stores.chain import BrokenRecordError, ChainHead, check_link, read_line, write_line
-from agentic_trading.llm.stores.record_codec import IndexRow
-from agentic_trading.llm.stores.record_codec import checked_keys
-from agentic_trading.llm.stores.record_codec import index_row_of
-from agentic_trading.llm.stores.record_codec import summary_of
-from agentic_trading.llm.stores.record_codec import identity_of
-from agentic_trading.llm.stores.record_codec import interactions
-from agentic_trading.llm.stores.record_codec import record_of
-from agentic_trading.llm.stores.record_codec import wire_of
+from agentic_trading.llm.stores.record_codec import (
+    IndexRow,
+    checked_keys,
+    identity_of,
+    index_row_of,
+    interactions,
+    record_of,
+    summary_of,
+    wire_of,
+)
 
 _PATH = Path("(memory)")
 

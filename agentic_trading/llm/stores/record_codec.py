@@ -1,21 +1,17 @@
 """A record and its bytes: which of the two kinds it is, what it is known by, and what makes two the same."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
+from typing import Any, get_args
+
 import orjson
-from agentic_trading.canonical import canonical_bytes
-from agentic_trading.canonical import utc_text
-from agentic_trading.llm.errors import RecordConflictError
-from agentic_trading.llm.errors import RecordError
+
+from agentic_trading.canonical import canonical_bytes, utc_text
+from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import Record
-from collections.abc import Sequence
-from typing import Any
-from typing import get_args
-from agentic_trading.llm.store import SpendKey
-from agentic_trading.llm.store import TraceSummary
+from agentic_trading.llm.store import Record, SpendKey, TraceSummary
 
 _INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it; the order of members is not part of the format
 

@@ -5,13 +5,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from agentic_trading.app.report import DataReport
-from agentic_trading.app.report import FillingCost
-from agentic_trading.app.report import OpenPosition
-from agentic_trading.app.report import RunReport
-from agentic_trading.app.report import WorkingOrder
-from agentic_trading.desk.execution.shortfall import Shortfall
-from agentic_trading.desk.execution.shortfall import TotalShortfall
+from agentic_trading.app.report import DataReport, FillingCost, OpenPosition, RunReport, WorkingOrder
+from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side
 
 

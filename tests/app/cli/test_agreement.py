@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import typer
 
-from agentic_trading.app.cli.run_output import confirm_run
-from agentic_trading.app.cli.run_output import preflight_text
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.run_output import confirm_run, preflight_text
 from agentic_trading.app.preflight import Preflight
 from tests.app.cli.conftest import Command
 

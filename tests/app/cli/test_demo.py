@@ -8,9 +8,7 @@ import pytest
 
 from agentic_trading.app.cli import demo_steps as demo_truncated_order
 from agentic_trading.app.cli import output
-from agentic_trading.app.cli.demo_steps import OTHER_WORD
-from agentic_trading.app.cli.demo_steps import forge
-from agentic_trading.app.cli.demo_steps import with_another_word
+from agentic_trading.app.cli.demo_steps import OTHER_WORD, forge, with_another_word
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
 from agentic_trading.llm.envelope import EnvelopeWorkflow

@@ -4,13 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.exits import exit_code_of
-from agentic_trading.app.cli.exits import run_to_exit
+from agentic_trading.app.cli.exits import ExitCode, exit_code_of, run_to_exit
 from agentic_trading.app.options import OptionError
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.errors import StoreLockedError
+from agentic_trading.llm.errors import StoreError, StoreLockedError
 from tests.app.cli.conftest import Command
 
 

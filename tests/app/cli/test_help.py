@@ -15,8 +15,7 @@ from typer.core import TyperGroup
 from agentic_trading import __version__
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.main import app
-from agentic_trading.app.options import RunMode
-from agentic_trading.app.options import ProviderName
+from agentic_trading.app.options import ProviderName, RunMode
 from tests.app.cli.conftest import Command
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")

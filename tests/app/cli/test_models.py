@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.model_tables import catalogue_of_today
-from agentic_trading.app.cli.model_tables import model_table
+from agentic_trading.app.cli.model_tables import catalogue_of_today, model_table
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.models import WEIGHTS

@@ -5,13 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agentic_trading.app.cli.output import command_line
-from agentic_trading.app.cli.output import counts
-from agentic_trading.app.cli.output import printable
-from agentic_trading.app.cli.output import print_table
-from agentic_trading.app.cli.output import show_json
-from agentic_trading.app.cli.output import usd
 from agentic_trading.app.cli.chains import step_text
+from agentic_trading.app.cli.output import command_line, counts, print_table, printable, show_json, usd
 from agentic_trading.audit.trace import EventNode
 from tests.build import NOW, event
 
@@ -71,7 +66,9 @@ def test_an_event_of_a_known_kind_is_told_by_what_matters() -> None:
 
 
 def test_an_event_of_an_unknown_kind_tells_its_plain_values() -> None:
-    assert step_text(EventNode(event("margin.call", body={"amount": "5", "why": {"deep": 1}}))) == ["amount 5"]
+    assert step_text(EventNode(event("margin.call", body={"amount": "5", "why": {"deep": 1}}))) == [
+        "amount 5"
+    ]
 
 
 def test_lists_are_told_with_commas_and_what_is_not_there_is_left_out() -> None:

@@ -10,13 +10,11 @@ import pytest
 from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.log_selection import LOG_NAME
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.price_tables import price_table
-from agentic_trading.app.cli.log_selection import LOG_NAME
 from agentic_trading.app.prices.selection import select_prices
-from agentic_trading.governance.prices import PACKAGED_PRICES
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.prices import short_id
+from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
 from agentic_trading.llm import JsonFileInteractionStore, LLMInteraction
 from tests.app.cli.conftest import Command
 from tests.app.models.tables import price_row, prices_file

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.output import print_table
-from agentic_trading.app.cli.output import ask_log
+from agentic_trading.app.cli.output import ask_log, print_table
 from agentic_trading.app.cli.spend_tables import as_table, spend_keys
 from agentic_trading.audit.spend import spend_report
 from agentic_trading.llm import JsonFileInteractionStore
@@ -87,7 +86,9 @@ def summed(width: int, by: str, log: Path, capsys: pytest.CaptureFixture[str]) -
     """Return the lines of a sum as they are drawn in a window of `width` columns."""
     keys = spend_keys(by)
     capsys.readouterr()
-    print_table(as_table(ask_log(log, lambda records: spend_report(records, *keys)), width), on=Console(width=width))
+    print_table(
+        as_table(ask_log(log, lambda records: spend_report(records, *keys)), width), on=Console(width=width)
+    )
     return capsys.readouterr().out.splitlines()
 
 

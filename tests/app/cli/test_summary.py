@@ -6,8 +6,7 @@ import pytest
 from rich.console import Console
 
 from agentic_trading.app.cli.output import print_table
-from agentic_trading.app.cli.summary import next_steps
-from agentic_trading.app.cli.summary import summary
+from agentic_trading.app.cli.summary import next_steps, summary
 from agentic_trading.app.report import FillingCost
 from tests.app.cli.reports import fed, report, sent, working
 

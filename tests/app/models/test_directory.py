@@ -3,8 +3,8 @@
 from typing import Any
 
 from agentic_trading.app.models.directory import differences
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.models import Capabilities
 
 SONNET = Capabilities.load().of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
 

@@ -11,13 +11,10 @@ from agentic_trading.clock import SimClock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.models import Capabilities, Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.governance.gates import PRICES, tenant

@@ -4,7 +4,7 @@ import json
 from datetime import date
 from pathlib import Path
 
-from agentic_trading.app.models.live_check import LiveCheckRow, LiveCheckProof
+from agentic_trading.app.models.live_check import LiveCheckProof, LiveCheckRow
 from agentic_trading.app.models.report import LiveReport, as_markdown, cannot_write, write_report
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trading.app.prices.listing import Listing
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import DatedTable

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.prices.draft import PriceBookDraft, candidate, refuse_target
 from agentic_trading.app.prices.comparison import PriceSource, compared
+from agentic_trading.app.prices.draft import PriceBookDraft, candidate, refuse_target
 from agentic_trading.app.prices.listing import Listing
-from agentic_trading.governance.prices import PACKAGED_PRICES
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
 from agentic_trading.llm.envelope import LLMProvider
 from tests.app.prices.books import RATES, TODAY, Listings, book, listed, price
 

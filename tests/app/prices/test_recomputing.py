@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.app.prices.cost_audit import CostCheck, Finding, books_at_hand, recomputed
-from agentic_trading.governance.prices import PACKAGED_PRICES
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.prices import short_id
+from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.store import LogEntry
-from agentic_trading.llm.store import Record
+from agentic_trading.llm.store import LogEntry, Record
 from tests.app.models.tables import price_row, prices_file
 from tests.app.prices.books import SENT, call
 from tests.build import event

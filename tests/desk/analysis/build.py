@@ -8,15 +8,11 @@ from typing import Any
 
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.clock import SimClock
-from agentic_trading.desk.analysis.assessment import Provenance
-from agentic_trading.desk.analysis.portfolio_context import PortfolioContext
-from agentic_trading.desk.analysis.portfolio_context import Holding
-from agentic_trading.desk.analysis.context import TradeLimits
-from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.analysis.analyst import put_question
-from agentic_trading.desk.analysis.portfolio_context import TrackRecord
+from agentic_trading.desk.analysis.assessment import Provenance
+from agentic_trading.desk.analysis.context import TradeLimits
+from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer
+from agentic_trading.desk.analysis.portfolio_context import Holding, PortfolioContext, TrackRecord
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.correlation import ReferenceMarket

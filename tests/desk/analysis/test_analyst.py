@@ -13,18 +13,15 @@ from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment, Verdict
-from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.desk.analysis.portfolio_context import TrackRecord
+from agentic_trading.desk.analysis.rules import cmt_assessment_rule
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
 from agentic_trading.desk.market.triggers import Skip, SkipReason
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
-from agentic_trading.llm.errors import LookAheadError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.errors import FailureKind, FailureReason, LookAheadError, NoDecision
 from agentic_trading.llm.limits import RetryPolicy
 from tests.build import interaction
 from tests.desk.analysis.build import Desk, hours, market

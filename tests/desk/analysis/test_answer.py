@@ -7,8 +7,7 @@ import pytest
 from agentic_trading.desk.analysis.analyst import read_result
 from agentic_trading.desk.analysis.judgement import Judgement
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from tests.build import result
 from tests.desk.analysis.build import layer, question
 

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, StandAside, Verdict, assess
+from agentic_trading.desk.analysis.judgement import POINTING, SCORE_RANGES, Layer
 from agentic_trading.desk.analysis.plan import PlanPrices
-from agentic_trading.desk.analysis.judgement import POINTING
-from agentic_trading.desk.analysis.judgement import SCORE_RANGES
-from agentic_trading.desk.analysis.judgement import Layer
 from tests.desk.analysis.build import judgement, layer, layers, provenance
 
 SCORES = st.fixed_dictionaries({name.value: st.integers(*SCORE_RANGES[name]) for name in Layer})

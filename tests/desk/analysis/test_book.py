@@ -6,8 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from agentic_trading.desk.analysis.context import evidence_by_layer
-from agentic_trading.desk.analysis.context import not_available
+from agentic_trading.desk.analysis.context import evidence_by_layer, not_available
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.market.correlation import Close, ReferenceMarket
 from tests.desk.analysis.build import book, holding, hours, market, question

@@ -4,9 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from agentic_trading.desk.analysis.plan import candidates_of
-from agentic_trading.desk.analysis.plan import plan_prices
 from agentic_trading.desk.analysis.context import Context
+from agentic_trading.desk.analysis.plan import candidates_of, plan_prices
 from tests.desk.analysis.build import hours, judgement, plan, question
 
 

@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentic_trading.desk.analysis.judgement import SCORE_RANGES
-from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.judgement import TradeProposal
+from agentic_trading.desk.analysis.judgement import SCORE_RANGES, Direction, Judgement, Layer, TradeProposal
 from tests.desk.analysis.build import answer, judgement, layer, layers, plan
 
 

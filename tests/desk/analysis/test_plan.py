@@ -7,10 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.analysis.plan import PlanPrices
 from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.plan import risk_reward
-from agentic_trading.desk.analysis.plan import trade_plan
+from agentic_trading.desk.analysis.plan import PlanPrices, risk_reward, trade_plan
 from agentic_trading.desk.instrument import Side
 
 PRICES = st.decimals(min_value="1e-18", max_value=999_999_999_999, places=18)

@@ -3,11 +3,8 @@
 from hashlib import sha256
 from importlib.resources import files
 
-from agentic_trading.desk.analysis.judgement import POINTING
-from agentic_trading.desk.analysis.judgement import SCORE_RANGES
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
+from agentic_trading.desk.analysis.judgement import POINTING, SCORE_RANGES, Judgement, Layer
 from agentic_trading.desk.prompts import load_prompt
 
 

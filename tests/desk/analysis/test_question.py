@@ -9,15 +9,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.desk.analysis.context import Context
-from agentic_trading.desk.analysis.context import TradeLimits
-from agentic_trading.desk.analysis.context import available_layers
-from agentic_trading.desk.analysis.context import not_available
-from agentic_trading.desk.analysis.evidence import MEASURES
-from agentic_trading.desk.analysis.evidence import layer_evidence
-from agentic_trading.desk.analysis.evidence import timeframes_told
-from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
+from agentic_trading.desk.analysis.context import Context, TradeLimits, available_layers, not_available
+from agentic_trading.desk.analysis.evidence import MEASURES, layer_evidence, timeframes_told
+from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.errors import UnclosedBarError

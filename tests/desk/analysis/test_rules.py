@@ -10,16 +10,11 @@ import jsonschema_rs
 import pytest
 
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, StandAside, Verdict, assess
-from agentic_trading.desk.analysis.plan import plan_prices
 from agentic_trading.desk.analysis.check import check_cmt_assessment
-from agentic_trading.desk.analysis.context import TradeLimits
-from agentic_trading.desk.analysis.context import evidence_by_layer
-from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.plan import risk_reward
+from agentic_trading.desk.analysis.context import TradeLimits, evidence_by_layer
+from agentic_trading.desk.analysis.judgement import ASKED_CHARS, Direction, Judgement, Layer
+from agentic_trading.desk.analysis.plan import plan_prices, risk_reward
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
-from agentic_trading.desk.analysis.judgement import ASKED_CHARS
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.triggers import Trigger, TriggerRules, decide
 from agentic_trading.llm.envelope import LLMEnvelope

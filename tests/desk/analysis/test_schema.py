@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.desk.analysis.judgement import SCORE_RANGES
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
-from agentic_trading.desk.analysis.judgement import ASKED_CHARS
-from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
-from agentic_trading.desk.analysis.judgement import asked_assessment_schema
+from agentic_trading.desk.analysis.judgement import (
+    ASKED_CHARS,
+    CMT_ASSESSMENT_SCHEMA,
+    SCORE_RANGES,
+    Judgement,
+    Layer,
+    asked_assessment_schema,
+)
 from agentic_trading.structured.strict_schema import strict_schema
 from tests.desk.analysis.build import answer, layer, layers, plan
 

@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.portfolio_context import TrackRecord
-from agentic_trading.desk.analysis.portfolio_context import figures_of
-from agentic_trading.desk.analysis.portfolio_context import max_drawdown
-from agentic_trading.desk.analysis.portfolio_context import runs_z
+from agentic_trading.desk.analysis.portfolio_context import TrackRecord, figures_of, max_drawdown, runs_z
 from agentic_trading.desk.market.bar import Timeframe
 from tests.desk.analysis.build import record
 

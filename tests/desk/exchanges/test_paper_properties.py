@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.exchange import Account, Order, ExecutionReport
+from agentic_trading.desk.exchange import Account, ExecutionReport, Order
 from agentic_trading.desk.instrument import EXACT, Instrument
 from agentic_trading.desk.market.bar import Bar
 from tests.desk.trade import FIVE_MINUTES, START, bar, fills_of, listed, order, paper

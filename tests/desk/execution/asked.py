@@ -6,15 +6,14 @@ from typing import Any
 
 from agentic_trading.canonical import exact_bytes, exact_value
 from agentic_trading.clock import SimClock
-from agentic_trading.desk.execution.agent import ExecutionAgent
-from agentic_trading.desk.execution.agent import ExecutionSettings
-from agentic_trading.desk.execution.order import FillLimits, OrderIntent
+from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.candidates import fill_strategy_rule
+from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
-from agentic_trading.llm.event import Event
 from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from tests.build import result
 from tests.desk.trade import BTC, bar, intent

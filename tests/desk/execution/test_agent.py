@@ -10,23 +10,18 @@ import pytest
 
 from agentic_trading.canonical import exact_value
 from agentic_trading.clock import SimClock
-from agentic_trading.desk.execution.agent import TimedFillStrategy
-from agentic_trading.desk.execution.agent import ExecutionAgent
-from agentic_trading.desk.execution.agent import strategy_of
-from agentic_trading.desk.execution.strategy import FillChoice
-from agentic_trading.desk.execution.strategy import FillName
+from agentic_trading.desk.execution.agent import (
+    FILL_STRATEGY_PROMPT,
+    ExecutionAgent,
+    TimedFillStrategy,
+    strategy_of,
+)
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.agent import FILL_STRATEGY_PROMPT
-from agentic_trading.desk.execution.strategy import FillStrategy
-from agentic_trading.desk.execution.strategy import FillTerms
-from agentic_trading.desk.execution.strategy import strategy_id
+from agentic_trading.desk.execution.strategy import FillChoice, FillName, FillStrategy, FillTerms, strategy_id
 from agentic_trading.desk.market.errors import NoBarsError
 from agentic_trading.desk.prompts import load_prompt
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.errors import LookAheadError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.errors import FailureKind, FailureReason, LookAheadError, NoDecision
 from agentic_trading.llm.limits import RetryPolicy
 from tests.build import interaction
 from tests.desk.execution.asked import (

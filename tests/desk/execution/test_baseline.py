@@ -5,8 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from agentic_trading.desk.execution.shortfall import buy_and_hold
-from agentic_trading.desk.execution.shortfall import market_now
+from agentic_trading.desk.execution.shortfall import buy_and_hold, market_now
 from tests.desk.trade import BTC, FIVE_MINUTES, START, bar, exit_intent, intent, paper
 
 BARS = [

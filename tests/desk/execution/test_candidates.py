@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.execution.candidates import FillFacts
-from agentic_trading.desk.execution.candidates import fill_candidates
+from agentic_trading.desk.execution.candidates import FillFacts, fill_candidates
 from agentic_trading.desk.execution.check import terms_violations
 from agentic_trading.desk.execution.order import FillLimits
 

@@ -7,9 +7,7 @@ import jsonschema_rs
 import pytest
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
-from agentic_trading.desk.execution.strategy import asked_fill_schema
-from agentic_trading.desk.execution.strategy import read_choice
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, asked_fill_schema, read_choice
 from agentic_trading.structured.schema import prompt_schema
 from agentic_trading.structured.strict_schema import strict_schema
 from tests.desk.execution.asked import asked, chosen_text

@@ -36,7 +36,14 @@ def test_volume_and_range_are_told_as_exact_text() -> None:
         "move_bps": "200.00",
         "spread_bps": "1",
     }
-    assert to_json_value(bars.content)["rows"][-1] == ["2026-01-02T00:10:00Z", "101.5", "102", "101", "102", "60"]
+    assert to_json_value(bars.content)["rows"][-1] == [
+        "2026-01-02T00:10:00Z",
+        "101.5",
+        "102",
+        "101",
+        "102",
+        "60",
+    ]
 
 
 def test_only_the_last_six_bars_are_shown() -> None:

@@ -9,13 +9,15 @@ import pytest
 from pydantic import ValidationError
 
 from agentic_trading.desk.execution.order import Sizing
-from agentic_trading.desk.execution.risk import EntryProposal
-from agentic_trading.desk.execution.risk import propose_entry
-from agentic_trading.desk.execution.risk import propose_exit
-from agentic_trading.desk.execution.risk import Approved
-from agentic_trading.desk.execution.risk import Rejection
-from agentic_trading.desk.execution.risk import RiskFacts
-from agentic_trading.desk.execution.risk import RiskLimits
+from agentic_trading.desk.execution.risk import (
+    Approved,
+    EntryProposal,
+    Rejection,
+    RiskFacts,
+    RiskLimits,
+    propose_entry,
+    propose_exit,
+)
 from agentic_trading.desk.instrument import Side
 from tests.desk.trade import BTC, FIVE_MINUTES, START, exit_intent, intent
 

@@ -8,23 +8,14 @@ from decimal import Decimal
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.desk.exchange import Account, Fill, ExecutionReport
+from agentic_trading.desk.exchange import Account, ExecutionReport, Fill
 from agentic_trading.desk.exchanges.paper import PaperExchange
-from agentic_trading.desk.execution.agent import TimedFillStrategy
-from agentic_trading.desk.execution.agent import ExecutionAgent
-from agentic_trading.desk.execution.agent import ExecutionSettings
-from agentic_trading.desk.execution.shortfall import buy_and_hold
-from agentic_trading.desk.execution.shortfall import market_now
+from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings, TimedFillStrategy
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
-from agentic_trading.desk.execution.risk import EntryProposal
-from agentic_trading.desk.execution.risk import propose_entry
-from agentic_trading.desk.execution.order_router import TradeJournal
-from agentic_trading.desk.execution.risk import Approved
-from agentic_trading.desk.execution.risk import Rejection
-from agentic_trading.desk.execution.risk import RiskLimits
-from agentic_trading.desk.execution.shortfall import shortfalls
+from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
+from agentic_trading.desk.execution.risk import Approved, EntryProposal, Rejection, RiskLimits, propose_entry
+from agentic_trading.desk.execution.shortfall import buy_and_hold, market_now, shortfalls
 from agentic_trading.desk.execution.strategy import FillStrategy
-from agentic_trading.desk.execution.order_router import OrderRouter
 from agentic_trading.desk.instrument import Instrument, Side
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import find_sample, load_sample

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.execution.risk import Approved
-from agentic_trading.desk.execution.risk import Rejection
-from agentic_trading.desk.execution.risk import RiskFacts
-from agentic_trading.desk.execution.risk import RiskLimits
-from agentic_trading.desk.execution.risk import Size
-from agentic_trading.desk.execution.risk import check_intent
-from agentic_trading.desk.execution.risk import check_order_risk
-from agentic_trading.desk.execution.risk import size_position
+from agentic_trading.desk.execution.risk import (
+    Approved,
+    Rejection,
+    RiskFacts,
+    RiskLimits,
+    Size,
+    check_intent,
+    check_order_risk,
+    size_position,
+)
 from tests.desk.trade import BTC, exit_intent, intent, order
 
 LIMITS = RiskLimits(max_order_notional=Decimal(5_000), max_position_notional=Decimal(6_000))

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.exchange import OrderType
-from agentic_trading.desk.execution.check import check_fill_strategy, terms_of
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
-from agentic_trading.desk.execution.strategy import read_choice
-from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.candidates import fill_strategy_rule
-from agentic_trading.desk.execution.strategy import FillStrategy
+from agentic_trading.desk.execution.check import check_fill_strategy, terms_of
+from agentic_trading.desk.execution.order import FillLimits, OrderIntent
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FillStrategy, read_choice
 from agentic_trading.desk.market.bar import Bar
 from tests.desk.execution.asked import WIDE, asked, closed_bars
 from tests.desk.trade import exit_intent, intent

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.desk.exchange import Order
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.strategy import plan_orders
-from agentic_trading.desk.execution.strategy import slice_quantities
-from agentic_trading.desk.execution.strategy import strategy_id
+from agentic_trading.desk.execution.strategy import plan_orders, slice_quantities, strategy_id
 from tests.desk.trade import BTC, FIVE_MINUTES, START, exit_intent, intent, strategy
 
 LIMITS = FillLimits(tick_size=Decimal("0.01"), lot_size=Decimal("0.001"))

@@ -2,11 +2,13 @@
 
 from decimal import Decimal
 
-from agentic_trading.desk.execution.shortfall import market_now
-from agentic_trading.desk.execution.shortfall import Shortfall
-from agentic_trading.desk.execution.shortfall import TotalShortfall
-from agentic_trading.desk.execution.shortfall import shortfalls
-from agentic_trading.desk.execution.shortfall import total_shortfall
+from agentic_trading.desk.execution.shortfall import (
+    Shortfall,
+    TotalShortfall,
+    market_now,
+    shortfalls,
+    total_shortfall,
+)
 from agentic_trading.desk.instrument import Side
 from tests.desk.trade import bar, fills_of, intent, order, paper
 

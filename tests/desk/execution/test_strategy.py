@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
-from agentic_trading.desk.execution.strategy import FillStrategy
-from agentic_trading.desk.execution.strategy import read_strategy
+from agentic_trading.desk.execution.strategy import (
+    FILL_STRATEGY_V1,
+    FILL_STRATEGY_V1_SCHEMA,
+    FillStrategy,
+    read_strategy,
+)
 from tests.desk.execution.asked import text_of
 from tests.desk.trade import strategy
 

@@ -8,12 +8,9 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.exchange import Exchange
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.order_router import TradeJournal
-from agentic_trading.desk.execution.risk import Rejection
-from agentic_trading.desk.execution.risk import RiskFacts
-from agentic_trading.desk.execution.risk import RiskLimits
+from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits
 from agentic_trading.desk.execution.strategy import strategy_id
-from agentic_trading.desk.execution.order_router import OrderRouter
 from agentic_trading.desk.instrument import Instrument
 from agentic_trading.desk.market.errors import NoBarsError
 from tests.desk.execution.asked import RuleGateway

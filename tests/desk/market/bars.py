@@ -7,8 +7,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.samples import load_sample
 
 MONDAY = datetime(2026, 1, 5, tzinfo=UTC)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from pydantic import ValidationError
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarError
 from tests.desk.market.bars import MONDAY, bar, series
 

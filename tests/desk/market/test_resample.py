@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.bar import ClosedBar
-from agentic_trading.desk.market.bar import Resampler
+from agentic_trading.desk.market.bar import Bar, ClosedBar, Resampler, Timeframe
 from tests.desk.market.bars import bar, sample, series
 
 LONGER = [timeframe for timeframe in Timeframe if timeframe is not Timeframe.M5]

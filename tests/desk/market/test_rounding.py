@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.prompts import price
-from agentic_trading.desk.prompts import ratio
-from agentic_trading.desk.prompts import significant
-from agentic_trading.desk.prompts import stamp
+from agentic_trading.desk.prompts import price, ratio, significant, stamp
 
 finite = st.floats(min_value=-1e300, max_value=1e300)
 

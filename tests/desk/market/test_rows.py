@@ -7,10 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.errors import BarFormatError
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_rows import BarRows
+from agentic_trading.desk.market.errors import BarFormatError
 from tests.desk.market.bars import MONDAY, rows, series
 
 HEADER = "open_time,open,high,low,close,volume"

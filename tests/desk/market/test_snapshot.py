@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, ClosedBar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
 from agentic_trading.desk.market.frame import FrameGauge
-from agentic_trading.desk.market.layers.readings import indicators_layer
-from agentic_trading.desk.market.layers.levels import patterns_layer
-from agentic_trading.desk.market.layers.readings import sentiment_layer
 from agentic_trading.desk.market.layers.features import BARS_NEEDED
-from agentic_trading.desk.market.layers.readings import trend_layer
-from agentic_trading.desk.market.layers.readings import volatility_layer
-from agentic_trading.desk.market.bar import ClosedBar
+from agentic_trading.desk.market.layers.levels import patterns_layer
+from agentic_trading.desk.market.layers.readings import (
+    indicators_layer,
+    sentiment_layer,
+    trend_layer,
+    volatility_layer,
+)
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
 from tests.desk.market.bars import bar, sample, series, wave
 

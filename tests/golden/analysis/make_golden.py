@@ -9,10 +9,9 @@ from typing import Any
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.desk.analysis.assessment import Demands, assess
+from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA, Judgement
 from agentic_trading.desk.analysis.plan import plan_prices
-from agentic_trading.desk.analysis.judgement import Judgement
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
-from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from tests.desk.analysis.build import market, provenance, question, record
 
 FILE = Path(__file__).parent / "cmt-question.json"

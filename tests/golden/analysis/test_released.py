@@ -10,12 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.canonical import sha256_hex
-from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.judgement import Judgement
-from agentic_trading.desk.analysis.judgement import Layer
+from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA, Direction, Judgement, Layer
 from agentic_trading.desk.analysis.upcasting import UnknownAssessmentVersionError, judgement_of
-from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
-from agentic_trading.desk.analysis.v1.judgement import JudgementV1 as JudgementV1
+from agentic_trading.desk.analysis.v1.judgement import JudgementV1
 from agentic_trading.desk.analysis.v1.upcaster import upcast_assessment
 from tests.desk.analysis.v1.test_v1_schema import ANSWERS
 

@@ -7,12 +7,18 @@ import jsonschema_rs
 import pytest
 
 from agentic_trading.canonical import sha256_hex
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
-from agentic_trading.desk.execution.strategy import read_choice
-from agentic_trading.desk.execution.upcasting import UnknownFillStrategyVersionError, choice_of, upcast_fill_strategy
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_V1_SCHEMA
-from agentic_trading.desk.execution.strategy import FillTerms
-from agentic_trading.desk.execution.strategy import read_strategy
+from agentic_trading.desk.execution.strategy import (
+    FILL_STRATEGY_SCHEMA,
+    FILL_STRATEGY_V1_SCHEMA,
+    FillTerms,
+    read_choice,
+    read_strategy,
+)
+from agentic_trading.desk.execution.upcasting import (
+    UnknownFillStrategyVersionError,
+    choice_of,
+    upcast_fill_strategy,
+)
 
 HERE = Path(__file__).parent
 SCHEMAS = HERE.parents[2] / "schemas"

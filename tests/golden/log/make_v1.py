@@ -5,8 +5,7 @@ Run: python -m tests.golden.log.make_v1, and put the printed head into expected_
 
 from pathlib import Path
 
-from agentic_trading.llm.stores.jsonl.file import Disk
-from agentic_trading.llm.stores.jsonl.file import LogFile
+from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.golden.log.expected_v1 import RECORDS
 

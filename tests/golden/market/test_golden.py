@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.judgement import Layer
+from agentic_trading.desk.analysis.judgement import Direction, Layer
 from agentic_trading.desk.analysis.portfolio_context import TrackRecord
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView

@@ -9,17 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.commands import AddHalt, SetLimit, execute_command
 from agentic_trading.governance.control_stores.file import FileControlStore
+from agentic_trading.governance.controls_document import HaltScope, TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.commands import AddHalt
-from agentic_trading.governance.commands import SetLimit
-from agentic_trading.governance.commands import execute_command
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from tests.build import NOW
 
 PROCESSES, EACH = 3, 20
@@ -28,14 +22,14 @@ import asyncio, sys
 from datetime import UTC, datetime
 from pathlib import Path
 from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.control_stores.file import FileControlBoard
-from agentic_trading.governance.commands import HaltOrder, order
+from agentic_trading.governance.control_stores.file import FileControlStore
+from agentic_trading.governance.commands import AddHalt, execute_command
 
 async def main(folder, name, count):
-    board = FileControlBoard(Path(folder))
+    board = FileControlStore(Path(folder))
     for number in range(int(count)):
-        halt = HaltOrder(HaltScope.AGENT, f"{name}-{number}")
-        await order(board, "acme", halt, by=name, why="", at=datetime(2026, 1, 2, tzinfo=UTC))
+        halt = AddHalt(HaltScope.AGENT, f"{name}-{number}")
+        await execute_command(board, "acme", halt, by=name, why="", at=datetime(2026, 1, 2, tzinfo=UTC))
 
 asyncio.run(main(*sys.argv[1:]))
 """

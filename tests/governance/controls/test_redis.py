@@ -9,12 +9,10 @@ import pytest
 from redis.asyncio import Redis
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.control_stores.redis import RedisControlStore
+from agentic_trading.governance.controls_document import HaltScope, TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
-from agentic_trading.governance.commands import AddHalt
-from agentic_trading.governance.commands import execute_command
 from tests.build import NOW
 from tests.redis_server import RealServer, namespace
 

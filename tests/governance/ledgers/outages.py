@@ -10,22 +10,20 @@ from agentic_trading.governance.allowance import KEY, AllowanceRules
 from agentic_trading.governance.errors import (
     LedgerUnavailableError,
 )
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
-    ReservationRequest,
-    LedgerEntry,
-    ExpiredReservation,
     Blocked,
-    LedgerCheckpoint,
     Declined,
+    ExpiredReservation,
+    LedgerCheckpoint,
+    LedgerEntry,
     Reservation,
+    ReservationRequest,
     Settlement,
 )
-from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limits import Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.ids import seeded_ids
 from tests.governance.asking import AT, ask, reserved, tenant
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.ledger import Reservation, ReservationState
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationState, Reservation
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case
 

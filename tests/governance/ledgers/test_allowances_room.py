@@ -6,12 +6,9 @@ import pytest
 
 from agentic_trading.governance.allowance import AllowanceRules
 from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.ledger import Blocked, Declined, Reservation, ReservationRequest
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest, Blocked, Declined, Reservation
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case
 

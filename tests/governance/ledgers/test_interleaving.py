@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from agentic_trading.governance.errors import LedgerError
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import Declined
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.contracts.broken_ledgers import CapsTheCharge, LetsTwoDispatch
 from tests.contracts.broken_ledgers_in_time import (
     ClosesWhatIsOver,

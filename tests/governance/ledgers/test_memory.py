@@ -12,13 +12,10 @@ from agentic_trading.governance.errors import (
     ReservationConflictError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationState, Reservation
+from agentic_trading.governance.ledger import Reservation, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import (
     AT,
@@ -305,7 +302,11 @@ async def test_who_waits_behind_itself_under_another_name_is_told() -> None:
         await in_line(ledger, 3)
         await ledger.release(first)
 
-    assert waiting.result() == same.result() == Reservation("acme:twice:1", Amount(5, 0), ReservationState.RESERVED)
+    assert (
+        waiting.result()
+        == same.result()
+        == Reservation("acme:twice:1", Amount(5, 0), ReservationState.RESERVED)
+    )
     assert isinstance(other.result(), ReservationConflictError)
     assert (await of_tenant(ledger)).held == Amount(5, 0, 1)
 

@@ -8,14 +8,11 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import ReservationConflictError, UnknownReservationError
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import AT, ask, refused, reserved, select, spend, tenant
 

@@ -8,18 +8,15 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import (
-    ReservationRequestError,
     LedgerRolledBackError,
+    ReservationRequestError,
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import LedgerEntry, ReservationState, ExpiredReservation, Reservation
+from agentic_trading.governance.ledger import ExpiredReservation, LedgerEntry, Reservation, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import AT, ask, balance, held, of_tenant, refused, reserved, spend, tenant
 

@@ -11,18 +11,15 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
-    ReservationRequest,
-    ReservationState,
     LedgerCheckpoint,
     Reservation,
+    ReservationRequest,
+    ReservationState,
     Settlement,
 )
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
+from agentic_trading.governance.ledger import Reservation, ReservationRequest, ReservationState
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest, ReservationState, Reservation
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case
 

@@ -10,8 +10,8 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import LedgerEntry, ReservationState
+from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import Case

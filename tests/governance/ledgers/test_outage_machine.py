@@ -16,9 +16,9 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationState, Reservation
+from agentic_trading.governance.ledger import Reservation, ReservationState
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
+from agentic_trading.governance.prices import Amount
 from agentic_trading.ids import fraction
 from tests.governance.asking import ask, of_tenant, tenant
 from tests.governance.ledgers.outages import Case

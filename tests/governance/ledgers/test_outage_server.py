@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.ledger import (
-    LedgerEntry,
-    ReservationState,
     Declined,
+    LedgerEntry,
     Reservation,
+    ReservationState,
 )
+from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import RULES, Case

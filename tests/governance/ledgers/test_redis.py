@@ -13,18 +13,12 @@ from agentic_trading.governance.errors import (
     ClosedWindowError,
     LedgerUnavailableError,
 )
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationState, Blocked, Reservation
+from agentic_trading.governance.ledger import Blocked, Reservation, ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
+from agentic_trading.governance.ledgers.redis_codec import RedisTenantState, ScriptReply
 from agentic_trading.governance.ledgers.redis_wait_queue import RedisWaiter
-from agentic_trading.governance.ledgers.redis_codec import ScriptReply
-from agentic_trading.governance.ledgers.redis_codec import RedisTenantState
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import LARGEST
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, LARGEST, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.ids import fraction
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import (
@@ -342,7 +336,9 @@ class Pestered(RedisLedger):
     version = 0
 
     @override
-    async def _run(self, tenant: RedisTenantState, script: str, *args: object, calls: Sequence[str] = ()) -> ScriptReply:
+    async def _run(
+        self, tenant: RedisTenantState, script: str, *args: object, calls: Sequence[str] = ()
+    ) -> ScriptReply:
         if script == "reserve":
             self.version += 1
             await self.adopt(tenant.name, [], version=self.version)

@@ -8,14 +8,11 @@ import pytest
 from typing_extensions import override
 
 from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import LedgerEntry, ReservationState, LedgerCheckpoint
+from agentic_trading.governance.ledger import LedgerCheckpoint, LedgerEntry, ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from tests.governance.asking import AT, ask, of_tenant, refused, reserved, select, spend, tenant
 from tests.governance.ledgers.redis_ledgers import Opening, ledgers
 from tests.redis_server import namespace

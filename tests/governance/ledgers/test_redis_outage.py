@@ -14,9 +14,9 @@ from agentic_trading.governance.errors import (
     LedgerUnavailableError,
     ReservationStateError,
 )
-from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Reservation, Settlement
+from agentic_trading.governance.ledger import LedgerEntry, Reservation, ReservationState, Settlement
 from agentic_trading.governance.ledgers.redis import RedisLedger
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.redis import ANSWER_S
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import ask, of_tenant, reserved, spend, tenant

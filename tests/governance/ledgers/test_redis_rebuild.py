@@ -7,8 +7,8 @@ import pytest
 
 from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.governance.ledger import LedgerEntry, ReservationRequest, ReservationState
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.ledger import ReservationRequest, LedgerEntry, ReservationState
 from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import namespace

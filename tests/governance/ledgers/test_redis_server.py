@@ -5,11 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from agentic_trading.governance.errors import ReservationRequestError, LedgerSettingsError, LedgerUnavailableError
+from agentic_trading.governance.errors import (
+    LedgerSettingsError,
+    LedgerUnavailableError,
+    ReservationRequestError,
+)
+from agentic_trading.governance.ledger import Declined, LedgerEntry, Reservation, ReservationState
+from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.redis import LedgerKeys
-from agentic_trading.governance.ledger import LedgerEntry, ReservationState, Declined, Reservation
-from agentic_trading.governance.ledgers.redis import RedisLedger
 from tests.governance.asking import ask, reserved, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import SAFE, RealServer, namespace, own_server, servers
@@ -69,7 +73,9 @@ async def test_a_booking_needs_its_moment(redis_url: str) -> None:
         ledger = await opens()
 
         with pytest.raises(ReservationRequestError, match="has no moment"):
-            await ledger.restore("acme", [LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0))])
+            await ledger.restore(
+                "acme", [LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0))]
+            )
 
 
 def test_calls_are_not_kept_longer_than_counters() -> None:

@@ -1,11 +1,7 @@
 """Limits are merged unit by unit: the lower of two, the named before everyone's."""
 
 from agentic_trading.governance.ledgers.limit_set import LimitSet
-from agentic_trading.governance.limits import ANY
-from agentic_trading.governance.limits import Ceiling
-from agentic_trading.governance.limits import Limit
-from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window
 
 
 def test_the_lower_of_two_limits_on_the_same_holds() -> None:

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from agentic_trading.governance.limiter import (
     CircuitBreakerConfig,
-    PermitRequest,
     DeploymentStatus,
     Limiter,
-    PermitOutcome,
+    NotPermitted,
     Permit,
+    PermitOutcome,
+    PermitRequest,
     RateLimits,
     RetryBudget,
-    NotPermitted,
     Throttled,
 )
 from agentic_trading.governance.limiters.memory import MemoryLimiter

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.limiter import CircuitBreakerConfig, PermitRequest, PermitOutcome, Permit, RateLimits, NotPermitted, Throttled
+from agentic_trading.governance.limiter import (
+    CircuitBreakerConfig,
+    NotPermitted,
+    Permit,
+    PermitOutcome,
+    PermitRequest,
+    RateLimits,
+    Throttled,
+)
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from tests.contracts.limiter_opening import LANE, OTHER, HandClock, entry
 

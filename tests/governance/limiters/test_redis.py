@@ -13,10 +13,10 @@ from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.limiter import (
     CircuitBreakerConfig,
     CircuitState,
-    PermitOutcome,
-    Permit,
-    RateLimits,
     NotPermitted,
+    Permit,
+    PermitOutcome,
+    RateLimits,
     Throttled,
 )
 from agentic_trading.governance.limiters.redis import RedisLimiter

@@ -11,18 +11,14 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.prices import ModelPrice
-from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import RetryPolicy
-from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.models import Capabilities, Capability, DatedTable
+from agentic_trading.llm.providers.keys import Keys, OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.llm.models import DatedTable
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from tests.gateway import SCHEMA, START

@@ -3,10 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.provider import Transport
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Transport
 from tests.structured.asking import ANSWER
 
 TRANSPORTS: tuple[Transport, ...] = ("native_schema", "strict_tool", "json_mode", "prompted")

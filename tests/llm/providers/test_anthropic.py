@@ -10,18 +10,14 @@ from typing import Any
 import pytest
 from anthropic.types import Usage as Billed
 
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import Transport
-from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import ModelRequest, Transport
 from agentic_trading.llm.providers.anthropic.messages import usage_of
-from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.providers.keys import SecretsFolder
+from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.result import Usage
 from tests.contracts.test_provider import PROMISES, Promise
 from tests.llm.providers.over import TRANSPORTS, Over

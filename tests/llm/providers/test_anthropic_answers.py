@@ -7,8 +7,7 @@ import httpx2
 import pytest
 from anthropic.types import Message
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.anthropic.errors import error_of
 from agentic_trading.llm.providers.anthropic.messages import read_message

@@ -8,8 +8,7 @@ import anthropic
 import pytest
 from anthropic import _error_classes as statuses
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.anthropic.errors import MEANINGS, error_of
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import LLMBudget
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.anthropic.messages import counted_of
-from agentic_trading.llm.providers.anthropic.messages import message_of
+from agentic_trading.llm.providers.anthropic.messages import counted_of, message_of
 from tests.structured.asking import ORDER, request
 
 SONNET, WITH_SAMPLING = "claude-sonnet-5-5", "claude-sonnet-4-5-20250929"

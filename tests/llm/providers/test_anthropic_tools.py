@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
+from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.anthropic.messages import counted_of, message_of
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
-from agentic_trading.llm.providers.anthropic.messages import counted_of
-from agentic_trading.llm.providers.anthropic.messages import message_of
 from agentic_trading.llm.result import LLMResult
 from tests.gateway import asking, gateway, held
 from tests.llm.providers.over import over

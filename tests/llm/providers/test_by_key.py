@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.keys import ClientPerKey
 from agentic_trading.llm.providers.offline import ScriptedProvider

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.envelope_rules import PRESETS
-from agentic_trading.llm.providers.hosted import ToolCall
-from agentic_trading.llm.providers.hosted import text_of
+from agentic_trading.llm.providers.hosted import ToolCall, text_of
 from agentic_trading.structured.engine import read
 from agentic_trading.structured.outcome import Rejected
 from tests.build import response

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.fault_injection import FaultKind
-from agentic_trading.llm.providers.fault_injection import Faults
-from agentic_trading.llm.providers.fault_injection import FaultsError
-from agentic_trading.llm.providers.fault_injection import FaultyProvider
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.fault_injection import FaultKind, Faults, FaultsError, FaultyProvider
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.structured import Accepted, InstructorParser
 from tests.build import response

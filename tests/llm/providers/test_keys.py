@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.providers.keys import SecretsFolder
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 
 NAME = "anthropic_api_key"
 SHARED = "sk-shared"

@@ -13,12 +13,10 @@ import orjson
 import pytest
 
 from agentic_trading.llm.envelope import LLMProvider, ResponseFormat
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.local import MODEL
-from agentic_trading.llm.providers.local import LocalProvider
+from agentic_trading.llm.providers.local import MODEL, LocalProvider
 from agentic_trading.structured.outcome import Accepted
 from agentic_trading.structured.parser import select
 from tests.local_model import weights_or_skip

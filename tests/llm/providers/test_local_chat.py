@@ -6,10 +6,7 @@ import orjson
 import pytest
 
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.providers.local import StreamedCompletion
-from agentic_trading.llm.providers.local import local_chat_body
-from agentic_trading.llm.providers.local import failure
-from agentic_trading.llm.providers.local import grammar
+from agentic_trading.llm.providers.local import StreamedCompletion, failure, grammar, local_chat_body
 from agentic_trading.llm.result import Usage
 from tests.structured.asking import asked, capability, request
 

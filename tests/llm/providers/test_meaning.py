@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.providers.anthropic import errors as of_anthropic
-from agentic_trading.llm.providers.hosted import StatusMapping
-from agentic_trading.llm.providers.hosted import meaning_of_status
+from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status
 from agentic_trading.llm.providers.openai import errors as of_openai
 
 STATUSES = st.integers(300, 599)
@@ -26,7 +25,10 @@ def answer(status: int) -> httpx2.Response:
 def test_both_adapters_tell_a_status_alike(status: int) -> None:
     meant = meaning_of_status(status)
 
-    assert of_anthropic.classify_anthropic_error(CLAUDE._make_status_error_from_response(answer(status))) == meant
+    assert (
+        of_anthropic.classify_anthropic_error(CLAUDE._make_status_error_from_response(answer(status)))
+        == meant
+    )
     assert of_openai.classify_openai_error(CHAT._make_status_error_from_response(answer(status))) == meant
 
 

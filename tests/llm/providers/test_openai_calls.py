@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import Transport
+from agentic_trading.llm.provider import ModelRequest, Transport
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.structured.parser import select
 from tests.contracts.test_provider import PROMISES, Promise

@@ -7,8 +7,7 @@ import httpx2
 import openai
 import pytest
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.providers.openai.errors import (
     BY_TYPE,
     MESSAGE_CHARS,

@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.openai.chat import (
+    CompletionReply,
+    Dialect,
+    completion_body,
+    model_response,
+    takes_strict,
+)
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.llm.providers.openai.chat import Dialect
-from agentic_trading.llm.providers.openai.chat import completion_body
-from agentic_trading.llm.providers.openai.chat import takes_strict
-from agentic_trading.llm.providers.openai.chat import CompletionReply
-from agentic_trading.llm.providers.openai.chat import model_response
 from tests.structured.asking import ANSWER, ORDER, request
 
 OPEN = {"type": "string"}
@@ -109,7 +110,9 @@ def test_a_native_schema_is_sent_under_the_letters_of_its_id() -> None:
 def test_a_schema_without_an_id_is_called_answer() -> None:
     nameless = {name: value for name, value in ANSWER.items() if name != "$id"}
 
-    form = completion_body(request(expected_output_schema=nameless), "openai", logprobs=False)["response_format"]
+    form = completion_body(request(expected_output_schema=nameless), "openai", logprobs=False)[
+        "response_format"
+    ]
 
     assert form["json_schema"]["name"] == "answer"
 

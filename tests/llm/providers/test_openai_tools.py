@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.openai.chat import Dialect
-from agentic_trading.llm.providers.openai.chat import completion_body
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.openai.chat import Dialect, completion_body
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.structured.parser import select
 from tests.llm.providers.openai_calls import CAPABILITY, asking, desk
@@ -69,7 +66,9 @@ async def answered(stub: str, outcome: str) -> ModelResponse:
 
 def sent(dialect: Dialect = "compatible", *, forced: bool = False, **changes: Any) -> dict[str, Any]:
     """Return the body over the answer tool; `changes` are fields of `LLMEnvelope`."""
-    return completion_body(over("strict_tool", request(**changes), forced_tool=forced), dialect, logprobs=False)
+    return completion_body(
+        over("strict_tool", request(**changes), forced_tool=forced), dialect, logprobs=False
+    )
 
 
 @pytest.mark.parametrize("dialect", ["openai", "compatible"])

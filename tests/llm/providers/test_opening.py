@@ -2,13 +2,12 @@
 
 import pytest
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.providers.hosted import nothing_sent
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.llm.providers.hosted import nothing_sent
 from tests.structured.asking import request
 
 NOWHERE = "http://127.0.0.1:1"

@@ -4,15 +4,11 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.errors import FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.providers.offline import RecordedKey
-from agentic_trading.llm.result import AttemptTrace
-from agentic_trading.llm.result import Stage
+from agentic_trading.llm.providers.offline import RecordedAnswers, RecordedKey
+from agentic_trading.llm.result import AttemptTrace, Stage
 from tests.build import interaction, result
 from tests.structured.asking import request
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.providers.hosted import LONGEST_S
-from agentic_trading.llm.providers.hosted import retry_after_s
+from agentic_trading.llm.providers.hosted import LONGEST_S, retry_after_s
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -5,11 +5,9 @@ import json
 import pytest
 
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
-from agentic_trading.llm.providers.offline import RulesProvider
-from agentic_trading.llm.providers.offline import append_sentinel
+from agentic_trading.llm.providers.offline import RulesProvider, append_sentinel
 from agentic_trading.structured import Accepted, InstructorParser
 from tests.structured.asking import SEALED, capability, request
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from tests.build import response
 from tests.structured.asking import request

@@ -3,11 +3,8 @@
 from pathlib import Path
 
 from agentic_trading.llm import Event, JsonFileInteractionStore
-from agentic_trading.llm.store import Record
-from agentic_trading.llm.store import Verification
-from agentic_trading.llm.stores.jsonl.file import Disk
-from agentic_trading.llm.stores.jsonl.file import LogFile
-from agentic_trading.llm.stores.jsonl.file import LogReader
+from agentic_trading.llm.store import Record, Verification
+from agentic_trading.llm.stores.jsonl.file import Disk, LogFile, LogReader
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import event
 

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm import Event, RecordError
 from agentic_trading.llm.stores.chain import ChainHead, read_line, write_line
-from agentic_trading.llm.stores.record_codec import index_row_of
-from agentic_trading.llm.stores.record_codec import id_of
-from agentic_trading.llm.stores.record_codec import identity_of
-from agentic_trading.llm.stores.record_codec import interactions
-from agentic_trading.llm.stores.record_codec import record_of
+from agentic_trading.llm.stores.record_codec import id_of, identity_of, index_row_of, interactions, record_of
 from tests.build import event, interaction
 
 fractions = st.decimals(allow_nan=False, allow_infinity=False).filter(

@@ -5,12 +5,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agentic_trading.desk.analysis.context import Context
-from agentic_trading.desk.analysis.context import evidence_by_layer
-from agentic_trading.desk.analysis.context import evidence_names
-from agentic_trading.desk.analysis.plan import PlanPrices
-from agentic_trading.desk.analysis.plan import plan_violations
+from agentic_trading.desk.analysis.context import Context, evidence_by_layer, evidence_names
 from agentic_trading.desk.analysis.judgement import Direction
+from agentic_trading.desk.analysis.plan import PlanPrices, plan_violations
 from agentic_trading.desk.analysis.v1.judgement import JudgementV1, LayerJudgementV1
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation

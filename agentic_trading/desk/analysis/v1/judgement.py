@@ -7,9 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from agentic_trading.desk.analysis.judgement import Confidence
-from agentic_trading.desk.analysis.judgement import Direction
-from agentic_trading.desk.analysis.judgement import Price
+from agentic_trading.desk.analysis.judgement import Confidence, Direction, Price
 
 
 class LayerV1(StrEnum):

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-from agentic_trading.desk.analysis.judgement import PRICE_PATTERN
-from agentic_trading.desk.analysis.judgement import Confidence
-from agentic_trading.desk.analysis.judgement import Direction
+from agentic_trading.desk.analysis.judgement import PRICE_PATTERN, Confidence, Direction
 from agentic_trading.desk.analysis.v1.judgement import (
     FINDING_CHARS,
     MAX_FINDINGS,

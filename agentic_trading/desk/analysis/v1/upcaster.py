@@ -1,7 +1,7 @@
 """From an answer of the first release to the present form, without a look at anything else."""
 
 from agentic_trading.desk.analysis import judgement as v2
-from agentic_trading.desk.analysis.v1.judgement import JudgementV1, LayerV1, LayerJudgementV1
+from agentic_trading.desk.analysis.v1.judgement import JudgementV1, LayerJudgementV1, LayerV1
 
 
 def upcast_assessment(old: JudgementV1) -> v2.Judgement:

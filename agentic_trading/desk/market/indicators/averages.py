@@ -1,10 +1,9 @@
 """Averages that everything else is made of: simple, exponential, Wilder's."""
 
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from math import fsum
-from bisect import bisect_left
-from bisect import bisect_right
-from bisect import insort
+
 
 class SMA:
     """Simple moving average: the mean of the last `period` values; None before that many.

@@ -1,16 +1,15 @@
 """How fast prices move: RSI, MACD, stochastic and TRIX."""
 
 from collections import deque
-from math import fsum
-from agentic_trading.desk.market.indicators.averages import EMA
-from agentic_trading.desk.market.indicators.averages import WilderAverage
-from agentic_trading.desk.market.indicators.averages import WilderSum
-from agentic_trading.desk.market.indicators.volatility import true_range
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from math import fsum
+
+from agentic_trading.desk.market.indicators.averages import EMA, WilderAverage, WilderSum
 from agentic_trading.desk.market.indicators.structure import Swing
+from agentic_trading.desk.market.indicators.volatility import true_range
+
 
 class RSI:
     """Relative strength index in 0..100: Wilder's average gain over average gain plus average loss.

@@ -1,10 +1,11 @@
 """How price treats its own swings: breaks of structure, swept liquidity, order blocks, fair value gaps."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from collections.abc import Sequence
+
 
 class SwingKind(StrEnum):
     """Which side of the price a swing is on."""

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 from math import fsum
 
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Point of control and value area, in units of price; `val <= poc <= vah`."""

@@ -1,13 +1,12 @@
 """What is known goes in; what is not is named with its reason."""
 
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
+
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
-from types import MappingProxyType
-from typing import Final
 
 Value = float | int | str | bool | None
 

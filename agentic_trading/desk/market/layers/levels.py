@@ -1,27 +1,17 @@
 """Layer 2: support, resistance and the other prices to watch."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
+
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
-from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.layers.features import LayerFeatures
-from agentic_trading.desk.market.levels import SWINGS_TOLD
-from agentic_trading.desk.market.levels import Level
-from agentic_trading.desk.market.levels import LevelBook
-from agentic_trading.desk.market.levels import Period
-from agentic_trading.desk.prompts import price
-from agentic_trading.desk.prompts import ratio
-from agentic_trading.desk.prompts import stamp
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
-from agentic_trading.desk.market.layers.features import NO_BAR
+from agentic_trading.desk.market.indicators.structure import Swing, Zone
+from agentic_trading.desk.market.layers.features import NO_BAR, UNSOURCED, LayerFeatures
+from agentic_trading.desk.market.levels import SWINGS_TOLD, Level, LevelBook, Period
 from agentic_trading.desk.market.patterns import Double
-from agentic_trading.desk.market.indicators.structure import Zone
-from agentic_trading.desk.market.layers.features import UNSOURCED
+from agentic_trading.desk.prompts import price, ratio, stamp
 
 TOUCH_ATR = 0.25
 NEAREST = 4

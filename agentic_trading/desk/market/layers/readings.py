@@ -1,27 +1,18 @@
 """Layer 1: which way each timeframe points, and where they disagree."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from itertools import combinations
-from typing import Any
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.frame import Frame
-from agentic_trading.desk.market.frame import Trend
-from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.layers.features import LayerFeatures
-from agentic_trading.desk.prompts import price
-from agentic_trading.desk.prompts import ratio
-from agentic_trading.desk.prompts import stamp
-from agentic_trading.desk.market.layers.features import UNSOURCED
-from math import exp
-from agentic_trading.desk.market.gauges import annual_pct
-from agentic_trading.desk.market.layers.features import NOT_IN_SOURCE
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from agentic_trading.desk.market.correlation import RETURNS
-from agentic_trading.desk.market.correlation import Close
-from agentic_trading.desk.market.correlation import ReferenceMarket
-from agentic_trading.desk.market.correlation import common_closes
-from agentic_trading.desk.market.correlation import relation
+from itertools import combinations
+from math import exp
+from typing import Any
+
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.correlation import RETURNS, Close, ReferenceMarket, common_closes, relation
+from agentic_trading.desk.market.frame import Frame, Trend
+from agentic_trading.desk.market.gauges import annual_pct
+from agentic_trading.desk.market.indicators.structure import Swing
+from agentic_trading.desk.market.layers.features import NOT_IN_SOURCE, UNSOURCED, LayerFeatures
+from agentic_trading.desk.prompts import price, ratio, stamp
 
 OPPOSITE = {Trend.UP, Trend.DOWN}
 

@@ -1,32 +1,23 @@
 """The server that keeps the ledger: runs its scripts, and says who of those that wait is called."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
-from typing import TypeVar
 from collections import deque
-from collections.abc import AsyncGenerator
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from contextlib import asynccontextmanager
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
+
 from hiredis import pack_command
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError
-from redis.exceptions import RedisError
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from agentic_trading.clock import Clock
-from agentic_trading.governance.errors import LedgerSettingsError
-from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.redis import pool_of
-from agentic_trading.governance.redis import within_time
+from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
+from agentic_trading.governance.redis import pool_of, within_time
 
 T = TypeVar("T")
 

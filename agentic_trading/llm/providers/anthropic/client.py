@@ -8,15 +8,11 @@ from anthropic import AnthropicError, AsyncAnthropic, DefaultAioHttpClient, Time
 from anthropic.types import Message
 
 from agentic_trading.clock import Clock
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.errors import error_of
+from agentic_trading.llm.providers.anthropic.messages import counted_of, message_of, read_message
 from agentic_trading.llm.providers.hosted import PrefixTtl
-from agentic_trading.llm.providers.anthropic.messages import counted_of
-from agentic_trading.llm.providers.anthropic.messages import message_of
-from agentic_trading.llm.providers.anthropic.messages import read_message
 
 CONNECT_S = 5.0
 GRACE_S = 5.0

@@ -8,11 +8,8 @@ import aiohttp
 import anthropic
 import httpx2
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.providers.hosted import StatusMapping
-from agentic_trading.llm.providers.hosted import meaning_of_status
-from agentic_trading.llm.providers.hosted import retry_after_s
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status, retry_after_s
 
 _MESSAGE_CHARS = 500
 _SHORTEST_SECRET = 8

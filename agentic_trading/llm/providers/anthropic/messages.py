@@ -1,24 +1,20 @@
 """Read a message of the Messages API as a `ModelResponse`, or say why it is none."""
 
-from functools import lru_cache
-from typing import Any
-import orjson
-from anthropic import transform_schema
-from agentic_trading.llm.fields import json_of
-from agentic_trading.llm.provider import ANSWER_TOOL
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.hosted import PrefixTtl
-from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION
 import json
 from collections.abc import Iterator
-from agentic_trading.llm.providers.hosted import ToolCall
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from anthropic import transform_schema
 from anthropic.types import Message
 from anthropic.types import Usage as Billed
 from pydantic import ValidationError
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.hosted import text_of
+
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.fields import json_of
+from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
+from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, PrefixTtl, ToolCall, text_of
 from agentic_trading.llm.result import Usage
 
 WITH_SAMPLING = "2023-06-01"

@@ -4,14 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.llm.provider import checked_address
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.hosted import PrefixTtl
-from agentic_trading.llm.providers.keys import ClientPerKey
-from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.hosted import nothing_sent
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, checked_address
+from agentic_trading.llm.providers.hosted import PrefixTtl, nothing_sent
+from agentic_trading.llm.providers.keys import ClientPerKey, Keys
 
 API = "https://api.anthropic.com"
 

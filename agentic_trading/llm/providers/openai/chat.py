@@ -1,28 +1,19 @@
 """Read the body of a chat completion."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from re import sub
-from typing import Any
-from typing import Literal
-from agentic_trading.llm.provider import ANSWER_TOOL
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
-from typing import Never
-from pydantic import BaseModel
-from pydantic import Field
-from pydantic import ValidationError
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.hosted import ToolCall
-from agentic_trading.llm.providers.hosted import text_of
-from agentic_trading.llm.result import Usage
+from re import sub
+from typing import Annotated, Any, Literal, Never
+
+from pydantic import BaseModel, Field, ValidationError
+
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import LARGEST_COUNT
+from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
+from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, ToolCall, text_of
+from agentic_trading.llm.result import Usage
 
 Dialect = Literal["openai", "compatible"]
 """OpenAI's own API, or a server that speaks an older form of it (llama.cpp, vLLM and the like)."""

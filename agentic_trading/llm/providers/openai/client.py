@@ -6,8 +6,8 @@ from typing import Any
 import openai
 
 from agentic_trading.clock import Clock
-from agentic_trading.llm.providers.openai.errors import provider_error
 from agentic_trading.llm.providers.openai.chat import CompletionReply
+from agentic_trading.llm.providers.openai.errors import provider_error
 
 LONGEST_ANSWER_S = 600.0
 """The SDK's own limit on each read; how long a whole call may take is the caller's to say."""

@@ -6,11 +6,8 @@ from typing import Final
 
 import openai
 
-from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.providers.hosted import StatusMapping
-from agentic_trading.llm.providers.hosted import meaning_of_status
-from agentic_trading.llm.providers.hosted import retry_after_s
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status, retry_after_s
 
 MESSAGE_CHARS = 500
 """A server's message is kept up to this length: some answer with a page."""
@@ -50,7 +47,9 @@ BY_CODE: Final = {
     "invalid_api_key": StatusMapping(FailureKind.AUTH_ERROR, sent=False),
     "content_filter": StatusMapping(FailureKind.REFUSAL, sent=False),
     "content_policy_violation": StatusMapping(FailureKind.REFUSAL, sent=False),
-    "unavailable_error": StatusMapping(FailureKind.SERVER_ERROR, sent=False),  # llama.cpp while it loads its model
+    "unavailable_error": StatusMapping(
+        FailureKind.SERVER_ERROR, sent=False
+    ),  # llama.cpp while it loads its model
 }
 """Words in an error's `code` or `type` that say more than its class."""
 

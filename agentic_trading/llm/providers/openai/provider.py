@@ -6,17 +6,17 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.llm.provider import checked_address
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.openai.chat import Dialect
-from agentic_trading.llm.providers.openai.chat import completion_body
-from agentic_trading.llm.providers.openai.chat import CompletionReply
-from agentic_trading.llm.providers.openai.chat import model_response
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, checked_address
 from agentic_trading.llm.providers.hosted import nothing_sent
+from agentic_trading.llm.providers.keys import Keys
+from agentic_trading.llm.providers.openai.chat import (
+    CompletionReply,
+    Dialect,
+    completion_body,
+    model_response,
+)
 
 OPENAI_URL = "https://api.openai.com/v1"
 

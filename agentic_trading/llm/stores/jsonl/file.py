@@ -1,40 +1,38 @@
 """The file of a log, open for appending and locked; everything here blocks and belongs into a thread."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from dataclasses import field
-from pathlib import Path
-from typing import BinaryIO
-from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.store import LogEntry
-from agentic_trading.llm.store import Record
-from agentic_trading.llm.store import Verification
-from agentic_trading.llm.stores.chain import BrokenRecordError
-from agentic_trading.llm.stores.chain import ChainHead
-from agentic_trading.llm.stores.chain import ChainedRecord
-from agentic_trading.llm.stores.chain import check_link
-from agentic_trading.llm.stores.chain import read_line
-from agentic_trading.llm.stores.record_codec import IndexRow
-from agentic_trading.llm.stores.record_codec import index_row_of
-from agentic_trading.llm.stores.record_codec import record_of
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import ExitStack
-from itertools import chain
-from itertools import count
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, count
+from pathlib import Path
+from typing import BinaryIO
+
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.errors import StoreLockedError
+from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.stores.chain import swallows_a_line
-from agentic_trading.llm.stores.chain import write_line
-from agentic_trading.llm.stores.record_codec import Identity
-from agentic_trading.llm.stores.record_codec import identity_in
-from agentic_trading.llm.stores.record_codec import identity_of
+from agentic_trading.llm.store import LogEntry, Record, Verification
+from agentic_trading.llm.stores.chain import (
+    BrokenRecordError,
+    ChainedRecord,
+    ChainHead,
+    check_link,
+    read_line,
+    swallows_a_line,
+    write_line,
+)
+from agentic_trading.llm.stores.record_codec import (
+    Identity,
+    IndexRow,
+    identity_in,
+    identity_of,
+    index_row_of,
+    record_of,
+)
 
 _BATCH_LINES = 256
 _BATCH_BYTES = 1 << 20
@@ -66,7 +64,9 @@ class LogReader:
             return False
         raise StoreError(self.path, "there is no log here; name the .jsonl file of an earlier run")
 
-    def walk(self, start: LogPosition = START, end: int | None = None) -> Iterator[tuple[ChainedRecord, LogPosition]]:
+    def walk(
+        self, start: LogPosition = START, end: int | None = None
+    ) -> Iterator[tuple[ChainedRecord, LogPosition]]:
         """Give each line from `start` on with the place behind it; stop at offset `end`, or at an unfinished line.
 
         Raises `StoreError` naming the first line that is broken or does not continue the chain.

@@ -12,9 +12,7 @@ from typing import TypeVar
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.stores.chain import ChainHead
-from agentic_trading.llm.stores.jsonl.file import START
-from agentic_trading.llm.stores.jsonl.file import LogReader
-from agentic_trading.llm.stores.jsonl.file import LogPosition
+from agentic_trading.llm.stores.jsonl.file import START, LogPosition, LogReader
 
 T = TypeVar("T")
 

@@ -1,38 +1,29 @@
 """The log as a store: what it is given is written in order, and can be asked for."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
+
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import Spend
-from agentic_trading.llm.store import SpendKey
-from agentic_trading.llm.store import TraceSummary
-from agentic_trading.llm.store import LogEntry
-from agentic_trading.llm.store import Record
-from agentic_trading.llm.store import Verification
-from agentic_trading.llm.stores.record_codec import IndexRow
-from agentic_trading.llm.stores.record_codec import checked_keys
-from agentic_trading.llm.stores.record_codec import summary_of
-from agentic_trading.llm.stores.jsonl.index import LogIndex
-from agentic_trading.llm.stores.jsonl.file import START
-from agentic_trading.llm.stores.jsonl.file import LogReader
-from agentic_trading.llm.stores.jsonl.file import LogPosition
-from agentic_trading.llm.stores.jsonl.writer import LogWriter
-from agentic_trading.llm.stores.record_codec import interactions
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.stores.jsonl.file import Disk
-from agentic_trading.llm.stores.jsonl.writer import Durability
-from agentic_trading.llm.stores.jsonl.writer import LogStatistics
-from agentic_trading.llm.stores.record_codec import identity_of
-from agentic_trading.llm.stores.record_codec import wire_of
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import LogEntry, Record, Spend, SpendKey, TraceSummary, Verification
+from agentic_trading.llm.stores.jsonl.file import START, Disk, LogPosition, LogReader
+from agentic_trading.llm.stores.jsonl.index import LogIndex
+from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
+from agentic_trading.llm.stores.record_codec import (
+    IndexRow,
+    checked_keys,
+    identity_of,
+    interactions,
+    summary_of,
+    wire_of,
+)
 
 T = TypeVar("T")
 
@@ -109,7 +100,9 @@ class JsonlRecords:
                 for entry in entries:
                     yield entry
 
-    async def read_on(self, position: LogPosition, after: int) -> AsyncGenerator[tuple[list[LogEntry], LogPosition]]:
+    async def read_on(
+        self, position: LogPosition, after: int
+    ) -> AsyncGenerator[tuple[list[LogEntry], LogPosition]]:
         """Give the entries numbered above `after` that stand behind `position`, in batches, each with its end."""
         end = await self._end()
         while True:

@@ -11,10 +11,7 @@ from pathlib import Path
 import structlog
 
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.stores.jsonl.file import Appended
-from agentic_trading.llm.stores.jsonl.file import Disk
-from agentic_trading.llm.stores.jsonl.file import LogFile
-from agentic_trading.llm.stores.jsonl.file import LogPosition
+from agentic_trading.llm.stores.jsonl.file import Appended, Disk, LogFile, LogPosition
 from agentic_trading.llm.stores.record_codec import Identity
 
 log = structlog.get_logger()

@@ -13,19 +13,11 @@ import numpy as np
 import pytest
 import talib
 
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.indicators.averages import EMA
-from agentic_trading.desk.market.indicators.averages import SMA
-from agentic_trading.desk.market.indicators.volume import MFI
-from agentic_trading.desk.market.indicators.volume import OBV
-from agentic_trading.desk.market.indicators.momentum import MACD
-from agentic_trading.desk.market.indicators.momentum import RSI
-from agentic_trading.desk.market.indicators.momentum import TRIX
-from agentic_trading.desk.market.indicators.momentum import Stochastic
-from agentic_trading.desk.market.indicators.momentum import ADX
+from agentic_trading.desk.market.bar import Bar, Resampler, Timeframe
+from agentic_trading.desk.market.indicators.averages import EMA, SMA
+from agentic_trading.desk.market.indicators.momentum import ADX, MACD, RSI, TRIX, Stochastic
 from agentic_trading.desk.market.indicators.volatility import ATR, BollingerBands
-from agentic_trading.desk.market.bar import Resampler
+from agentic_trading.desk.market.indicators.volume import MFI, OBV
 from agentic_trading.desk.market.samples import load_sample
 
 RELATIVE = 1e-9

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.market.indicators.structure import Candle
-from agentic_trading.desk.market.indicators.structure import Prices
-from agentic_trading.desk.market.indicators.structure import candles
+from agentic_trading.desk.market.indicators.structure import Candle, Prices, candles
 
 DOWN, UP = Prices(105, 106, 99, 100), Prices(100, 106, 99, 105)
 

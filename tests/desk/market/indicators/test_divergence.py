@@ -2,12 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import ClosedBar, Timeframe
 from agentic_trading.desk.market.frame import FrameGauge
-from agentic_trading.desk.market.indicators.momentum import Divergence
-from agentic_trading.desk.market.indicators.momentum import Divergences
+from agentic_trading.desk.market.indicators.momentum import Divergence, Divergences
 from agentic_trading.desk.market.indicators.structure import Swings
-from agentic_trading.desk.market.bar import ClosedBar
 from tests.desk.market.bars import sample
 
 BEGUN = datetime(2023, 3, 20, tzinfo=UTC)

@@ -1,10 +1,7 @@
 """Volume's direction, the stochastic and TRIX where nothing moves or trades."""
 
-from agentic_trading.desk.market.indicators.volume import MFI
-from agentic_trading.desk.market.indicators.volume import OBV
-from agentic_trading.desk.market.indicators.volume import RollingVWAP
-from agentic_trading.desk.market.indicators.momentum import TRIX
-from agentic_trading.desk.market.indicators.momentum import Stochastic
+from agentic_trading.desk.market.indicators.momentum import TRIX, Stochastic
+from agentic_trading.desk.market.indicators.volume import MFI, OBV, RollingVWAP
 
 
 def test_the_slope_of_on_balance_volume_is_a_share_of_what_was_traded() -> None:

@@ -10,20 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.market.indicators.averages import EMA
-from agentic_trading.desk.market.indicators.averages import SMA
-from agentic_trading.desk.market.indicators.averages import WilderAverage
-from agentic_trading.desk.market.indicators.averages import WilderSum
-from agentic_trading.desk.market.levels import classic_pivots
-from agentic_trading.desk.market.levels import retracements
-from agentic_trading.desk.market.levels import round_numbers
-from agentic_trading.desk.market.indicators.momentum import MACD
-from agentic_trading.desk.market.indicators.momentum import RSI
-from agentic_trading.desk.market.indicators.structure import Structure
-from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.indicators.structure import SwingLabel
-from agentic_trading.desk.market.indicators.structure import Swings
-from agentic_trading.desk.market.indicators.momentum import ADX
+from agentic_trading.desk.market.indicators.averages import (
+    EMA,
+    SMA,
+    Lag,
+    PercentileRank,
+    WilderAverage,
+    WilderSum,
+)
+from agentic_trading.desk.market.indicators.momentum import ADX, MACD, RSI
+from agentic_trading.desk.market.indicators.structure import Structure, Swing, SwingLabel, Swings
 from agentic_trading.desk.market.indicators.volatility import (
     ATR,
     BollingerBands,
@@ -31,11 +27,8 @@ from agentic_trading.desk.market.indicators.volatility import (
     SampleDeviation,
     true_range,
 )
-from agentic_trading.desk.market.indicators.volume import Profile
-from agentic_trading.desk.market.indicators.volume import VolumeProfile
-from agentic_trading.desk.market.indicators.volume import value_area
-from agentic_trading.desk.market.indicators.averages import Lag
-from agentic_trading.desk.market.indicators.averages import PercentileRank
+from agentic_trading.desk.market.indicators.volume import Profile, VolumeProfile, value_area
+from agentic_trading.desk.market.levels import classic_pivots, retracements, round_numbers
 from tests.desk.market.bars import MONDAY
 
 prices = st.floats(min_value=1e-3, max_value=1e6)

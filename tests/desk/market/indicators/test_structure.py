@@ -2,16 +2,18 @@
 
 from datetime import UTC, datetime, timedelta
 
-from agentic_trading.desk.market.indicators.structure import Prices
-from agentic_trading.desk.market.indicators.structure import Break
-from agentic_trading.desk.market.indicators.structure import BreakKind
-from agentic_trading.desk.market.indicators.structure import FairValueGaps
-from agentic_trading.desk.market.indicators.structure import StructureBreaks
-from agentic_trading.desk.market.indicators.structure import Sweep
-from agentic_trading.desk.market.indicators.structure import Way
-from agentic_trading.desk.market.indicators.structure import Zone
-from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.indicators.structure import SwingKind
+from agentic_trading.desk.market.indicators.structure import (
+    Break,
+    BreakKind,
+    FairValueGaps,
+    Prices,
+    StructureBreaks,
+    Sweep,
+    Swing,
+    SwingKind,
+    Way,
+    Zone,
+)
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
