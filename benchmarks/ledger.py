@@ -147,7 +147,7 @@ async def at_once(callers: int, calls_each: int) -> tuple[int, int, int]:
     async with asyncio.TaskGroup() as group:
         for number in range(callers):
             group.create_task(caller(number))
-    booked = [one for one in await ledger.snapshot("default") if one.scope is ScopeKind.TENANT]
+    booked = [one for one in await ledger.balances("default") if one.scope is ScopeKind.TENANT]
     assert all(one.held == Amount(0, 0, 0) for one in booked)
     return budget, sum(charged), sum(one.spent.nusd for one in booked)
 

@@ -122,8 +122,8 @@ async def settled(url: str, plan: Plan) -> Books:
         until = time.monotonic() + SETTLED_WITHIN_S
         while True:
             try:
-                await ledger.sweep()
-                counters = {(one.scope, one.window): one for one in await ledger.snapshot(tenant)}
+                await ledger.expire_leases()
+                counters = {(one.scope, one.window): one for one in await ledger.balances(tenant)}
             except LedgerUnavailableError:
                 continue
             balance = counters[ScopeKind.TENANT, Window.NONE]

@@ -201,12 +201,12 @@ def _why(result: LLMResult) -> str:
     return "" if result.failure is None else result.failure.description[:200]
 
 
-async def sweep(ledger: Ledger) -> None:
+async def expire_leases(ledger: Ledger) -> None:
     """End what has run out and book what could not be booked, now and then."""
     while True:
         await asyncio.sleep(SWEEP_S)
         with suppress(LedgerError):
-            await ledger.sweep()
+            await ledger.expire_leases()
 
 
 class Scoped:
@@ -260,7 +260,7 @@ async def spend_calls(url: str, port: int) -> None:
             ledgers.push_async_callback(on_the_server.aclose)
             await on_the_server.open()
             ledger = DegradedModeLedger(on_the_server, clock=CLOCK, new_id=random_id, zone=UTC)
-            swept.append(group.create_task(sweep(ledger)))
+            swept.append(group.create_task(expire_leases(ledger)))
             return Desk(opening, ledger, stub).spend
 
         await answer_calls(opened)

@@ -169,12 +169,12 @@ async def rebuilt(
         await reading.go_on(calls)
     async with aclosing(await asyncio.to_thread(wire_budgets.shared_ledger, ledger_url, zone=zone)) as ledger:
         knew_nusd = await _spent(ledger, tenant)
-        await ledger.shut(tenant)
+        await ledger.fence(tenant)
         for reading in readings:  # what comes on record later has just ended, and that the ledger remembers
             await reading.go_on(calls)
         bookings = calls.bookings()
         if calls.position is not None:
-            await ledger.expect(tenant, calls.position)
+            await ledger.require_at_least(tenant, calls.position)
         position = await ledger.restore(tenant, bookings)
     doubtful = [one for one in bookings if one.state is ReservationState.IN_DOUBT]
     return LedgerRebuildReport(
@@ -210,7 +210,7 @@ async def _spent(ledger: Ledger, tenant: str) -> int:
     """Return what a server believes that a tenant has spent in all."""
     return sum(
         balance.spent.nusd
-        for balance in await ledger.snapshot(tenant)
+        for balance in await ledger.balances(tenant)
         if (balance.scope, balance.window) == (ScopeKind.TENANT, Window.NONE)
     )
 

@@ -113,9 +113,9 @@ async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
     forecasts = {_key(one): one for one in told}
     now = tuple(
         _with_forecast(one, forecasts.get(_key(one)))
-        for one in counters(await place.ledger.snapshot(tenant), ())
+        for one in counters(await place.ledger.balances(tenant), ())
     )
-    line = parked(await place.ledger.line(tenant))
+    line = parked(await place.ledger.waiting(tenant))
     return BudgetView(place.name, tenant, controls, platform, now, line, workers)
 
 

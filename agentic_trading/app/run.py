@@ -182,8 +182,8 @@ class ActiveRun:
         async for entry in self.store.scan():
             reading.read(entry.record)
         if reading.position is not None:
-            await self.ledger.expect(wire.DEFAULT_TENANT, reading.position)
-            found = await self.ledger.position(wire.DEFAULT_TENANT)
+            await self.ledger.require_at_least(wire.DEFAULT_TENANT, reading.position)
+            found = await self.ledger.checkpoint(wire.DEFAULT_TENANT)
             if (gone := rolled_back(wire.DEFAULT_TENANT, reading.position, found)) is not None:
                 raise gone
 
@@ -293,7 +293,7 @@ async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.B
         )
     ledger = await asyncio.to_thread(wire_budgets.shared_ledger, options.ledger_url)
     async with aclosing(ledger):
-        await ledger.position(tenant)
+        await ledger.checkpoint(tenant)
 
 
 def _ledger(options: RunOptions) -> Ledger:

@@ -300,7 +300,7 @@ class Gate:
         if isinstance(parked.held, Throttled):
             await self._traffic.wait(parked.held)
         elif parked.ask is not None and parked.quote is not None:
-            answer = await self._ledger.reserve_in_turn(parked.ask)
+            answer = await self._ledger.wait_for_reservation(parked.ask)
             refused = Denied(exhausted(answer)) if isinstance(answer, Declined) else None
             self._in_turn[parked.ask.reservation_id] = refused or _Asked(parked.ask, parked.quote)
 

@@ -256,7 +256,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
         """Wait until `ask` can be answered for good: in order of arrival within a priority.
 
         Waits without end; put a time limit around it. Who is cancelled leaves the line, and holds nothing.
@@ -290,21 +290,21 @@ class Ledger(Protocol):
         """Charge a dispatched call in full, as its answer is not known. A later `settle` corrects it."""
         ...
 
-    async def sweep(self) -> Sequence[ExpiredReservation]:
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, of every tenant that this ledger was asked for and has calls of.
 
         Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`.
         """
         ...
 
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Count against these limits from the next ask on, in place of those before; an older version changes nothing.
 
         A limit below what is spent lets nothing more run; what is in flight goes on. Who waits is looked at again.
         """
         ...
 
-    async def shut(self, tenant: str) -> None:
+    async def fence(self, tenant: str) -> None:
         """Reserve and dispatch nothing more for a tenant until `restore`: `LedgerRolledBackError`.
 
         What is in flight may end, also after a log was read that does not know of it yet: `restore` does. Harmless twice.
@@ -322,15 +322,15 @@ class Ledger(Protocol):
         """
         ...
 
-    async def position(self, tenant: str) -> LedgerCheckpoint:
+    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
         ...
 
-    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; it must never be found before that again."""
         ...
 
-    async def snapshot(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
+    async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return every counter of a tenant as it is now; each is exact by itself, others may go on between two of them.
 
         With `limited`, only those that can run out and are not over: of agents, workflows and the tenant, with a
@@ -339,7 +339,7 @@ class Ledger(Protocol):
         """
         ...
 
-    async def line(self, tenant: str) -> Sequence[QueuedReservation]:
+    async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return who of a tenant waits for headroom, in the order in which they will be served."""
         ...
 

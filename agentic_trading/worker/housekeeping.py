@@ -98,7 +98,7 @@ class ControlReconciler:
         The serial is the same in every process that follows the board, and outlives the orders that it comes from.
         """
         number = max(controls.serial, self._adopted.get(tenant, 0) + 1)
-        await self.ledger.adopt(tenant, controls.limits, version=number)
+        await self.ledger.apply_limits(tenant, controls.limits, version=number)
         self._adopted[tenant] = number
 
 
@@ -203,7 +203,7 @@ class Housekeeper:
     async def tend(self, *, is_running: bool = True) -> None:
         """End the calls whose lease has run out, warn of counters that near their ceiling, tell how all stands."""
         with log_and_continue("ledger_not_tended"):
-            self._to_tell.extend(map(self._expired, await self.watched.ledger.sweep()))
+            self._to_tell.extend(map(self._expired, await self.watched.ledger.expire_leases()))
             while self._to_tell:  # what a stop leaves here is told by `end`
                 await self._keep(self._to_tell[0])
                 self._to_tell.popleft()
@@ -231,7 +231,7 @@ class Housekeeper:
     async def _tell_all(self, *, is_running: bool) -> None:
         """Tell how every tenant stands, and warn where that is near its end."""
         balances = {
-            tenant: await self.watched.ledger.snapshot(tenant, limited=True)
+            tenant: await self.watched.ledger.balances(tenant, limited=True)
             for tenant in self.watched.tenants
         }
         forecasts = self.meter.look(chain.from_iterable(balances.values()), self.clock.now())
@@ -254,7 +254,7 @@ class Housekeeper:
             is_running=is_running,
             limits_version=self._following.version(tenant),
             counters=counters(balances, forecasts),
-            parked=parked(await watched.ledger.line(tenant)),
+            parked=parked(await watched.ledger.waiting(tenant)),
             refusals=refusals(watched.gate.refusals(), tenant),
             calls=call_counts(
                 watched.ledger.statistics(), admitted=gate.admitted, refused=sum(gate.refused.values())
@@ -268,7 +268,7 @@ class Housekeeper:
             return
         self._next_position = self.wall.monotonic() + NOTE_POSITION_EVERY_S
         for tenant in self.watched.tenants:
-            position = await self.watched.ledger.position(tenant)
+            position = await self.watched.ledger.checkpoint(tenant)
             await self._keep(position_event(tenant, position, self.wall.now()))
 
     def _expired(self, expired: ExpiredReservation) -> Event:

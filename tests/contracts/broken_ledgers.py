@@ -39,8 +39,8 @@ from tests.governance.asking import AT
 
 
 class HidesWhatIsHeld(Whole):
-    async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
-        found = await super().snapshot(tenant, limited=limited)
+    async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+        found = await super().balances(tenant, limited=limited)
         return [replace(one, held=Amount(0, 0, 0)) for one in found]
 
 
@@ -262,9 +262,9 @@ class NeverWakes(Whole):
 
 
 class AlwaysWaits(Whole):
-    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
         await asyncio.Event().wait()
-        return await super().reserve_in_turn(ask)
+        return await super().wait_for_reservation(ask)
 
 
 class HopesOn(Whole):
@@ -281,8 +281,8 @@ class ServesTheLastFirst(Whole):
         super().__init__(limits, zone, reserved_lease_s)
         self.numbers = count()
 
-    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
-        return await super().reserve_in_turn(replace(ask, priority=next(self.numbers)))
+    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
+        return await super().wait_for_reservation(replace(ask, priority=next(self.numbers)))
 
 
 class LetsOthersOvertake(Whole):
@@ -317,14 +317,14 @@ class ChecksThenBooks(Whole):
         MemoryLedger.__init__(self, (), zone=zone, counted=((ScopeKind.TENANT, Window.NONE),))
         self.ceiling = limits[0].nusd or 0
 
-    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
         for _ in range(1000):
-            used = sum(one.spent.nusd + one.held.nusd for one in await self.snapshot("acme"))
+            used = sum(one.spent.nusd + one.held.nusd for one in await self.balances("acme"))
             if used + ask.amount.nusd <= self.ceiling:
                 break
             await asyncio.sleep(0)
         await asyncio.sleep(0)
-        return await super().reserve_in_turn(ask)
+        return await super().wait_for_reservation(ask)
 
 
 class CountsNothing(Whole):

@@ -39,16 +39,16 @@ from tests.governance.asking import AT
 
 
 class SweepsOnlyWhatWasSent(Whole):
-    async def sweep(self) -> Sequence[ExpiredReservation]:
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
         for id_, call in self._book("acme").calls.in_flight.items():
             if call.state is ReservationState.RESERVED:
                 await super().dispatch(id_, lease_s=0)
-        return await super().sweep()
+        return await super().expire_leases()
 
 
 class RefundsWhatIsSilent(Whole):
-    async def sweep(self) -> Sequence[ExpiredReservation]:
-        expired = await super().sweep()
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+        expired = await super().expire_leases()
         for one in expired:
             if one.state is ReservationState.IN_DOUBT:
                 await super().settle(one.reservation_id, Amount(0, 0, 0))
@@ -65,8 +65,8 @@ class ClosesWhatIsOver(Whole):
         super().__init__(limits, zone, reserved_lease_s)
         self.over: set[str] = set()
 
-    async def sweep(self) -> Sequence[ExpiredReservation]:
-        expired = await super().sweep()
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+        expired = await super().expire_leases()
         self.over |= {one.reservation_id for one in expired}
         return expired
 
@@ -97,25 +97,25 @@ class RevivesTheDead(ClosesWhatIsOver):
 
 
 class IgnoresOrders(Whole):
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Do nothing."""
 
 
 class TakesEveryVersion(Whole):
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        await super().adopt(tenant, limits, version=self._book(tenant).version + 1)
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        await super().apply_limits(tenant, limits, version=self._book(tenant).version + 1)
 
 
 class WritesOffWhatIsInFlight(Whole):
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        await super().adopt(tenant, limits, version=version)
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        await super().apply_limits(tenant, limits, version=version)
         for id_ in list(self._book(tenant).calls.in_flight):
             await super().settle(id_, Amount(0, 0, 0))
 
 
 class ForgetsNamesWhenTold(Whole):
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        await super().adopt(tenant, [limit for limit in limits if limit.id == ANY], version=version)
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        await super().apply_limits(tenant, [limit for limit in limits if limit.id == ANY], version=version)
 
 
 class OnlyAddsLimits(Whole):
@@ -123,8 +123,8 @@ class OnlyAddsLimits(Whole):
         super().__init__(limits, zone, reserved_lease_s)
         self.first = limits
 
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        await super().adopt(tenant, [*self.first, *limits], version=version)
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        await super().apply_limits(tenant, [*self.first, *limits], version=version)
 
 
 class BlankBook(TenantLedger):
@@ -146,26 +146,26 @@ class CountsOnlyWhatIsLimited(StartsAtNothing):
 
 
 class StandsStill(Whole):
-    async def position(self, tenant: str) -> LedgerCheckpoint:
+    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         return LedgerCheckpoint(1, "here", len(self._book(tenant).calls.past))
 
 
 class IsNeverSure(Whole):
-    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
-        await super().expect(tenant, replace(position, sequence=position.sequence + 1))
+    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
+        await super().require_at_least(tenant, replace(position, sequence=position.sequence + 1))
 
 
 class NeverLooksBack(Whole):
-    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Do nothing."""
 
 
 class LetsThemWaitBook(TenantLedger):
     __slots__ = ()
 
-    def expect(self, position: LedgerCheckpoint) -> None:
+    def require_at_least(self, position: LedgerCheckpoint) -> None:
         waiters, self.line.waiters = self.line.waiters, []
-        super().expect(position)
+        super().require_at_least(position)
         self.line.waiters = waiters
 
 
@@ -185,7 +185,7 @@ class AddsToWhatWas(Whole):
             await super().dispatch(booking.ask.reservation_id)
             await super().settle(booking.ask.reservation_id, booking.charged)
         self._book(tenant).progress._generation += 1
-        return await self.position(tenant)
+        return await self.checkpoint(tenant)
 
 
 class ForgetsWhatIsInFlight(Whole):
@@ -195,7 +195,7 @@ class ForgetsWhatIsInFlight(Whole):
 
 
 class ForgetsWhatEndsWhileItIsShut(Whole):
-    async def shut(self, tenant: str) -> None:
+    async def fence(self, tenant: str) -> None:
         """Let everything go on."""
 
 
@@ -224,13 +224,13 @@ class TrustsWhatHasGoneBack(Whole):
 
 
 class ShowsAllTheSame(Whole):
-    async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
-        return await super().snapshot(tenant, limited=limited and not self._book(tenant).calls.past)
+    async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+        return await super().balances(tenant, limited=limited and not self._book(tenant).calls.past)
 
 
 class ShowsEverybody(Whole):
-    async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
-        return [one for of in list(self._books) for one in await super(ShowsEverybody, self).snapshot(of)]
+    async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+        return [one for of in list(self._books) for one in await super(ShowsEverybody, self).balances(of)]
 
 
 class LivesInThePast(Whole):

@@ -14,7 +14,7 @@ async def adopted_limits_hold_from_the_next_ask_on(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     await spend(ledger, ask(60))
 
-    await ledger.adopt("acme", [tenant(200)], version=1)
+    await ledger.apply_limits("acme", [tenant(200)], version=1)
 
     await spend(ledger, ask(140))
     found = await of_tenant(ledger)
@@ -25,10 +25,10 @@ async def adopted_limits_hold_from_the_next_ask_on(opens: Opens) -> None:
 
 async def an_older_version_changes_nothing(opens: Opens) -> None:
     ledger = await opens(tenant(100))
-    await ledger.adopt("acme", [tenant(50)], version=5)
+    await ledger.apply_limits("acme", [tenant(50)], version=5)
 
     for version in (0, 4, 5):
-        await ledger.adopt("acme", [tenant(1000)], version=version)
+        await ledger.apply_limits("acme", [tenant(1000)], version=version)
 
     assert (await refused(ledger, ask(51))).left == 50
 
@@ -38,7 +38,7 @@ async def a_limit_below_what_is_used_stops_the_next_and_not_those_in_flight(open
     first = await reserved(ledger, ask(60))
     await ledger.dispatch(first)
 
-    await ledger.adopt("acme", [tenant(10)], version=1)
+    await ledger.apply_limits("acme", [tenant(10)], version=1)
 
     assert (await held(ledger, ask(1))).left == 0
     assert (await ledger.settle(first, Amount(55, 0))).charged == Amount(55, 0)
@@ -49,7 +49,7 @@ async def a_limit_below_what_is_used_stops_the_next_and_not_those_in_flight(open
 async def adopted_limits_go_by_name_before_everyone(opens: Opens) -> None:
     ledger = await opens(Limit(ScopeKind.AGENT, "big", Window.NONE, calls=0))
 
-    await ledger.adopt(
+    await ledger.apply_limits(
         "acme",
         [
             Limit(ScopeKind.AGENT, ANY, Window.NONE, calls=1, tokens=10),
@@ -70,7 +70,7 @@ async def a_limit_taken_away_holds_no_longer(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     await spend(ledger, ask(100))
 
-    await ledger.adopt("acme", [], version=1)
+    await ledger.apply_limits("acme", [], version=1)
 
     await spend(ledger, ask(1000))
 
@@ -86,7 +86,7 @@ async def a_new_limit_knows_the_calls_before_it(opens: Opens) -> None:
     await ledger.dispatch(doubtful)
     await ledger.in_doubt(doubtful)
 
-    await ledger.adopt("acme", [tenant(100, window=Window.DAY)], version=1)
+    await ledger.apply_limits("acme", [tenant(100, window=Window.DAY)], version=1)
 
     assert (await refused(ledger, ask(21))).left == 20
     found = await balance(ledger, ScopeKind.TENANT, "acme", Window.DAY, "2026-01-02")
@@ -102,9 +102,9 @@ async def who_waits_is_served_by_a_higher_limit(opens: Opens) -> None:
     await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(90, key="freed")))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(90, key="freed")))
         await in_line(ledger, 1)
-        await ledger.adopt("acme", [tenant(200)], version=1)
+        await ledger.apply_limits("acme", [tenant(200)], version=1)
 
     assert waiting.result() == Reservation("acme:freed:1", Amount(90, 0))
 
@@ -114,9 +114,9 @@ async def who_waits_is_refused_by_a_lower_limit(opens: Opens) -> None:
     await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(90)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(90)))
         await in_line(ledger, 1)
-        await ledger.adopt("acme", [tenant(70)], version=1)
+        await ledger.apply_limits("acme", [tenant(70)], version=1)
 
     assert waiting.result() == Declined(ScopeKind.TENANT, "acme", Window.NONE, "nano-USD", asked=90, left=70)
 

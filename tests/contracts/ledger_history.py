@@ -26,11 +26,11 @@ from tests.governance.asking import AT, ask, balance, held, of_tenant, reserved,
 async def every_step_moves_the_position(opens: Opens) -> None:
     ledger = await opens(tenant(100), reserved_lease_s=0)
     first, second, third = ask(10), ask(10), ask(10)
-    seen = [await ledger.position("acme")]
+    seen = [await ledger.checkpoint("acme")]
 
     async def note(step: Awaitable[object]) -> None:
         await step
-        seen.append(await ledger.position("acme"))
+        seen.append(await ledger.checkpoint("acme"))
 
     await note(ledger.reserve(first))
     await note(ledger.dispatch(first.reservation_id))
@@ -39,8 +39,8 @@ async def every_step_moves_the_position(opens: Opens) -> None:
     await note(ledger.reserve(second))
     await note(ledger.release(second.reservation_id))
     await note(ledger.reserve(third))
-    await note(ledger.sweep())
-    await note(ledger.adopt("acme", [tenant(50)], version=1))
+    await note(ledger.expire_leases())
+    await note(ledger.apply_limits("acme", [tenant(50)], version=1))
 
     sequences = [one.sequence for one in seen]
     assert sequences == sorted(set(sequences))
@@ -51,12 +51,12 @@ async def every_step_moves_the_position(opens: Opens) -> None:
 async def a_ledger_that_has_come_on_is_not_behind(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     await spend(ledger, ask(10))
-    before = await ledger.position("acme")
+    before = await ledger.checkpoint("acme")
     await spend(ledger, ask(10))
 
-    await ledger.expect("acme", before)
-    await ledger.expect("acme", await ledger.position("acme"))
-    await ledger.expect("acme", replace(before, generation=before.generation - 1, mark="gone"))
+    await ledger.require_at_least("acme", before)
+    await ledger.require_at_least("acme", await ledger.checkpoint("acme"))
+    await ledger.require_at_least("acme", replace(before, generation=before.generation - 1, mark="gone"))
 
     await spend(ledger, ask(10))
 
@@ -74,7 +74,7 @@ async def a_ledger_that_has_gone_back_lets_nothing_run(opens: Opens) -> None:
             with pytest.raises(LedgerRolledBackError, match="acme"):
                 await ledger.reserve(asked)
         with pytest.raises(LedgerRolledBackError):
-            await ledger.reserve_in_turn(ask(1))
+            await ledger.wait_for_reservation(ask(1))
         with pytest.raises(LedgerRolledBackError):
             await ledger.settle("acme:forgotten:1", Amount(1, 0))
         await spend(ledger, ask(1, tenant="other"))
@@ -85,9 +85,9 @@ async def expect_beyond(
     ledger: Ledger, *, generation: int = 0, mark: str = "", sequence: int = 0, name: str = "acme"
 ) -> LedgerCheckpoint:
     """Have a ledger expected to be where it is not; return where it is."""
-    found = await ledger.position(name)
+    found = await ledger.checkpoint(name)
     far = LedgerCheckpoint(found.generation + generation, mark or found.mark, found.sequence + sequence)
-    await ledger.expect(name, far)
+    await ledger.require_at_least(name, far)
     return found
 
 
@@ -97,7 +97,7 @@ async def who_waits_at_a_ledger_that_has_gone_back_is_told(opens: Opens) -> None
 
     with pytest.RaisesGroup(LedgerRolledBackError):
         async with asyncio.TaskGroup() as group:
-            group.create_task(ledger.reserve_in_turn(ask(90)))
+            group.create_task(ledger.wait_for_reservation(ask(90)))
             await in_line(ledger, 1)
             await expect_beyond(ledger, sequence=1)
 
@@ -117,7 +117,7 @@ async def what_is_restored_opens_it_again_and_is_never_charged_twice(opens: Open
 
     assert restored.generation > found.generation + 2
     assert restored.mark != found.mark
-    assert await ledger.position("acme") == restored
+    assert await ledger.checkpoint("acme") == restored
     assert await ledger.reserve(settled) == Reservation(
         "acme:done:1", settled.amount, ReservationState.SETTLED
     )
@@ -136,7 +136,7 @@ async def what_is_restored_opens_it_again_and_is_never_charged_twice(opens: Open
 async def what_is_restored_takes_the_place_of_what_was(opens: Opens) -> None:
     ledger = await opens(tenant(100, window=Window.DAY))
     await spend(ledger, ask(20, key="spent"))
-    before = await ledger.position("acme")
+    before = await ledger.checkpoint("acme")
 
     restored = await ledger.restore("acme", [LedgerEntry(ask(40), ReservationState.SETTLED, Amount(40, 0))])
 
@@ -144,7 +144,7 @@ async def what_is_restored_takes_the_place_of_what_was(opens: Opens) -> None:
     found = await of_tenant(ledger, Window.DAY)
     assert (found.spent, found.held) == (Amount(40, 0, 1), Amount(0, 0, 0))
     assert await ledger.reserve(ask(20, key="spent")) == Reservation("acme:spent:1", Amount(20, 0))
-    await ledger.expect("acme", before)
+    await ledger.require_at_least("acme", before)
     await spend(ledger, ask(10))
 
 
@@ -180,7 +180,7 @@ async def what_ends_while_it_is_shut_is_not_forgotten(opens: Opens) -> None:
         await ledger.dispatch(begun.reservation_id)
 
     for _ in range(2):
-        await ledger.shut("acme")
+        await ledger.fence("acme")
     with pytest.raises(LedgerRolledBackError):
         await ledger.reserve(ask(1))
     with pytest.raises(LedgerRolledBackError):
@@ -233,7 +233,7 @@ async def a_sum_that_was_set_aside_is_not_counted_beside_the_calls_that_it_paid_
     for sum_ in (used, goes_on):
         await ledger.dispatch(await reserved(ledger, sum_))
 
-    await ledger.shut("acme")
+    await ledger.fence("acme")
     await ledger.settle(used.reservation_id, Amount(9, 0))
     await ledger.restore("acme", [LedgerEntry(ask(9), ReservationState.SETTLED, Amount(9, 0))])
 
@@ -262,13 +262,13 @@ async def a_look_at_what_can_run_out_shows_nothing_else(opens: Opens) -> None:
         Limit(ScopeKind.AGENT, ANY, Window.NONE, calls=9),
         Limit(ScopeKind.WORKFLOW, "analysis", Window.HOUR, tokens=50),
     )
-    assert await ledger.snapshot("acme", limited=True) == []
+    assert await ledger.balances("acme", limited=True) == []
     await spend(ledger, ask(1))
     await spend(ledger, ask(2, tokens=3, agent="agent/2", at=AT + timedelta(days=1)))
     await spend(ledger, ask(3, workflow="execution", at=AT + timedelta(minutes=5)))
     await reserved(ledger, ask(4, at=AT + timedelta(days=1)))
 
-    found = await ledger.snapshot("acme", limited=True)
+    found = await ledger.balances("acme", limited=True)
 
     assert {(one.scope, one.id, one.window, one.window_id, one.spent, one.held) for one in found} == {
         (ScopeKind.TENANT, "acme", Window.DAY, "2026-01-03", Amount(2, 3), Amount(4, 0)),
@@ -276,7 +276,7 @@ async def a_look_at_what_can_run_out_shows_nothing_else(opens: Opens) -> None:
         (ScopeKind.AGENT, "agent/2", Window.NONE, "", Amount(2, 3), Amount(0, 0, 0)),
         (ScopeKind.WORKFLOW, "analysis", Window.HOUR, "2026-01-03T12+0000", Amount(2, 3), Amount(4, 0)),
     }
-    assert set(found) <= set(await ledger.snapshot("acme"))
+    assert set(found) <= set(await ledger.balances("acme"))
 
 
 async def a_tenant_sees_only_its_own(opens: Opens) -> None:
@@ -285,10 +285,10 @@ async def a_tenant_sees_only_its_own(opens: Opens) -> None:
     await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(90, key="mine", priority=2)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(90, key="mine", priority=2)))
         await in_line(ledger, 1)
-        lines = [await ledger.line(name) for name in ("acme", "other", "nobody")]
-        snapshots = [await ledger.snapshot(name) for name in ("acme", "other", "nobody")]
+        lines = [await ledger.waiting(name) for name in ("acme", "other", "nobody")]
+        snapshots = [await ledger.balances(name) for name in ("acme", "other", "nobody")]
         waiting.cancel()
 
     assert [[one.reservation_id for one in line] for line in lines] == [["acme:mine:1"], [], []]
@@ -305,7 +305,7 @@ async def without_a_moment_it_is_the_present(opens: Opens) -> None:
     after = wall.now()
 
     days = {
-        one.window_id for one in await ledger.snapshot("acme") if one.window is Window.DAY and one.spent.nusd
+        one.window_id for one in await ledger.balances("acme") if one.window is Window.DAY and one.spent.nusd
     }
     assert len(days) == 1
     assert days <= {f"{moment:%Y-%m-%d}" for moment in (before, after)}

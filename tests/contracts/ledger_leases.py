@@ -16,12 +16,12 @@ async def what_was_never_sent_is_refunded_when_its_lease_is_over(opens: Opens) -
     ledger = await opens(tenant(100), reserved_lease_s=0)
     id_ = await reserved(ledger, ask(60, tokens=5))
 
-    expired = await ledger.sweep()
+    expired = await ledger.expire_leases()
 
     assert list(expired) == [ExpiredReservation(id_, ReservationState.RELEASED, Amount(60, 5))]
     found = await of_tenant(ledger)
     assert (found.held, found.spent) == (Amount(0, 0, 0), Amount(0, 0, 0))
-    assert list(await ledger.sweep()) == []
+    assert list(await ledger.expire_leases()) == []
 
 
 async def what_was_sent_and_is_silent_is_charged_in_full(opens: Opens) -> None:
@@ -29,14 +29,14 @@ async def what_was_sent_and_is_silent_is_charged_in_full(opens: Opens) -> None:
     id_ = await reserved(ledger, ask(60, tokens=5))
     await ledger.dispatch(id_, lease_s=0)
 
-    expired = await ledger.sweep()
+    expired = await ledger.expire_leases()
 
     assert list(expired) == [ExpiredReservation(id_, ReservationState.IN_DOUBT, Amount(60, 5))]
     assert expired[0].scope_ids[ScopeKind.TENANT] == "acme"
     found = await of_tenant(ledger)
     assert (found.spent, found.held, found.in_doubt) == (Amount(60, 5), Amount(0, 0, 0), Amount(60, 5))
     assert await ledger.state_of(id_) is ReservationState.IN_DOUBT
-    assert list(await ledger.sweep()) == []
+    assert list(await ledger.expire_leases()) == []
 
 
 async def who_is_within_its_lease_is_left_alone(opens: Opens) -> None:
@@ -46,7 +46,7 @@ async def who_is_within_its_lease_is_left_alone(opens: Opens) -> None:
     patient = await opens(tenant(100))
     waits = await reserved(patient, ask(60))
 
-    assert [list(await one.sweep()) for one in (ledger, patient)] == [[], []]
+    assert [list(await one.expire_leases()) for one in (ledger, patient)] == [[], []]
     assert await ledger.state_of(sent) is ReservationState.DISPATCHED
     assert await patient.state_of(waits) is ReservationState.RESERVED
 
@@ -55,7 +55,7 @@ async def an_answer_after_the_lease_corrects_the_charge(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     id_ = await reserved(ledger, ask(60))
     await ledger.dispatch(id_, lease_s=0)
-    await ledger.sweep()
+    await ledger.expire_leases()
 
     settlement = await ledger.settle(id_, Amount(45, 0))
 
@@ -69,7 +69,7 @@ async def a_redelivery_after_the_lease_is_not_charged_again(opens: Opens) -> Non
     wanted = ask(60)
     id_ = await reserved(ledger, wanted)
     await ledger.dispatch(id_, lease_s=0)
-    await ledger.sweep()
+    await ledger.expire_leases()
 
     again = await ledger.reserve(wanted)
 
@@ -85,7 +85,7 @@ async def who_comes_back_after_the_lease_cannot_send(opens: Opens) -> None:
     ledger = await opens(tenant(100), reserved_lease_s=0)
     wanted = ask(60)
     id_ = await reserved(ledger, wanted)
-    await ledger.sweep()
+    await ledger.expire_leases()
 
     with pytest.raises((ReservationStateError, UnknownReservationError)):
         await ledger.dispatch(id_)
@@ -100,9 +100,9 @@ async def who_waits_gets_what_the_dead_held(opens: Opens) -> None:
     await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(90, key="outlives")))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(90, key="outlives")))
         await in_line(ledger, 1)
-        await ledger.sweep()
+        await ledger.expire_leases()
 
     assert waiting.result() == Reservation("acme:outlives:1", Amount(90, 0))
 

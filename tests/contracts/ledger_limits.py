@@ -163,7 +163,7 @@ async def a_charge_goes_to_the_window_of_its_reservation(opens: Opens) -> None:
 
     await ledger.settle(early, Amount(50, 0))
 
-    days = select(await ledger.snapshot("acme"), ScopeKind.TENANT, "acme", Window.DAY)
+    days = select(await ledger.balances("acme"), ScopeKind.TENANT, "acme", Window.DAY)
     assert {one.window_id: one.spent.nusd for one in days} == {"2026-01-02": 50, "2026-01-03": 0}
 
 

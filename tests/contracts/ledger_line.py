@@ -17,7 +17,7 @@ async def who_waits_gets_what_is_given_back(opens: Opens) -> None:
     await ledger.dispatch(first)
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(90, key="waits")))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(90, key="waits")))
         await in_line(ledger, 1)
         await ledger.settle(first, Amount(10, 0))
 
@@ -29,11 +29,11 @@ async def who_need_not_wait_does_not(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     wanted = ask(90, key="fits")
 
-    first = await ledger.reserve_in_turn(wanted)
+    first = await ledger.wait_for_reservation(wanted)
 
     assert first == Reservation("acme:fits:1", Amount(90, 0))
-    assert await ledger.reserve_in_turn(wanted) == first
-    assert isinstance(await ledger.reserve_in_turn(ask(101)), Declined)
+    assert await ledger.wait_for_reservation(wanted) == first
+    assert isinstance(await ledger.wait_for_reservation(ask(101)), Declined)
 
 
 async def who_waits_in_vain_is_refused(opens: Opens) -> None:
@@ -42,7 +42,7 @@ async def who_waits_in_vain_is_refused(opens: Opens) -> None:
     await ledger.dispatch(first)
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(90)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(90)))
         await in_line(ledger, 1)
         await ledger.in_doubt(first)
 
@@ -55,7 +55,7 @@ async def who_came_first_goes_first(opens: Opens) -> None:
     order: list[str] = []
 
     async def wait(key: str, nusd: int) -> None:
-        answer = await ledger.reserve_in_turn(ask(nusd, key=key))
+        answer = await ledger.wait_for_reservation(ask(nusd, key=key))
         assert isinstance(answer, Reservation)
         order.append(key)
         await ledger.release(answer.id)
@@ -74,7 +74,7 @@ async def who_comes_later_does_not_overtake(opens: Opens) -> None:
     first = await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(30)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(30)))
         await in_line(ledger, 1)
         newcomer = await held(ledger, ask(10))
         elsewhere = await ledger.reserve(ask(10, tenant="other"))
@@ -95,11 +95,11 @@ async def who_asks_for_nothing_always_gets_it(opens: Opens) -> None:
     await reserved(ledger, ask(1))
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(1)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(1)))
         await in_line(ledger, 1)
         behind_others = await ledger.reserve(replace(ask(priority=-1), amount=nothing))
         waiting.cancel()
-    stopped = await ledger.reserve_in_turn(replace(ask(agent="stopped"), amount=nothing))
+    stopped = await ledger.wait_for_reservation(replace(ask(agent="stopped"), amount=nothing))
     late = replace(ask(), amount=nothing)
     await ledger.dispatch(await reserved(ledger, late))
     await ledger.settle(late.reservation_id, Amount(500, 0))
@@ -119,7 +119,7 @@ async def a_higher_priority_goes_before(opens: Opens) -> None:
     order: list[int] = []
 
     async def wait(priority: int) -> None:
-        answer = await ledger.reserve_in_turn(ask(60, priority=priority))
+        answer = await ledger.wait_for_reservation(ask(60, priority=priority))
         assert isinstance(answer, Reservation)
         order.append(priority)
         await ledger.release(answer.id)
@@ -140,16 +140,16 @@ async def who_is_cancelled_leaves_the_line_and_holds_nothing(opens: Opens) -> No
     first = await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        leaving = group.create_task(ledger.reserve_in_turn(ask(50)))
+        leaving = group.create_task(ledger.wait_for_reservation(ask(50)))
         await in_line(ledger, 1)
-        behind = group.create_task(ledger.reserve_in_turn(ask(20)))
+        behind = group.create_task(ledger.wait_for_reservation(ask(20)))
         await in_line(ledger, 2)
         leaving.cancel()
 
     assert isinstance(behind.result(), Reservation)
     await ledger.release(first)
     assert (await of_tenant(ledger)).held == Amount(20, 0, 1)
-    assert await ledger.line("acme") == []
+    assert await ledger.waiting("acme") == []
 
 
 async def who_is_cancelled_when_served_gives_it_back(opens: Opens) -> None:
@@ -157,9 +157,9 @@ async def who_is_cancelled_when_served_gives_it_back(opens: Opens) -> None:
     first = await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        leaving = group.create_task(ledger.reserve_in_turn(ask(50)))
+        leaving = group.create_task(ledger.wait_for_reservation(ask(50)))
         await in_line(ledger, 1)
-        behind = group.create_task(ledger.reserve_in_turn(ask(70)))
+        behind = group.create_task(ledger.wait_for_reservation(ask(70)))
         await in_line(ledger, 2)
         await ledger.release(first)
         leaving.cancel()
@@ -176,7 +176,7 @@ async def sixty_four_at_once_never_overspend_and_none_is_refused(opens: Opens) -
 
     async def call(number: int) -> None:
         wanted = ask(worst, key=f"call-at-once-{number}")
-        answer = await ledger.reserve_in_turn(wanted)
+        answer = await ledger.wait_for_reservation(wanted)
         assert isinstance(answer, Reservation)
         again = await ledger.reserve(wanted)
         assert again == answer

@@ -75,7 +75,7 @@ class LedgerMachine(RuleBasedStateMachine):
         # Opened and closed in one task, which lives on between the steps.
         self.host = self.runner.get_loop().create_task(self.keep_open(ready))
         self.ledger = self.runner.run(_result(ready))
-        self.position = self.run(self.ledger.position("acme"))
+        self.position = self.run(self.ledger.checkpoint("acme"))
 
     async def keep_open(self, ready: asyncio.Future[Ledger]) -> None:
         async with self.opened() as opens:
@@ -94,13 +94,13 @@ class LedgerMachine(RuleBasedStateMachine):
             self.runner.close()
 
     def end_all_leases(self) -> None:
-        self.sweep()
+        self.expire_leases()
         for id_, call in self.model.calls.items():
             if call.state is ReservationState.DISPATCHED:
                 self.run(self.ledger.in_doubt(id_))
                 call.state = ReservationState.IN_DOUBT
         self.every_counter_is_the_sum_of_its_calls()
-        assert all(one.held == NOTHING for one in self.run(self.ledger.snapshot("acme")))
+        assert all(one.held == NOTHING for one in self.run(self.ledger.balances("acme")))
         for id_, call in self.model.calls.items():
             state = self.run(self.ledger.state_of(id_))
             assert (state or ReservationState.RELEASED) is call.state
@@ -180,7 +180,7 @@ class LedgerMachine(RuleBasedStateMachine):
         id_ = self.model.some(place, ReservationState.RESERVED)
         self.run(self.ledger.dispatch(id_, lease_s=0))
         self.model.calls[id_].state = ReservationState.DISPATCHED
-        self.sweep()
+        self.expire_leases()
         if answers:
             self.answer(id_, share)
 
@@ -213,8 +213,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(among(ReservationState.RESERVED, ReservationState.DISPATCHED))
     @rule()
-    def sweep(self) -> None:
-        expired = self.run(self.ledger.sweep())
+    def expire_leases(self) -> None:
+        expired = self.run(self.ledger.expire_leases())
         foretold = []
         for id_, call in self.model.calls.items():
             if call.state is ReservationState.RESERVED:
@@ -229,12 +229,12 @@ class LedgerMachine(RuleBasedStateMachine):
         tenant=st.integers(100, 900), trace=st.integers(40, 300), agent=st.integers(1, 9), named=st.integers(1, 9),
         newer=st.booleans(),
     )  # fmt: skip
-    def adopt(self, tenant: int, trace: int, agent: int, named: int, newer: bool) -> None:  # noqa: FBT001 - hypothesis gives it by name
+    def apply_limits(self, tenant: int, trace: int, agent: int, named: int, newer: bool) -> None:  # noqa: FBT001 - hypothesis gives it by name
         adopted = limits(tenant, trace, agent, named)
         if newer:
             self.version += 1
             self.model.limits = adopted
-        self.run(self.ledger.adopt("acme", adopted, version=self.version))
+        self.run(self.ledger.apply_limits("acme", adopted, version=self.version))
 
     @precondition(lambda self: self.model.calls)
     @rule(logged=st.booleans())
@@ -243,11 +243,11 @@ class LedgerMachine(RuleBasedStateMachine):
         before = self.position
         self.position = self.run(self.ledger.restore("acme", self.model.bookings(sent=logged)))
         assert self.position.generation > before.generation
-        self.run(self.ledger.expect("acme", before))
+        self.run(self.ledger.require_at_least("acme", before))
 
     @invariant()
     def every_counter_is_the_sum_of_its_calls(self) -> None:
-        found = self.run(self.ledger.snapshot("acme"))
+        found = self.run(self.ledger.balances("acme"))
         for one in found:
             self.model.check(one)
         nusd = [one.spent.nusd for one in found if (one.scope, one.window) == (ScopeKind.TENANT, Window.NONE)]
@@ -256,7 +256,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_never_goes_back(self) -> None:
-        found = self.run(self.ledger.position("acme"))
+        found = self.run(self.ledger.checkpoint("acme"))
         assert _order(found) >= _order(self.position)
         self.position = found
 

@@ -40,10 +40,10 @@ async def memory() -> AsyncGenerator[Opens]:
 
 async def in_line(ledger: Ledger, waiting: int, *, tenant: str = "acme") -> None:
     """Let others run until so many of a tenant wait in the line."""
-    found = await ledger.line(tenant)
+    found = await ledger.waiting(tenant)
     for _ in range(100_000):
         if len(found) == waiting:
             return
         await asyncio.sleep(0)
-        found = await ledger.line(tenant)
+        found = await ledger.waiting(tenant)
     raise AssertionError(found)

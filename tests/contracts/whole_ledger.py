@@ -30,8 +30,8 @@ class Whole(MemoryLedger):
     async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         return await super().reserve(self.changed(ask))
 
-    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
-        return await super().reserve_in_turn(self.changed(ask))
+    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
+        return await super().wait_for_reservation(self.changed(ask))
 
 
 def opening(broken: type[Whole]) -> Opens:

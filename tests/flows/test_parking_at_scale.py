@@ -104,7 +104,7 @@ async def all_complete(ledger: Ledger, envelopes: list[LLMEnvelope], worst_nusd:
     assert statistics.refused == {}
     assert statistics.parked >= CALLS // 2  # some came when others had ended already
     assert 1 < most_at_once <= WORST_CASES
-    booked = {one.scope: one for one in await ledger.snapshot("default") if one.window is Window.NONE}
+    booked = {one.scope: one for one in await ledger.balances("default") if one.window is Window.NONE}
     spent = booked[ScopeKind.TENANT].spent.nusd
     assert spent == sum(result.cost_nusd for result in results) < 2 * worst_nusd
     assert booked[ScopeKind.TENANT].held.nusd == 0

@@ -29,7 +29,7 @@ async def spent_on(server: RealServer) -> Amount:
     """Return what the tenant has spent in all, as the server tells."""
     ledger = await asyncio.to_thread(wire_budgets.shared_ledger, server.url)
     async with aclosing(ledger):
-        balances = await ledger.snapshot("default")
+        balances = await ledger.balances("default")
     (balance,) = [one for one in balances if one.scope is ScopeKind.TENANT and one.window == "none"]
     assert balance.held == Amount(0, 0, 0)
     return balance.spent

@@ -83,7 +83,7 @@ async def balance(
     ledger: Ledger, scope: ScopeKind, id_: str, window: Window, window_id: str = "", *, tenant: str = "acme"
 ) -> Balance:
     """Return the one counter of a scope and window."""
-    (found,) = select(await ledger.snapshot(tenant), scope, id_, window, window_id)
+    (found,) = select(await ledger.balances(tenant), scope, id_, window, window_id)
     return found
 
 

@@ -8,17 +8,17 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 
 _STEPS = (
     "reserve",
-    "reserve_in_turn",
+    "wait_for_reservation",
     "dispatch",
     "state_of",
     "settle",
     "release",
     "in_doubt",
-    "sweep",
-    "adopt",
-    "snapshot",
-    "line",
-    "position",
+    "expire_leases",
+    "apply_limits",
+    "balances",
+    "waiting",
+    "checkpoint",
 )
 
 

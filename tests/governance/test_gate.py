@@ -64,7 +64,7 @@ async def test_every_scope_of_the_envelope_is_charged() -> None:
 
     await at.dispatch(await admitted(at, asked))
 
-    counters = await ledger.snapshot("acme")
+    counters = await ledger.balances("acme")
     ids = {one.scope: one.id for one in counters if one.window is Window.NONE}
     assert ids == {
         "call": "key-1",
@@ -85,7 +85,7 @@ async def test_an_agent_without_an_id_is_counted_by_its_type(changes: dict[str, 
 
     await admitted(gate(ledger), request(**changes))
 
-    assert [one.id for one in await ledger.snapshot("default")] == [name]
+    assert [one.id for one in await ledger.balances("default")] == [name]
 
 
 async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
@@ -230,7 +230,7 @@ async def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode,
 
     await admitted(gate(ledger, mode=mode), request(as_of=datetime(2025, 5, 5, tzinfo=UTC)))
 
-    assert [one.window_id for one in await ledger.snapshot("default")] == [day]
+    assert [one.window_id for one in await ledger.balances("default")] == [day]
 
 
 async def test_prices_and_retirement_go_by_the_time_of_day() -> None:

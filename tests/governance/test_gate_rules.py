@@ -79,7 +79,7 @@ async def test_a_ceiling_of_the_policy_holds_where_nothing_else_limits(
     assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
     assert answer.reason.description.startswith(str(scope))
-    assert select(await ledger.snapshot("default"), scope, answer.reason.description.split()[1], window)
+    assert select(await ledger.balances("default"), scope, answer.reason.description.split()[1], window)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ async def test_who_had_its_turn_and_comes_after_its_lease_is_admitted_all_the_sa
     at = gate(ledger)
     asked = request()
     await has_its_turn(at, ledger, asked)
-    assert len(await ledger.sweep()) == 1
+    assert len(await ledger.expire_leases()) == 1
 
     again = await admitted(at, asked)
     await at.dispatch(again)
@@ -120,7 +120,7 @@ async def test_who_comes_after_its_lease_waits_again_for_what_others_hold_by_the
     at = gate(ledger)
     asked = request()
     await has_its_turn(at, ledger, asked)
-    await ledger.sweep()
+    await ledger.expire_leases()
     other = await admitted(at, request())
     waiting = await parked(at, asked)
 
@@ -140,7 +140,7 @@ async def test_who_had_its_turn_gets_what_it_was_quoted_when_it_began_to_wait(*,
     asked = request()
     quoted = await has_its_turn(at, ledger, asked, input_tokens=10)
     if is_over:
-        await ledger.sweep()
+        await ledger.expire_leases()
     clock.advance_to(NOW + timedelta(minutes=1))
 
     again = await admitted(at, asked)

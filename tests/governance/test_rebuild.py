@@ -45,7 +45,7 @@ async def again(desk: MemoryGateway, tenant_id: str = "default", mode: ClockMode
 
 async def used(ledger: MemoryLedger, tenant_id: str = "default") -> list[tuple[Any, ...]]:
     """Return every counter in which something is spent."""
-    found = [_seen(one) for one in await ledger.snapshot(tenant_id) if one.spent != Amount(0, 0, 0)]
+    found = [_seen(one) for one in await ledger.balances(tenant_id) if one.spent != Amount(0, 0, 0)]
     return sorted(found, key=repr)
 
 

@@ -37,7 +37,7 @@ async def asked(url: str) -> AsyncGenerator[dict[str, Asking]]:
         lane = Deployment(LLMProvider.SCRIPTED, "scripted-1")
         steps: dict[str, Asking] = {
             "ledger": lambda: ledger.reserve(ask(1)),
-            "ledger, page by page": lambda: ledger.snapshot("acme"),
+            "ledger, page by page": lambda: ledger.balances("acme"),
             "limiter": lambda: limiter.enter(PermitRequest(lane, "attempt")),
             "orders": lambda: board.read("acme"),
             "an order": lambda: board.replace("acme", TenantControls(version=1)),

@@ -32,7 +32,7 @@ async def test_a_counter_is_told_with_what_is_spent_held_and_in_doubt() -> None:
     await ledger.in_doubt(doubtful)
     await reserved(ledger, ask(20, tokens=3))
 
-    (told,) = counters(await ledger.snapshot("acme"), ())
+    (told,) = counters(await ledger.balances("acme"), ())
 
     assert (told.scope, told.id, told.window, told.window_id) == ("tenant", "acme", "none", "")
     assert told.most == (1000, None, None)
@@ -45,7 +45,7 @@ async def test_only_counters_with_a_ceiling_are_told() -> None:
     await spend(ledger, ask(1))
     await spend(ledger, ask(1, agent="agent-2"))
 
-    told = counters(await ledger.snapshot("acme"), ())
+    told = counters(await ledger.balances("acme"), ())
 
     assert [(one.id, one.most) for one in told] == [("agent-2", (None, None, 5))]
 
@@ -53,13 +53,13 @@ async def test_only_counters_with_a_ceiling_are_told() -> None:
 async def test_a_counter_is_told_with_where_it_leads() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=1000), tenant(10**9)])
     meter = BurnRateMeter(Windows())
-    meter.look(await ledger.snapshot("acme"), AT)
+    meter.look(await ledger.balances("acme"), AT)
     await spend(ledger, ask(300))
-    await ledger.snapshot("acme")
+    await ledger.balances("acme")
     later = AT + timedelta(hours=1)
-    meter.look(await ledger.snapshot("acme"), AT + timedelta(minutes=1))
+    meter.look(await ledger.balances("acme"), AT + timedelta(minutes=1))
     await spend(ledger, ask(300))
-    balances = await ledger.snapshot("acme")
+    balances = await ledger.balances("acme")
 
     told = {one.window: one for one in counters(balances, meter.look(balances, later))}
 

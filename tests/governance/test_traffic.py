@@ -65,7 +65,7 @@ class Case:
             await self.gate.in_doubt(admission, OUTAGE)
 
     async def held_nusd(self) -> int:
-        (found,) = select(await self.ledger.snapshot("default"), tenant(1).scope, "default", tenant(1).window)
+        (found,) = select(await self.ledger.balances("default"), tenant(1).scope, "default", tenant(1).window)
         return found.held.nusd
 
 

@@ -38,7 +38,7 @@ def why_not(desk: MemoryGateway, agent: str = "adviser-1", tenant_id: str = "def
 async def ceiling(desk: MemoryGateway) -> int | None:
     """Return what the tenant may spend, by its ledger."""
     await desk.ledger.reserve(ask(0, tenant="default"))
-    balances = await desk.ledger.snapshot("default")
+    balances = await desk.ledger.balances("default")
     return next(one.ceiling.nusd for one in balances if one.scope is ScopeKind.TENANT)
 
 

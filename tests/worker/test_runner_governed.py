@@ -69,7 +69,7 @@ async def test_a_halt_ends_a_call_that_is_charged_in_doubt_on_record_and_not_tri
     assert desk.ledger.statistics().charged_nusd == kept.result.cost_nusd
     assert "ann" in (kept.result.error or "")
     assert len(provider.requests) == 1
-    assert held(await desk.ledger.snapshot("default"))["nusd"] == 0
+    assert held(await desk.ledger.balances("default"))["nusd"] == 0
 
 
 async def test_orders_that_come_while_a_call_is_being_ended_change_nothing() -> None:
@@ -113,7 +113,7 @@ async def test_what_is_halted_between_its_admission_and_its_sending_is_not_sent_
 
     assert provider.requests == []
     assert (kind(final), final.result.cost_nusd, final.result.in_doubt) == (FailureKind.HALTED, 0, False)
-    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_no_retry_is_made_of_what_was_halted_meanwhile() -> None:
@@ -157,7 +157,7 @@ async def test_what_cannot_be_noted_as_sent_is_not_sent_and_holds_nothing() -> N
     assert final.result.failure is not None
     assert final.result.failure.recoverable
     assert (final.result.dispatched_at, provider.requests) == (None, [])
-    assert held(await ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 @pytest.mark.parametrize("principal", ["desk-a", "desk-b", ""])
@@ -206,7 +206,7 @@ class Swept(MemoryLedger):
     """A ledger whose reservations run out before they are dispatched."""
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = 60.0) -> None:
-        await self.sweep()
+        await self.expire_leases()
         await super().dispatch(reservation_id, lease_s=lease_s)
 
 

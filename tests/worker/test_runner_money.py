@@ -83,7 +83,7 @@ async def test_a_time_out_is_tried_again_and_the_lost_call_is_charged_in_full() 
     assert lost.failure.category is FailureKind.TIMEOUT
     assert answered.actionable
     assert final.result == answered
-    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_a_time_out_of_an_execution_is_final() -> None:
@@ -224,7 +224,7 @@ async def test_a_cancelled_call_is_charged_kept_and_then_cancelled() -> None:
     assert kept.result.in_doubt
     assert kept.result.failure is not None
     assert kept.result.failure.category is FailureKind.SHUTDOWN
-    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
@@ -245,7 +245,7 @@ async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
     assert final.failure is not None
     assert final.failure.category is FailureKind.EXPIRED
     assert (final.cost_nusd, final.dispatched_at) == (0, None)
-    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_a_provider_that_breaks_is_a_failed_call_charged_and_on_record() -> None:
@@ -264,7 +264,7 @@ async def test_a_provider_that_breaks_is_a_failed_call_charged_and_on_record() -
     assert final.failure is not None
     assert final.failure.category is FailureKind.INTERNAL_ERROR
     assert "RuntimeError: a bug" in final.failure.description
-    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_a_schema_that_no_answer_fits_is_not_paid_for() -> None:
@@ -337,5 +337,5 @@ async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
         with pytest.raises(StoreError, match="the disk is full"):
             await desk.runner.run(asking(workflow).build())
 
-        assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+        assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
         assert desk.broker.statistics().published.get("llm.interactions", 0) == 0

@@ -61,7 +61,7 @@ async def test_a_paid_answer_is_on_record_however_often_its_task_is_cancelled() 
         assert task.cancelled()
         (kept,) = await attempts(desk, envelope)
         assert kept.result.cost_nusd == desk.ledger.statistics().charged_nusd > 0
-        assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+        assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

@@ -74,7 +74,7 @@ async def test_a_pool_that_is_stopped_ends_though_a_call_is_parked() -> None:
     assert isinstance(answer, LLMInteraction)
     assert answer.result.failure is not None
     assert answer.result.failure.category is FailureKind.SHUTDOWN
-    assert await desk.ledger.line("default") == []
+    assert await desk.ledger.waiting("default") == []
 
 
 async def test_a_slot_that_was_given_back_is_another_ones() -> None:
@@ -282,7 +282,7 @@ async def test_a_parked_call_that_waits_for_its_slot_beyond_its_lease_is_sent_al
         await provider.started.wait()
         await ledger.settle(other, Amount(0, 0))
         await passes(50)
-        swept = await ledger.sweep()
+        swept = await ledger.expire_leases()
         provider.may_end.set()
 
     answer = asked.result()

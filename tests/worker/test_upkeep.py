@@ -41,7 +41,7 @@ async def test_an_order_reaches_the_ledger_the_gate_and_the_log_once() -> None:
     assert problem is not None
     assert problem.category is FailureKind.HALTED
     await desk.ledger.reserve(ask(1, tenant="default"))
-    (counter,) = [one for one in await desk.ledger.snapshot("default") if one.scope is ScopeKind.TENANT]
+    (counter,) = [one for one in await desk.ledger.balances("default") if one.scope is ScopeKind.TENANT]
     assert counter.ceiling.nusd == 5
 
 
@@ -133,7 +133,7 @@ async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_fol
     assert len(await events(desk, "operator.action")) == 2
     await ledger.reserve(ask(1, tenant="default"))
     assert {
-        one.ceiling.nusd for one in await ledger.snapshot("default") if one.scope is ScopeKind.TENANT
+        one.ceiling.nusd for one in await ledger.balances("default") if one.scope is ScopeKind.TENANT
     } == {5}
 
 
@@ -260,7 +260,7 @@ async def test_the_position_of_a_ledger_that_outlives_us_is_noted_now_and_then_a
     reading = LedgerRebuild("default", "paper")
     for one in noted:
         reading.read(one)
-    assert reading.position == await desk.ledger.position("default")
+    assert reading.position == await desk.ledger.checkpoint("default")
 
 
 async def test_the_position_of_a_ledger_of_this_process_is_not_noted() -> None:

@@ -158,7 +158,7 @@ class Allowances:
         self._sums: dict[AllowanceScope, Allowance] = {}
         self._short_until_s: dict[tuple[str, ScopeKind, str], float] = {}
 
-    def adopt(self, tenant: str, limits: Sequence[Limit]) -> None:
+    def apply_limits(self, tenant: str, limits: Sequence[Limit]) -> None:
         """Know of a tenant's limits."""
         self._adopted[tenant] = tuple(limits)
 
@@ -275,7 +275,7 @@ class Allowances:
             await self._ledger.release(ask.reservation_id)
 
     async def _era(self, tenant: str) -> LedgerEpochId:
-        position = await self._ledger.position(tenant)
+        position = await self._ledger.checkpoint(tenant)
         return position.generation, position.mark
 
     def _is_short(self, ask: ReservationRequest) -> bool:

@@ -60,7 +60,7 @@ class LedgerEpoch:
         """Return what is told to who comes when nothing may begin."""
         return LedgerRolledBackError(self._tenant, closure.why, _spelled(self.position))
 
-    def expect(self, position: LedgerCheckpoint) -> Fence | None:
+    def require_at_least(self, position: LedgerCheckpoint) -> Fence | None:
         """Take note of a position; return why nothing may begin any more, if the book has not come as far."""
         self._expected = max(self._expected, position.generation)
         if not _is_behind(self.position, position):

@@ -45,7 +45,7 @@ DegradedAnswer = TypeVar("DegradedAnswer", Reservation | Declined | Blocked, Res
 class DegradedModeLedger:
     """Keeps the promises of `Ledger` to those who have begun, and to a few who begin, while `ledger` is away.
 
-    What cannot be booked now is booked by the first `sweep` that reaches the server; until then callers are told what
+    What cannot be booked now is booked by the first `expire_leases` that reaches the server; until then callers are told what
     will be booked, and nobody begins the same call anew. Who wants to begin is refused (`LedgerUnavailableError`), but
     for the workflows of `rules`: they use what was set aside for their agent while the server was there
     (`Allowances` says how much, and when). That is booked as dispatched, so that a process that ends without a word
@@ -91,10 +91,10 @@ class DegradedModeLedger:
             return Reservation(id_, ask.amount)
         return await self._noted(ask, answer)
 
-    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
         """Wait until `ask` can be answered for good; the line is the server's."""
         await self._owed.settle_up(ask.reservation_id)
-        return await self._noted(ask, await self._ledger.reserve_in_turn(ask))
+        return await self._noted(ask, await self._ledger.wait_for_reservation(ask))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; what could not be noted must not be sent."""
@@ -151,45 +151,45 @@ class DegradedModeLedger:
         reserved = self._under_way.reserved(reservation_id) or NOTHING
         return await self._charged(Settlement(reservation_id, reserved, reserved, NOTHING, in_doubt=True))
 
-    async def sweep(self) -> Sequence[ExpiredReservation]:
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """Book what could not be booked, renew allowances, and end the calls whose lease has run out."""
         await self._owed.settle_all()
         await self._allowances.tend()
-        ended = await self._ledger.sweep()
+        ended = await self._ledger.expire_leases()
         for one in ended:
             self._under_way.end_unsent(one.reservation_id)
         self._under_way.forget(self._clock.monotonic())
         return ended
 
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Count against these limits from the next ask on."""
-        await self._ledger.adopt(tenant, limits, version=version)
-        self._allowances.adopt(tenant, limits)
+        await self._ledger.apply_limits(tenant, limits, version=version)
+        self._allowances.apply_limits(tenant, limits)
 
-    async def shut(self, tenant: str) -> None:
+    async def fence(self, tenant: str) -> None:
         """Let nothing more begin until `restore`."""
-        await self._ledger.shut(tenant)
+        await self._ledger.fence(tenant)
 
     async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Book a tenant's calls again, and open admission; what was set aside is not spent any more."""
         self._allowances.close(tenant)
         return await self._ledger.restore(tenant, bookings)
 
-    async def position(self, tenant: str) -> LedgerCheckpoint:
+    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
-        return await self._ledger.position(tenant)
+        return await self._ledger.checkpoint(tenant)
 
-    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once."""
-        await self._ledger.expect(tenant, position)
+        await self._ledger.require_at_least(tenant, position)
 
-    async def snapshot(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
+    async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return every counter of a tenant, or those that can run out; an allowance counts as held."""
-        return await self._ledger.snapshot(tenant, limited=limited)
+        return await self._ledger.balances(tenant, limited=limited)
 
-    async def line(self, tenant: str) -> Sequence[QueuedReservation]:
+    async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return who of a tenant waits for headroom."""
-        return await self._ledger.line(tenant)
+        return await self._ledger.waiting(tenant)
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts of this process since the start."""
@@ -199,7 +199,7 @@ class DegradedModeLedger:
         """Book what is owed, give allowances back and close the ledger; what cannot be reached runs out by its lease."""
         self._allowances.end()
         with suppress(LedgerError):
-            await self.sweep()
+            await self.expire_leases()
         await self._ledger.aclose()
 
     async def _noted(self, ask: ReservationRequest, answer: DegradedAnswer) -> DegradedAnswer:

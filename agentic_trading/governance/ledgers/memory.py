@@ -98,7 +98,7 @@ class MemoryLedger:
         self._forget(book)
         return answer
 
-    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
         """Wait until `ask` can be answered for good: in order of arrival within a priority."""
         id_ = ask.reservation_id
         book = self._book(ask.tenant)
@@ -167,7 +167,7 @@ class MemoryLedger:
             book.serve(self._clock.now())
         return settlement
 
-    async def sweep(self) -> Sequence[ExpiredReservation]:
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, then serve those who wait."""
         now = self._clock.now()
         expired: list[ExpiredReservation] = []
@@ -177,16 +177,16 @@ class MemoryLedger:
                 book.serve(now)
         return expired
 
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Count against these limits from the next ask on; an older version, or the same, changes nothing."""
         book = self._book(tenant)
         if version > book.version:
-            book.adopt(LimitSet(limits, self._counted), version)
+            book.apply_limits(LimitSet(limits, self._counted), version)
             book.serve(self._clock.now())
 
-    async def shut(self, tenant: str) -> None:
+    async def fence(self, tenant: str) -> None:
         """Let nothing more begin until `restore`; what is in flight may end."""
-        self._book(tenant).shut()
+        self._book(tenant).fence()
 
     async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
@@ -201,15 +201,15 @@ class MemoryLedger:
         book.serve(self._clock.now())
         return book.progress.position
 
-    async def position(self, tenant: str) -> LedgerCheckpoint:
+    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
         return self._book(tenant).progress.position
 
-    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; behind that, or beside it, nothing is reserved."""
-        self._book(tenant).expect(position)
+        self._book(tenant).require_at_least(position)
 
-    async def snapshot(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+    async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
         """Return counters of a tenant; those of ended windows for as long as they are kept.
 
         Very many are looked at in pieces, between which others go on.
@@ -222,7 +222,7 @@ class MemoryLedger:
             found += map(counter_balance, piece)
         return found
 
-    async def line(self, tenant: str) -> list[QueuedReservation]:
+    async def waiting(self, tenant: str) -> list[QueuedReservation]:
         """Return who of a tenant waits for headroom, in the order in which they will be served."""
         return self._book(tenant).line.seen()
 

@@ -75,7 +75,7 @@ class RedisLedger:
     kept for `keep` after their end and their last use (then nobody may ask for their time again), ended calls for
     `call_keep`: longer than a delivery may come again. Who waits looks every `look_s` seconds even if nobody calls;
     after three times that without a look, as their process was killed, the place is gone. Sums are exact up to `LARGEST`.
-    What ended up to `recorded_within_s` (ten at most) before a `shut`, `restore` keeps: its record may be on its way.
+    What ended up to `recorded_within_s` (ten at most) before a `fence`, `restore` keeps: its record may be on its way.
 
     `counted` is counted for everyone from the first call on. Other windows are counted from the moment that a limit
     is adopted for them, or that an ask limits itself in them (for calls: by the asks that do); a limit on a minute or
@@ -136,7 +136,7 @@ class RedisLedger:
         self._tally.counts["held"] += isinstance(answer, Blocked)
         return answer
 
-    async def reserve_in_turn(self, ask: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
         """Wait until `ask` can be answered for good: in order of arrival within a priority."""
         return await self._line.wait(self._tenant(ask.tenant).keys.line, _Turn(self, ask))
 
@@ -167,7 +167,7 @@ class RedisLedger:
         """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
         return await self._end(reservation_id, "doubt", ReservationState.IN_DOUBT, NOTHING)
 
-    async def sweep(self) -> Sequence[ExpiredReservation]:
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, and drop counters whose time is over."""
         ended: list[ExpiredReservation] = []
         for tenant in list(self._tenants.values()):
@@ -181,11 +181,11 @@ class RedisLedger:
             self._tally.expire(one)
         return ended
 
-    async def adopt(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Have these limits on the server; every process counts by them from its next ask on."""
         await self._run(self._tenant(tenant), "adopt", version, replies.limits_text(limits))
 
-    async def shut(self, tenant: str) -> None:
+    async def fence(self, tenant: str) -> None:
         """Have every process refused until `restore`; what ends from now on is remembered, and what just has."""
         await self._run(self._tenant(tenant), "shut", self._recorded_within_ms)
 
@@ -194,7 +194,7 @@ class RedisLedger:
         of = self._tenant(tenant)
         begun = None
         while begun is None or begun.word == b"AGAIN":  # what there is to be carried over has changed
-            await self.shut(tenant)
+            await self.fence(tenant)
             carried = await self._ids(of, "carried")
             begun = await self._run(of, "rebuild", *carried, calls=carried)
         of.follow(replies.read_limits((await self._run(of, "look")).rest[1:]))
@@ -206,16 +206,16 @@ class RedisLedger:
         self._in_flight = {id_ for id_ in self._in_flight if tenant_of(id_) != tenant or id_ in stay}
         return opened.position
 
-    async def position(self, tenant: str) -> LedgerCheckpoint:
+    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come, closed or not."""
         return (await self._run(self._tenant(tenant), "look")).position
 
-    async def expect(self, tenant: str, position: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
         self._tenants[tenant] = self._tenant(tenant)
-        self._tenants[tenant].expect(position)
+        self._tenants[tenant].require_at_least(position)
 
-    async def snapshot(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
+    async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
         of = self._tenant(tenant)
         _, *limits, newest = (await self._run(of, "look")).rest
@@ -224,7 +224,7 @@ class RedisLedger:
             return await limited_balances(self._server, of, rules, replies.read_newest(newest))
         return await every_balance(self._server, of, rules)
 
-    async def line(self, tenant: str) -> Sequence[QueuedReservation]:
+    async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return who of a tenant waits, in any process, in the order in which they will be served."""
         return list(replies.waiting((await self._run(self._tenant(tenant), "waiting")).rest[0]))
 

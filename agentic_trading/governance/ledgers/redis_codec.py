@@ -246,7 +246,7 @@ class RedisTenantState:
             reply.generation == known.generation and reply.mark.decode() != known.mark
         )
 
-    def expect(self, position: LedgerCheckpoint) -> None:
+    def require_at_least(self, position: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come in another process, if that is not what is known, or before it."""
         known = self.known
         if position.generation > known.generation or (
@@ -258,7 +258,7 @@ class RedisTenantState:
             self.known = position
 
     def follow(self, limits: TenantLimits) -> None:
-        """Count by what the server says from now on; before a first `adopt`, by what this process was made with."""
+        """Count by what the server says from now on; before a first `apply_limits`, by what this process was made with."""
         self.revision = limits.revision
         self.planner.follow(self.rules(limits))
 

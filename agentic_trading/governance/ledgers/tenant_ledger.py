@@ -154,7 +154,7 @@ class TenantLedger:
             ExpiredReservation(id_, call.state, call.ask.amount, call.ask.scope_ids) for id_, call in silent
         ]
 
-    def adopt(self, rules: LimitSet, version: int) -> None:
+    def apply_limits(self, rules: LimitSet, version: int) -> None:
         """Count against other rules; counters that they need and that nobody kept start with the calls known."""
         self.version = version
         self.progress.sequence += 1
@@ -163,7 +163,7 @@ class TenantLedger:
         self.accounts.follow(rules)
         self._count_calls(before)
 
-    def shut(self) -> None:
+    def fence(self) -> None:
         """Let nothing begin until `restore`."""
         if self.progress.closure is None:
             _close(self, Fence("a log that is being booked again", has_gone_back=False))
@@ -185,9 +185,9 @@ class TenantLedger:
             self._count_own(waiter.ask)
         self.progress.begin_again()
 
-    def expect(self, position: LedgerCheckpoint) -> None:
+    def require_at_least(self, position: LedgerCheckpoint) -> None:
         """Let nothing be reserved any more if this book has not come as far as `position`."""
-        closure = self.progress.expect(position)
+        closure = self.progress.require_at_least(position)
         if closure is not None:
             _close(self, closure)
 

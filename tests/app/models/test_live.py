@@ -146,7 +146,7 @@ async def test_a_lost_answer_is_charged_in_full() -> None:
 
     told = await proof(Model(fails_with=ProviderError(FailureKind.TIMEOUT, "lost", sent=True)), ledger=ledger)
 
-    [balance] = [balance for balance in await ledger.snapshot("default") if balance.scope is ScopeKind.TENANT]
+    [balance] = [balance for balance in await ledger.balances("default") if balance.scope is ScopeKind.TENANT]
     assert told.cost_nusd == balance.spent.nusd > 256 * 10_000
 
 

@@ -72,11 +72,11 @@ class Server(MemoryLedger):
     async def in_doubt(self, reservation_id: str) -> Settlement:
         return await self._taken("in_doubt", super().in_doubt(reservation_id))
 
-    async def sweep(self) -> Sequence[ExpiredReservation]:
-        return await self._taken("sweep", super().sweep())
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+        return await self._taken("sweep", super().expire_leases())
 
-    async def position(self, tenant: str) -> LedgerCheckpoint:
-        return await self._taken("position", super().position(tenant))
+    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
+        return await self._taken("position", super().checkpoint(tenant))
 
     async def _taken(self, name: str, step: Coroutine[Any, Any, Answer]) -> Answer:
         if self.away or name in self.fails:
@@ -124,8 +124,8 @@ class Case:
 
     async def lose(self) -> None:
         """Have the server go back: of the tenant it knows nothing that is true."""
-        position = await self.server.position("acme")
-        await self.server.expect("acme", LedgerCheckpoint(position.generation + 1, "lost", 1))
+        position = await self.server.checkpoint("acme")
+        await self.server.require_at_least("acme", LedgerCheckpoint(position.generation + 1, "lost", 1))
 
     async def begun_with(self, wanted: ReservationRequest) -> str:
         """Reserve and dispatch a call."""

@@ -18,7 +18,7 @@ async def test_a_rebuilt_ledger_has_no_sum_set_aside_so_none_is_spent() -> None:
     case = Case(rules=RULES)
     await case.begun()
     await case.rebuilt()
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     case.server.away = True
 
     with pytest.raises(LedgerUnavailableError):
@@ -34,7 +34,7 @@ async def test_where_there_was_no_room_it_is_asked_for_again_only_after_a_while(
     assert case.server.statistics().refused + case.server.statistics().held == refused
 
     case.clock.advance_to(HALF_OVER)
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     await case.ledger.settle(await case.begun(1), Amount(0, 0))
     assert (await of_tenant(case.server)).held == Amount(100, 1000, 10)
 
@@ -51,7 +51,7 @@ async def test_calls_that_were_paid_from_it_are_forgotten_when_it_is_booked() ->
     assert await case.ledger.state_of(id_) is ReservationState.SETTLED
 
     case.clock.advance_to(HALF_OVER)
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert await case.ledger.state_of(id_) is None
 
@@ -61,7 +61,7 @@ async def test_a_call_that_a_sweep_has_ended_is_settled_late_all_the_same() -> N
     id_ = await reserved(case.ledger, ask(60))
     await case.ledger.dispatch(id_, lease_s=10)
     case.clock.advance_to(AT + timedelta(seconds=11))
-    (ended,) = await case.ledger.sweep()
+    (ended,) = await case.ledger.expire_leases()
 
     settlement = await case.ledger.settle(id_, Amount(20, 0))
 
@@ -83,7 +83,7 @@ async def end_all(case: Case) -> None:
     """Let everything that was set aside come to its end."""
     case.clock.advance_to(case.clock.now() + timedelta(days=1))
     for _ in range(2):
-        await case.ledger.sweep()
+        await case.ledger.expire_leases()
 
 
 async def test_it_pays_for_nobody_once_it_is_given_back_though_the_answer_is_lost() -> None:
@@ -93,7 +93,7 @@ async def test_it_pays_for_nobody_once_it_is_given_back_though_the_answer_is_los
     case.clock.advance_to(HALF_OVER)
     case.server.loses = {"settle"}
     with pytest.raises(LedgerUnavailableError):
-        await case.ledger.sweep()
+        await case.ledger.expire_leases()
     case.server.away = True
 
     with pytest.raises(LedgerUnavailableError):
@@ -111,7 +111,7 @@ async def test_it_pays_for_nobody_while_it_is_being_given_back() -> None:
     case.server.slow["settle"] = answered = asyncio.Event()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(case.ledger.sweep())
+        group.create_task(case.ledger.expire_leases())
         await asyncio.sleep(0)
         case.server.fails = {"reserve"}
         with pytest.raises(LedgerUnavailableError):
@@ -133,7 +133,7 @@ async def test_an_answer_that_comes_late_while_it_is_being_booked_opens_nothing_
     case.server.slow["settle"] = answered = asyncio.Event()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(case.ledger.sweep())
+        group.create_task(case.ledger.expire_leases())
         await asyncio.sleep(0)
         assert (await case.ledger.settle(id_, Amount(used, 0))).late
         case.server.fails = {"reserve"}
@@ -151,7 +151,7 @@ async def test_what_was_used_is_charged_though_the_ledger_does_not_know_the_sum_
     await case.rebuilt()
     await spent_locally(case, 50, 40)
 
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     found = await of_tenant(case.server)
     assert (found.spent, found.held.nusd) == (Amount(40, 0, 1), 0)
@@ -163,7 +163,7 @@ async def test_it_is_given_back_when_the_ledger_was_rebuilt_though_it_is_held_th
     await case.server.restore("acme", [])
     assert (await of_tenant(case.server)).held.nusd == 100
 
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).held.nusd == 0
 
@@ -186,10 +186,10 @@ async def test_what_was_used_before_the_ledger_went_back_is_charged_when_it_is_r
     await case.lose()
     with pytest.raises(LedgerUnavailableError):
         await case.ledger.reserve(ask(1))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     await case.server.restore("acme", [])
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).spent.nusd == 40
 
@@ -201,7 +201,7 @@ async def test_the_ledger_of_one_tenant_that_has_gone_back_ends_no_sum_of_anothe
     await case.lose()
     with pytest.raises(LedgerUnavailableError):
         await case.ledger.reserve(ask(1))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     case.server.away = True
 
     assert isinstance(await case.ledger.reserve(ask(1, tenant="other")), Reservation)
@@ -213,7 +213,7 @@ async def test_while_the_server_is_away_it_lasts_until_its_lease_is_over() -> No
     case.server.away = True
     case.clock.advance_to(AT + timedelta(seconds=599))
     with pytest.raises(LedgerUnavailableError):
-        await case.ledger.sweep()
+        await case.ledger.expire_leases()
     assert isinstance(await case.ledger.reserve(ask(1)), Reservation)
 
     case.clock.advance_to(AT + timedelta(seconds=600))
@@ -230,7 +230,7 @@ async def test_calls_that_nobody_ends_do_not_keep_it_for_ever() -> None:
     await case.begun(20)
     case.server.away = False
     case.clock.advance_to(AT + timedelta(seconds=600))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     assert (await of_tenant(case.server)).in_doubt.nusd == 100
 
     await end_all(case)
@@ -247,7 +247,7 @@ async def test_two_who_book_it_at_once_book_it_once_and_end_no_sum_that_follows(
     case.server.slow["settle"] = answered = asyncio.Event()
 
     async with asyncio.TaskGroup() as group:
-        first, second = (group.create_task(case.ledger.sweep()) for _ in range(2))
+        first, second = (group.create_task(case.ledger.expire_leases()) for _ in range(2))
         await asyncio.sleep(0)
         answered.set()
         while not first.done() and not second.done():  # noqa: ASYNC110 - until one of them has booked it
@@ -265,7 +265,7 @@ async def test_a_sum_that_the_ledger_may_have_forgotten_while_it_was_asked_for_p
     async with asyncio.TaskGroup() as group:
         group.create_task(case.ledger.reserve(ask(50)))
         await asyncio.sleep(0)
-        await case.ledger.sweep()
+        await case.ledger.expire_leases()
         await case.ledger.restore("acme", [])
         answered.set()
     case.server.away = True

@@ -41,7 +41,7 @@ async def test_what_one_agent_gave_back_another_may_have() -> None:
     case = Case(rules=RULES)
     await spend(case)
     case.clock.advance_to(AT + timedelta(seconds=301))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     await spend(case, agent="agent-2")
 
@@ -59,7 +59,7 @@ async def test_it_is_given_back_at_once_when_it_is_in_the_way() -> None:
         await case.ledger.reserve(ask(1))
     case.server.fails = set()
 
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert isinstance(await case.ledger.reserve(wanted), Reservation)
     assert (await of_tenant(case.server)).held.nusd == 150
@@ -72,7 +72,7 @@ async def test_it_stays_where_others_are_short() -> None:
     await reserved(case.ledger, ask(40, agent="agent-2"))
     assert isinstance(await case.ledger.reserve(ask(40, agent="agent-2")), Blocked)
 
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).held.nusd == 140
 
@@ -89,7 +89,7 @@ async def test_where_too_little_is_left_nothing_is_set_aside_for_a_while(dear: R
     assert (await of_tenant(case.server)).held.nusd == 0
 
     case.clock.advance_to(AT + timedelta(seconds=301))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     await spend(case)
 
     assert (await of_tenant(case.server)).held == RULES.amount

@@ -81,7 +81,7 @@ class Desk:
             agent=f"agent-{number % 2}",
         )  # fmt: skip
         await self.pause(plan.pauses[0])
-        answer = await self.ledger.reserve_in_turn(wanted)
+        answer = await self.ledger.wait_for_reservation(wanted)
         if isinstance(answer, Declined):
             return
         dispatched = False
@@ -112,7 +112,7 @@ class Desk:
     async def pause(self, turns: int) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
-        for balance in await self.ledger.snapshot("acme"):
+        for balance in await self.ledger.balances("acme"):
             for most, spent, held in zip(
                 balance.ceiling.units, balance.spent.units, balance.held.units, strict=True
             ):
@@ -135,7 +135,7 @@ async def test_no_interleaving_passes_a_ceiling_or_leaves_anything_held(
     found = desk.ledger.statistics()
     assert (found.waiting, found.in_flight) == (0, 0)
     assert found.charged_nusd == sum(charge.nusd for charge in desk.charged.values())
-    for balance in await desk.ledger.snapshot("acme"):
+    for balance in await desk.ledger.balances("acme"):
         assert balance.held == Amount(0, 0, 0)
         if balance.scope is ScopeKind.TENANT:
             assert (balance.spent.nusd, balance.spent.calls) == (found.charged_nusd, len(desk.charged))

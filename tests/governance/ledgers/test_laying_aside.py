@@ -91,7 +91,7 @@ class Run:
         for _ in range(3 * (step.which % 2)):  # who was served or cancelled goes on, or only later
             await asyncio.sleep(0)
         self.seen.append([task.done() for task in self.waiting])
-        self.seen.append(counted(await self.ledger.snapshot("acme")))
+        self.seen.append(counted(await self.ledger.balances("acme")))
         assert added_up(self.ledger._book("acme")) == []
 
     async def answer(self, step: Step) -> object:
@@ -102,10 +102,10 @@ class Run:
             return self.waiting[step.which % len(self.waiting)].cancel()
         if step.verb == "sweep":
             self.clock.advance_to(self.clock.now() + timedelta(minutes=step.attempt))
-            return await self.ledger.sweep()
+            return await self.ledger.expire_leases()
         if step.verb == "adopt":
             self.version += 1
-            await self.ledger.adopt("acme", LATER[step.which % 3], version=self.version)
+            await self.ledger.apply_limits("acme", LATER[step.which % 3], version=self.version)
         if step.verb == "restore":
             return await self.ledger.restore("acme", [])
         if not self.ids:
@@ -121,7 +121,7 @@ class Run:
 
     async def answer_in_turn(self, wanted: ReservationRequest) -> object:
         """Wait in the line."""
-        return await told(self.ledger.reserve_in_turn(wanted))
+        return await told(self.ledger.wait_for_reservation(wanted))
 
     async def asked(self, step: Step) -> object:
         """Ask, at once or in turn; the moment moves on, or back for this one ask."""
@@ -216,7 +216,7 @@ async def test_the_counters_of_those_who_wait_are_not_laid_aside() -> None:
     flying = await reserved(ledger, ask(10, trace="other"))
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(ledger.reserve_in_turn(ask(2)))
+        group.create_task(ledger.wait_for_reservation(ask(2)))
         await in_line(ledger, 1)
         for _ in range(3):
             await refused(ledger, ask(11))
@@ -231,7 +231,7 @@ async def test_who_leaves_the_line_late_lays_nothing_aside_that_others_use_by_no
     await spend(ledger, ask(8))
     async with asyncio.TaskGroup() as group:
         flying = await reserved(ledger, ask(10, trace="other"))
-        leaving = group.create_task(ledger.reserve_in_turn(ask(5)))
+        leaving = group.create_task(ledger.wait_for_reservation(ask(5)))
         await in_line(ledger, 1)
         leaving.cancel()  # and comes to it only after the next steps
         await ledger.release(flying)
@@ -241,5 +241,5 @@ async def test_who_leaves_the_line_late_lays_nothing_aside_that_others_use_by_no
     await refused(ledger, ask(40))
     await ledger.settle(second, Amount(9, 0))
 
-    (trace,) = select(await ledger.snapshot("acme"), ScopeKind.TRACE, "trace-1", Window.NONE)
+    (trace,) = select(await ledger.balances("acme"), ScopeKind.TRACE, "trace-1", Window.NONE)
     assert (trace.spent.nusd, trace.held.nusd) == (17, 0)

@@ -40,7 +40,7 @@ async def test_months_of_calls_leave_nothing_behind_but_the_last_days() -> None:
     for hour in range(24 * 90):
         await spend(ledger, ask(1, trace=f"trace-{hour}", agent=f"agent-{hour % 7}", at=AT + hour * HOUR))
 
-    kept = await ledger.snapshot("acme")
+    kept = await ledger.balances("acme")
     assert len(select(kept, ScopeKind.TENANT, "acme", Window.DAY)) <= 3
     assert len(kept) < 150
     assert len(ledger._book("acme").calls.past) < 30
@@ -75,7 +75,7 @@ async def test_a_moment_of_the_future_that_was_refused_or_waited_for_closes_noth
     id_ = await reserved(ledger, ask(8))
     await held(ledger, ask(5, at=ahead))
     async with asyncio.TaskGroup() as group:
-        leaving = group.create_task(ledger.reserve_in_turn(ask(5, at=ahead)))
+        leaving = group.create_task(ledger.wait_for_reservation(ask(5, at=ahead)))
         await in_line(ledger, 1)
         leaving.cancel()
     await ledger.release(id_)
@@ -106,9 +106,9 @@ async def test_others_go_on_while_very_many_counters_are_looked_at() -> None:
         late.append(await spend(ledger, ask(1, trace="late")))
 
     async with asyncio.TaskGroup() as group:
-        looking = group.create_task(ledger.snapshot("acme"))
+        looking = group.create_task(ledger.balances("acme"))
         group.create_task(go_on())
-        limited = await ledger.snapshot("acme", limited=True)
+        limited = await ledger.balances("acme", limited=True)
         assert not looking.done()
 
     assert late
@@ -133,7 +133,7 @@ async def test_asks_in_vain_leave_no_counters_behind() -> None:
     for number in range(3000):
         await refused(ledger, ask(1, key=f"in-vain-{number}", limits=own))
 
-    assert len(await ledger.snapshot("acme")) < 1100
+    assert len(await ledger.balances("acme")) < 1100
     assert (await of_tenant(ledger)).spent.nusd == 10
 
 
@@ -146,7 +146,7 @@ async def test_ended_windows_are_forgotten_though_their_tenant_always_has_a_call
         await ledger.settle(flying, Amount(1, 0))
         flying = following
 
-    assert len(select(await ledger.snapshot("acme"), ScopeKind.TENANT, "acme", Window.MINUTE)) < 90
+    assert len(select(await ledger.balances("acme"), ScopeKind.TENANT, "acme", Window.MINUTE)) < 90
 
 
 async def test_a_counter_with_a_call_in_doubt_is_kept_for_its_late_answer() -> None:
@@ -205,7 +205,7 @@ async def test_a_trace_at_rest_is_forgotten_and_one_in_use_is_not() -> None:
         await spend(ledger, ask(0, trace="goes on", at=AT + timedelta(minutes=minutes)))
     await spend(ledger, ask(9, trace="goes on", at=AT + timedelta(minutes=180)))
 
-    assert select(await ledger.snapshot("acme"), ScopeKind.TRACE, "rests", Window.NONE) == []
+    assert select(await ledger.balances("acme"), ScopeKind.TRACE, "rests", Window.NONE) == []
     assert (await refused(ledger, ask(2, trace="goes on", at=AT + timedelta(minutes=181)))).left == 1
 
 
@@ -223,7 +223,7 @@ async def test_an_agent_that_rests_is_forgotten_when_its_windows_are_over() -> N
     for hours in range(1, 5):
         await spend(ledger, ask(agent="works", at=AT + hours * HOUR))
 
-    kept = await ledger.snapshot("acme")
+    kept = await ledger.balances("acme")
 
     assert {one.id for one in kept} == {"works"}
     assert len(kept) <= 3
@@ -235,7 +235,7 @@ async def test_a_named_limit_alone_counts_nobody_else() -> None:
     await spend(ledger, ask(agent="small"))
     await spend(ledger, ask(agent="big"))
 
-    assert {one.id for one in await ledger.snapshot("acme")} == {"big"}
+    assert {one.id for one in await ledger.balances("acme")} == {"big"}
 
 
 async def test_the_lower_of_two_limits_on_the_same_holds_for_each_unit() -> None:
@@ -281,7 +281,7 @@ async def test_an_own_limit_knows_the_calls_that_are_remembered_in_flight_in_dou
     own = (Limit(ScopeKind.WORKFLOW, ANY, Window.HOUR, nusd=1000),)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(ledger.reserve_in_turn(ask(50)))
+        group.create_task(ledger.wait_for_reservation(ask(50)))
         await in_line(ledger, 1)
         await held(ledger, ask(100 - 60 + 1, limits=own))
         await ledger.release(flying)
@@ -296,9 +296,9 @@ async def test_who_waits_behind_itself_under_another_name_is_told() -> None:
     wanted = ask(5, key="twice")
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(wanted))
-        same = group.create_task(ledger.reserve_in_turn(wanted))
-        other = group.create_task(told(ledger.reserve_in_turn(replace(wanted, amount=Amount(6, 0)))))
+        waiting = group.create_task(ledger.wait_for_reservation(wanted))
+        same = group.create_task(ledger.wait_for_reservation(wanted))
+        other = group.create_task(told(ledger.wait_for_reservation(replace(wanted, amount=Amount(6, 0)))))
         await in_line(ledger, 3)
         await ledger.release(first)
 
@@ -324,7 +324,7 @@ async def test_who_is_cancelled_when_refused_had_nothing_to_give_back() -> None:
     await ledger.dispatch(first)
 
     async with asyncio.TaskGroup() as group:
-        leaving = group.create_task(ledger.reserve_in_turn(ask(5)))
+        leaving = group.create_task(ledger.wait_for_reservation(ask(5)))
         await in_line(ledger, 1)
         await ledger.in_doubt(first)
         leaving.cancel()
@@ -338,7 +338,7 @@ async def test_who_asks_again_after_settling_waits_for_nothing() -> None:
     wanted = ask(5)
     await spend(ledger, wanted)
 
-    assert await ledger.reserve_in_turn(wanted) == Reservation(
+    assert await ledger.wait_for_reservation(wanted) == Reservation(
         wanted.reservation_id, wanted.amount, ReservationState.SETTLED
     )
 
@@ -348,7 +348,7 @@ async def test_counters_of_those_who_wait_are_kept() -> None:
     first = await reserved(ledger, ask(8))
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(5)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(5)))
         await in_line(ledger, 1)
         await spend(ledger, ask(1, trace="other", at=AT + timedelta(days=9)))
         await ledger.release(first)

@@ -51,7 +51,7 @@ async def test_an_ask_in_vain_for_a_far_moment_keeps_nothing_that_came_after() -
     for minute in range(600):
         await spend(ledger, ask(1, trace=f"trace-{minute}", at=AT + minute * MINUTE))
 
-    kept = [one for one in await ledger.snapshot("acme") if one.scope is ScopeKind.TRACE]
+    kept = [one for one in await ledger.balances("acme") if one.scope is ScopeKind.TRACE]
     assert len(kept) < 60 + 2 * TenantLedger.tidy_after
 
 
@@ -60,13 +60,13 @@ async def test_a_long_line_that_is_served_or_left_leaves_nothing_behind() -> Non
     flying = await reserved(ledger, ask(10))
 
     async with asyncio.TaskGroup() as group:
-        leaving = [group.create_task(ledger.reserve_in_turn(ask(10, at=None))) for _ in range(200)]
+        leaving = [group.create_task(ledger.wait_for_reservation(ask(10, at=None))) for _ in range(200)]
         await in_line(ledger, 200)
-        served = group.create_task(ledger.reserve_in_turn(ask(10)))
+        served = group.create_task(ledger.wait_for_reservation(ask(10)))
         await in_line(ledger, 201)
         for task in leaving:
             task.cancel()
-            await ledger.sweep()  # the others are looked at
+            await ledger.expire_leases()  # the others are looked at
         await in_line(ledger, 1)
         await ledger.release(flying)
         await served
@@ -85,35 +85,37 @@ async def test_who_waits_over_minutes_and_who_is_turned_away_keep_no_counter_tha
     wanted = ask(5, key="twice", at=None, agent="waits")
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(ledger.reserve_in_turn(wanted))
+        group.create_task(ledger.wait_for_reservation(wanted))
         other = group.create_task(turned_away(ledger, ask(6, key="twice", workflow="other")))
         await in_line(ledger, 2)
         for _ in range(100):
             clock.advance_to(clock.now() + MINUTE)
-            await ledger.adopt("acme", [tenant(10), *windows], version=1)  # those who wait are looked at
+            await ledger.apply_limits(
+                "acme", [tenant(10), *windows], version=1
+            )  # those who wait are looked at
             await spend(ledger, replace(ask(at=None), amount=Amount(0, 0, 0)))
         await ledger.release(flying)
         await other
     for _ in range(3 * TenantLedger.tidy_after):
         await refused(ledger, ask(11, at=None))
 
-    kept = await ledger.snapshot("acme")
+    kept = await ledger.balances("acme")
     assert len(kept) < 20
     assert select(kept, ScopeKind.WORKFLOW, "other", Window.NONE) == []
 
 
 async def turned_away(ledger: MemoryLedger, wanted: ReservationRequest) -> None:
     with pytest.raises(ReservationConflictError):
-        await ledger.reserve_in_turn(wanted)
+        await ledger.wait_for_reservation(wanted)
 
 
 async def test_who_is_refused_while_willing_to_wait_leaves_no_counter() -> None:
     ledger = MemoryLedger([tenant(10), Limit(ScopeKind.AGENT, ANY, Window.NONE, nusd=50)], counted=())
 
     for number in range(3 * TenantLedger.tidy_after):
-        await ledger.reserve_in_turn(ask(11, agent=f"agent-{number}"))
+        await ledger.wait_for_reservation(ask(11, agent=f"agent-{number}"))
 
-    assert len(await ledger.snapshot("acme")) <= 2 * TenantLedger.tidy_after
+    assert len(await ledger.balances("acme")) <= 2 * TenantLedger.tidy_after
 
 
 @pytest.mark.parametrize("tidy_after", [1, 10**9], ids=["at rest", "in use"])
@@ -133,25 +135,25 @@ async def test_a_late_ask_for_an_older_moment_shortens_no_ones_rest(
 
 async def test_a_named_limit_that_is_taken_back_goes_on_counting_those_it_named_and_nobody_else() -> None:
     ledger = MemoryLedger(counted=())
-    await ledger.adopt("acme", [Limit(ScopeKind.AGENT, "big", Window.NONE, nusd=50)], version=1)
+    await ledger.apply_limits("acme", [Limit(ScopeKind.AGENT, "big", Window.NONE, nusd=50)], version=1)
     await spend(ledger, ask(10, agent="big"))
-    await ledger.adopt("acme", [], version=2)
+    await ledger.apply_limits("acme", [], version=2)
 
     await spend(ledger, ask(10, agent="big"))
     await spend(ledger, ask(10, agent="small"))
 
-    assert [(one.id, one.spent.nusd) for one in await ledger.snapshot("acme")] == [("big", 20)]
+    assert [(one.id, one.spent.nusd) for one in await ledger.balances("acme")] == [("big", 20)]
 
 
 async def test_a_limit_on_everyone_that_is_taken_back_goes_on_counting_those_it_knew() -> None:
     ledger = MemoryLedger([Limit(ScopeKind.AGENT, ANY, Window.NONE, nusd=50)], counted=())
     await spend(ledger, ask(10, agent="known"))
-    await ledger.adopt("acme", [], version=1)
+    await ledger.apply_limits("acme", [], version=1)
 
     await spend(ledger, ask(10, agent="known"))
     await spend(ledger, ask(10, agent="new"))
 
-    assert [(one.id, one.spent.nusd) for one in await ledger.snapshot("acme")] == [("known", 20)]
+    assert [(one.id, one.spent.nusd) for one in await ledger.balances("acme")] == [("known", 20)]
 
 
 async def test_traces_at_rest_stay_so_when_limits_change_and_are_counted_on() -> None:
@@ -159,7 +161,9 @@ async def test_traces_at_rest_stay_so_when_limits_change_and_are_counted_on() ->
     for number in range(300):
         await spend(ledger, ask(10, trace=f"trace-{number}"))
 
-    await ledger.adopt("acme", [Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=15), tenant(10**6)], version=1)
+    await ledger.apply_limits(
+        "acme", [Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=15), tenant(10**6)], version=1
+    )
 
     (table,) = (one for one in ledger._book("acme").accounts._tables if one.kind is ScopeKind.TRACE)
     assert len(table.in_use) < 2 * TenantLedger.tidy_after
@@ -171,7 +175,7 @@ async def test_an_agent_that_only_asked_in_vain_is_counted_by_no_limit_that_was_
     await spend(ledger, ask(5))
     await refused(ledger, ask(10, agent="in-vain"))
 
-    await ledger.adopt("acme", [], version=1)
+    await ledger.apply_limits("acme", [], version=1)
     await spend(ledger, ask(10, agent="in-vain"))
 
-    assert [one.id for one in await ledger.snapshot("acme")] == ["agent-1"]
+    assert [one.id for one in await ledger.balances("acme")] == ["agent-1"]

@@ -34,7 +34,7 @@ async def test_leases_run_by_the_ledgers_clock() -> None:
     found = []
     for seconds in (59, 60, 119, 120):
         clock.advance_to(AT + timedelta(seconds=seconds))
-        found.append(await ledger.sweep())
+        found.append(await ledger.expire_leases())
 
     assert found == [
         [],
@@ -52,7 +52,7 @@ async def test_what_expires_is_counted_as_what_it_becomes() -> None:
     await reserved(ledger, ask(10))
     await ledger.dispatch(await reserved(ledger, ask(20)), lease_s=0)
 
-    await ledger.sweep()
+    await ledger.expire_leases()
 
     found = ledger.statistics()
     assert (found.released, found.in_doubt, found.in_flight, found.charged_nusd) == (1, 1, 0, 20)
@@ -75,11 +75,11 @@ async def test_who_waits_for_the_present_gets_the_window_in_which_it_is_served()
     await ledger.dispatch(await reserved(ledger, ask(80, at=None)), lease_s=1e6)
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(90, at=None)))
-        fixed = group.create_task(ledger.reserve_in_turn(ask(90, at=AT)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(90, at=None)))
+        fixed = group.create_task(ledger.wait_for_reservation(ask(90, at=AT)))
         await in_line(ledger, 2)
         clock.advance_to(AT + DAY)
-        await ledger.sweep()
+        await ledger.expire_leases()
         await in_line(ledger, 1)
         fixed.cancel()
 
@@ -95,9 +95,9 @@ async def test_the_line_says_since_when_somebody_waits() -> None:
     async with asyncio.TaskGroup() as group:
         for place, seconds in enumerate((1, 2), start=1):
             clock.advance_to(AT + timedelta(seconds=seconds))
-            group.create_task(ledger.reserve_in_turn(ask(40, priority=place)))
+            group.create_task(ledger.wait_for_reservation(ask(40, priority=place)))
             await in_line(ledger, place)
-        line = await ledger.line("acme")
+        line = await ledger.waiting("acme")
         await ledger.release(first)
 
     assert [(one.priority, one.since) for one in line] == [
@@ -112,9 +112,9 @@ async def test_a_new_limit_on_every_kind_of_scope_knows_the_calls_before_it() ->
     await spend(ledger, first)
     limits = [Limit(kind, ANY, window, calls=1) for kind in ScopeKind for window in Window]
 
-    await ledger.adopt("acme", limits, version=1)
+    await ledger.apply_limits("acme", limits, version=1)
 
-    found = await ledger.snapshot("acme")
+    found = await ledger.balances("acme")
     assert {(one.scope, one.window) for one in found} == {
         (kind, window) for kind in ScopeKind for window in Window
     }
@@ -125,10 +125,10 @@ async def test_a_new_limit_on_every_kind_of_scope_knows_the_calls_before_it() ->
 async def test_a_limit_that_comes_back_finds_its_counter_as_it_was() -> None:
     ledger = MemoryLedger([tenant(100, window=Window.HOUR)])
     await spend(ledger, ask(60))
-    await ledger.adopt("acme", [tenant(1000)], version=1)
+    await ledger.apply_limits("acme", [tenant(1000)], version=1)
     await spend(ledger, ask(30))
 
-    await ledger.adopt("acme", [tenant(100, window=Window.HOUR)], version=2)
+    await ledger.apply_limits("acme", [tenant(100, window=Window.HOUR)], version=2)
 
     assert (await refused(ledger, ask(11))).left == 10
     assert (await balance(ledger, ScopeKind.TENANT, "acme", Window.NONE)).spent.nusd == 90
@@ -140,7 +140,7 @@ async def test_a_new_limit_counts_a_released_call_and_a_forgotten_one_for_nothin
     await spend(ledger, ask(5, at=AT + 3 * HOUR))
     await ledger.release(await reserved(ledger, ask(7, at=AT + 3 * HOUR)))
 
-    await ledger.adopt("acme", [tenant(100)], version=1)
+    await ledger.apply_limits("acme", [tenant(100)], version=1)
 
     assert (await of_tenant(ledger)).spent == Amount(5, 0)
 
@@ -150,10 +150,10 @@ async def test_who_waits_stands_behind_the_new_counters_too() -> None:
     await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(50)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(50)))
         await in_line(ledger, 1)
-        await ledger.adopt("acme", [tenant(1000), tenant(120, window=Window.DAY)], version=1)
-        (found,) = await ledger.line("acme")
+        await ledger.apply_limits("acme", [tenant(1000), tenant(120, window=Window.DAY)], version=1)
+        (found,) = await ledger.waiting("acme")
         waiting.cancel()
 
     assert (found.held.window, found.held.left) == (Window.DAY, 40)
@@ -168,7 +168,7 @@ async def test_two_ledgers_are_told_apart_by_when_they_began() -> None:
     for _ in range(5):
         await spend(younger, ask(1))
 
-    await younger.expect("acme", await older.position("acme"))
+    await younger.require_at_least("acme", await older.checkpoint("acme"))
 
     with pytest.raises(LedgerRolledBackError, match="had come to step 3 of generation 1") as e:
         await younger.reserve(ask(1))
@@ -228,7 +228,7 @@ async def test_who_waits_is_served_when_what_held_it_is_gone() -> None:
     await reserved(ledger, flying)
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(ledger.reserve_in_turn(ask(90)))
+        waiting = group.create_task(ledger.wait_for_reservation(ask(90)))
         await in_line(ledger, 1)
         await ledger.restore("acme", [LedgerEntry(flying, ReservationState.SETTLED, Amount(5, 0))])
 
@@ -241,14 +241,14 @@ async def test_who_is_cancelled_when_the_ledger_closes_just_goes() -> None:
     await reserved(ledger, ask(80))
 
     async with asyncio.TaskGroup() as group:
-        leaving = group.create_task(ledger.reserve_in_turn(ask(90)))
+        leaving = group.create_task(ledger.wait_for_reservation(ask(90)))
         await in_line(ledger, 1)
-        found = await ledger.position("acme")
-        await ledger.expect("acme", replace(found, generation=9))
+        found = await ledger.checkpoint("acme")
+        await ledger.require_at_least("acme", replace(found, generation=9))
         leaving.cancel()
 
     assert leaving.cancelled()
-    assert await ledger.line("acme") == []
+    assert await ledger.waiting("acme") == []
 
 
 async def test_a_step_of_a_tenant_never_heard_of_is_an_error_like_any_other() -> None:
@@ -265,7 +265,7 @@ async def test_tenants_with_strange_names_are_told_apart() -> None:
         await spend(ledger, ask(60, key="same", tenant=name))
 
     for name in ("a", "a:b", "a%3Ab"):
-        (found,) = [one for one in await ledger.snapshot(name) if one.scope is ScopeKind.TENANT]
+        (found,) = [one for one in await ledger.balances(name) if one.scope is ScopeKind.TENANT]
         assert (found.id, found.spent.nusd) == (name, 60)
         assert (await refused(ledger, ask(50, tenant=name))).left == 40
 
@@ -276,7 +276,7 @@ async def test_closing_is_harmless_twice() -> None:
     await ledger.aclose()
     await ledger.aclose()
 
-    assert (await ledger.position("acme")).sequence == 0
+    assert (await ledger.checkpoint("acme")).sequence == 0
     await reserved(ledger, ask(1))
 
 
@@ -286,10 +286,10 @@ async def test_a_reservation_made_anew_after_its_lease_has_a_lease_of_its_own() 
     wanted = ask(60)
     await reserved(ledger, wanted)
     clock.advance_to(AT + timedelta(seconds=60))
-    await ledger.sweep()
+    await ledger.expire_leases()
     await reserved(ledger, wanted)
 
     clock.advance_to(AT + timedelta(seconds=119))
 
-    assert await ledger.sweep() == []
+    assert await ledger.expire_leases() == []
     assert (await held(ledger, ask(50))).left == 40

@@ -36,7 +36,7 @@ async def test_what_was_answered_meanwhile_is_told_at_once_and_booked_when_the_s
     assert told == again == Settlement(id_, Amount(70, 5), Amount(60, 0), Amount(10, 5, 0))
     assert (await of_tenant(case.server)).held.nusd == 60
     case.server.away = False
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     assert (await of_tenant(case.server)).spent == Amount(70, 5, 1)
 
 
@@ -49,7 +49,7 @@ async def test_a_call_in_doubt_is_charged_when_the_server_is_back() -> None:
 
     assert (told.charged, told.in_doubt) == (Amount(60, 0), True)
     case.server.away = False
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     assert (await of_tenant(case.server)).in_doubt == Amount(60, 0, 1)
 
 
@@ -72,7 +72,7 @@ async def test_what_could_not_be_noted_as_sent_is_given_back() -> None:
     await case.ledger.release(id_)
 
     case.server.away = False
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     found = await of_tenant(case.server)
     assert (found.held, found.spent.nusd) == (Amount(0, 0, 0), 0)
 
@@ -85,10 +85,10 @@ async def test_what_was_noted_though_its_reply_was_lost_is_in_doubt_when_its_lea
         await case.ledger.dispatch(id_, lease_s=10)
 
     case.server.loses = set()
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     assert (await of_tenant(case.server)).held.nusd == 60
     case.clock.advance_to(AT + timedelta(seconds=11))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).in_doubt == Amount(60, 0, 1)
 
@@ -103,7 +103,7 @@ async def test_a_call_that_another_run_has_sent_meanwhile_is_not_taken_back() ->
     case.server.away = False
     await case.server.dispatch(await reserved(case.server, wanted))
 
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     await case.server.settle(id_, Amount(50, 0))
 
     assert (await of_tenant(case.server)).spent == Amount(50, 0, 1)
@@ -135,7 +135,7 @@ async def test_what_was_used_of_it_is_booked_and_the_rest_given_back() -> None:
 
     case.server.away = False
     case.clock.advance_to(AT + timedelta(seconds=301))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     found = await of_tenant(case.server)
     assert (found.spent, found.held) == (Amount(130, 5, 2), Amount(0, 0, 0))
@@ -156,7 +156,7 @@ async def test_a_process_that_dies_leaves_it_charged_in_full() -> None:
     await case.ledger.settle(await case.begun(), Amount(60, 0))
 
     case.clock.advance_to(AT + timedelta(seconds=601))
-    await case.server.sweep()
+    await case.server.expire_leases()
 
     assert (await of_tenant(case.server)).in_doubt == Amount(100, 1000, 10)
 
@@ -203,7 +203,7 @@ async def test_it_is_good_for_the_windows_that_it_was_booked_in() -> None:
 
 async def test_limits_that_an_operator_set_count() -> None:
     case = Case(rules=RULES)
-    await case.ledger.adopt("acme", [Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=500)], version=1)
+    await case.ledger.apply_limits("acme", [Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=500)], version=1)
     await case.begun()
     case.server.away = True
 
@@ -222,7 +222,7 @@ async def test_without_room_for_it_nothing_is_set_aside() -> None:
 async def test_a_ledger_that_has_gone_back_pays_for_nothing() -> None:
     case = Case(rules=RULES)
     await case.begun()
-    await case.ledger.expect("acme", LedgerCheckpoint(7, "another", 1))
+    await case.ledger.require_at_least("acme", LedgerCheckpoint(7, "another", 1))
     with pytest.raises(LedgerRolledBackError):
         await case.ledger.reserve(ask(1))
     case.server.away = True

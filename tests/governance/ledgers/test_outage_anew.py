@@ -29,9 +29,9 @@ async def test_a_retry_is_not_taken_back_by_what_was_owed_before() -> None:
     id_ = await not_noted(case, wanted)
 
     await reserved(case.ledger, wanted)
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     await case.ledger.dispatch(id_)
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     await case.ledger.settle(id_, Amount(90, 0))
 
     found = await of_tenant(case.server)
@@ -45,9 +45,9 @@ async def test_retries_that_come_while_it_is_being_taken_back_are_reserved_after
     case.server.slow["release"] = answered = asyncio.Event()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(case.ledger.sweep())
+        group.create_task(case.ledger.expire_leases())
         await asyncio.sleep(0)
-        retries = [group.create_task(case.ledger.reserve_in_turn(wanted)) for _ in range(2)]
+        retries = [group.create_task(case.ledger.wait_for_reservation(wanted)) for _ in range(2)]
         await asyncio.sleep(0)
         assert not any(retry.done() for retry in retries)
         answered.set()
@@ -67,7 +67,7 @@ async def test_a_retry_waits_until_what_is_owed_can_be_taken() -> None:
     with pytest.raises(LedgerUnavailableError):
         await case.ledger.reserve(wanted)
     with pytest.raises(LedgerUnavailableError):
-        await case.ledger.reserve_in_turn(wanted)
+        await case.ledger.wait_for_reservation(wanted)
 
 
 async def test_a_call_under_way_is_not_begun_again_from_what_was_set_aside() -> None:
@@ -86,7 +86,7 @@ async def test_who_is_cancelled_while_a_sum_is_set_aside_holds_nothing() -> None
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await case.ledger.reserve_in_turn(ask(50))
+            await case.ledger.wait_for_reservation(ask(50))
 
     assert (await of_tenant(case.server)).held.nusd == 0
     assert await case.remembers() == 0
@@ -98,7 +98,7 @@ async def test_who_is_cancelled_after_another_run_has_sent_leaves_it_alone() -> 
     wanted = ask(50)
 
     async with asyncio.TaskGroup() as group:
-        waits = group.create_task(case.ledger.reserve_in_turn(wanted))
+        waits = group.create_task(case.ledger.wait_for_reservation(wanted))
         await asyncio.sleep(0)
         await case.ledger.dispatch(wanted.reservation_id)
         waits.cancel()
@@ -114,7 +114,7 @@ async def test_a_sum_that_was_booked_for_who_was_cancelled_is_given_back() -> No
         async with asyncio.timeout(0.01):
             await case.ledger.reserve(ask(50))
     case.clock.advance_to(AT + timedelta(seconds=301))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     found = await of_tenant(case.server)
     assert (found.spent.nusd, found.held.nusd) == (0, 0)
@@ -128,7 +128,7 @@ async def test_a_sum_whose_reservation_was_all_that_came_is_given_back() -> None
     assert (await of_tenant(case.server)).held.nusd == 150
 
     case.clock.advance_to(AT + timedelta(seconds=301))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).held.nusd == 0
 
@@ -161,9 +161,9 @@ async def test_what_others_have_sent_or_ended_is_not_remembered() -> None:
     assert await case.remembers() == 1
 
     case.clock.advance_to(AT + timedelta(seconds=61))
-    await other.sweep()
+    await other.expire_leases()
     case.clock.advance_to(AT + timedelta(days=1))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert await case.remembers() == 0
 
@@ -203,7 +203,7 @@ async def test_who_would_send_again_does_not_undo_what_is_to_be_charged() -> Non
         await case.ledger.dispatch(id_)
 
     case.server.away = False
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     assert (await of_tenant(case.server)).spent.nusd == 50
 
 
@@ -215,7 +215,7 @@ async def test_a_sweep_leaves_a_step_to_who_is_taking_it() -> None:
     async with asyncio.TaskGroup() as group:
         settles = group.create_task(case.ledger.settle(id_, Amount(50, 0)))
         await asyncio.sleep(0)
-        await case.ledger.sweep()
+        await case.ledger.expire_leases()
         assert not settles.done()
         answered.set()
 

@@ -57,7 +57,7 @@ async def test_it_is_charged_though_somebody_waits() -> None:
     await case.begun(80)
 
     async with asyncio.TaskGroup() as group:
-        waits = group.create_task(case.ledger.reserve_in_turn(ask(50)))
+        waits = group.create_task(case.ledger.wait_for_reservation(ask(50)))
         await in_line(case.ledger, 1)
         await case.ledger.settle(id_, Amount(30, 0))
         assert (await of_tenant(case.server)).spent.nusd == 30
@@ -78,7 +78,7 @@ async def test_it_is_charged_once_though_the_server_goes_again_meanwhile(
     told = await (case.ledger.settle(id_, Amount(60, 0)) if ends == "settle" else case.ledger.in_doubt(id_))
     setattr(case.server, kind, set())
     for _ in range(2):
-        await case.ledger.sweep()
+        await case.ledger.expire_leases()
 
     assert told.charged == Amount(60, 0)
     found = await of_tenant(case.server)
@@ -117,8 +117,8 @@ async def test_what_nobody_knows_any_more_is_said_when_it_cannot_be_booked() -> 
     case.server.away = False
 
     with structlog.testing.capture_logs() as logs:
-        await case.ledger.sweep()
-        await case.ledger.sweep()
+        await case.ledger.expire_leases()
+        await case.ledger.expire_leases()
 
     assert [(line["event"], line["nusd"]) for line in logs] == [("charge_unbooked", 70)]
 
@@ -130,9 +130,9 @@ async def test_a_ledger_that_has_no_room_for_a_charge_is_asked_again() -> None:
     case.server.is_full = True
     assert (await case.ledger.settle(id_, PAID)).charged == PAID
     with pytest.raises(LedgerUnavailableError):
-        await case.ledger.sweep()
+        await case.ledger.expire_leases()
     case.server.is_full = False
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).spent == PAID
 
@@ -147,11 +147,11 @@ async def test_a_ledger_that_has_gone_back_keeps_nobody_elses_charges_waiting() 
     await case.rebuilt()
     await case.lose()
 
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert await case.server.state_of(other) is ReservationState.SETTLED
     await case.server.restore("acme", [])
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     assert (await of_tenant(case.server)).spent == PAID
 
 
@@ -165,7 +165,7 @@ async def test_an_answer_that_comes_after_a_doubt_that_is_owed_is_what_is_booked
     later = await case.ledger.in_doubt(id_)
 
     case.server.away = False
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     found = await of_tenant(case.server)
     assert (told.charged, later) == (Amount(5, 0), told)
     assert (found.spent.nusd, found.in_doubt.nusd) == (5, 0)
@@ -180,7 +180,7 @@ async def test_an_answer_that_comes_while_the_doubt_is_being_booked_is_what_is_b
     case.server.slow["in_doubt"] = answered = asyncio.Event()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(case.ledger.sweep())
+        group.create_task(case.ledger.expire_leases())
         await asyncio.sleep(0)
         await case.ledger.settle(id_, Amount(5, 0))
         answered.set()
@@ -200,7 +200,7 @@ async def test_who_is_cancelled_while_it_charges_has_charged() -> None:
         await asyncio.sleep(0)
         settles.cancel()
     case.server.slow.clear()
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).spent == PAID
 
@@ -214,6 +214,6 @@ async def test_what_was_sent_is_not_given_back_because_its_charge_is_owed() -> N
     with pytest.raises(ReservationStateError):
         await case.ledger.release(id_)
     case.server.away = False
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).spent == PAID

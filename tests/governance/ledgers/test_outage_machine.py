@@ -55,7 +55,7 @@ class Desk:
         self.paid = 0
 
     async def go(self, steps: int) -> None:
-        actions = [self.begin, self.begin, self.begin, self.end, self.end, self.sweep, self.wait]
+        actions = [self.begin, self.begin, self.begin, self.end, self.end, self.expire_leases, self.wait]
         for _ in range(steps):
             self.weather()
             try:
@@ -67,7 +67,7 @@ class Desk:
             await process.settle(id_, Amount(used, 0))
         for _ in range(4):
             for process in self.processes:
-                await process.sweep()
+                await process.expire_leases()
             self.case.clock.advance_to(self.case.clock.now() + timedelta(seconds=1000))
 
     def clear(self) -> None:
@@ -107,8 +107,8 @@ class Desk:
             else:
                 assert (await process.settle(id_, Amount(used, 0))).charged.nusd == used
 
-    async def sweep(self) -> None:
-        await self.chance.choice(self.processes).sweep()
+    async def expire_leases(self) -> None:
+        await self.chance.choice(self.processes).expire_leases()
 
     async def wait(self) -> None:
         seconds = self.chance.choice([1, 20, 70, 700])

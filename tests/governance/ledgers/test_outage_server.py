@@ -35,7 +35,7 @@ async def test_what_waits_for_headroom_waits_at_the_server() -> None:
     first = await reserved(case.ledger, ask(60))
 
     async with asyncio.timeout(2), asyncio.TaskGroup() as group:
-        waits = group.create_task(case.ledger.reserve_in_turn(ask(60)))
+        waits = group.create_task(case.ledger.wait_for_reservation(ask(60)))
         await in_line(case.ledger, 1)
         await case.ledger.release(first)
 
@@ -47,8 +47,8 @@ async def test_what_the_server_knows_is_told_as_it_is() -> None:
     id_ = await case.begun()
 
     assert await case.ledger.state_of(id_) is ReservationState.DISPATCHED
-    assert await case.ledger.snapshot("acme") == await case.server.snapshot("acme")
-    assert await case.ledger.position("acme") == await case.server.position("acme")
+    assert await case.ledger.balances("acme") == await case.server.balances("acme")
+    assert await case.ledger.checkpoint("acme") == await case.server.checkpoint("acme")
     assert case.ledger.statistics() == case.server.statistics()
 
 
@@ -58,7 +58,7 @@ async def test_a_ledger_that_is_told_a_log_again_is_told_at_the_server() -> None
 
     position = await case.ledger.restore("acme", [booked])
 
-    assert position == await case.server.position("acme")
+    assert position == await case.server.checkpoint("acme")
     assert (await of_tenant(case.server)).spent.nusd == 50
 
 
@@ -69,7 +69,7 @@ async def test_a_sum_that_was_never_booked_is_forgotten_and_leases_go_on_to_end(
     case.server.loses_allowances = False
     case.clock.advance_to(AT + timedelta(seconds=301))
 
-    assert [one.reservation_id for one in await case.ledger.sweep()] == [id_]
+    assert [one.reservation_id for one in await case.ledger.expire_leases()] == [id_]
     await case.begun()
 
     assert (await of_tenant(case.server)).held.nusd == 60 + 100
@@ -85,10 +85,10 @@ async def test_a_sum_in_use_is_kept_until_its_calls_are_over() -> None:
     case.server.away = False
     case.clock.advance_to(AT + timedelta(seconds=301))
 
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
     assert (await of_tenant(case.server)).held.nusd == 100
     await case.ledger.settle(id_, Amount(20, 0))
-    await case.ledger.sweep()
+    await case.ledger.expire_leases()
 
     assert (await of_tenant(case.server)).spent.nusd == 80
 
@@ -110,7 +110,7 @@ async def test_two_who_book_what_is_owed_at_once_book_it_once() -> None:
 
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
-            group.create_task(case.ledger.sweep())
+            group.create_task(case.ledger.expire_leases())
 
     assert (await of_tenant(case.server)).spent == Amount(40, 0)
 
@@ -119,7 +119,7 @@ async def test_a_ledger_that_is_shut_lets_nothing_begin_and_what_has_begun_end()
     case = Case()
     id_ = await case.begun()
 
-    await case.ledger.shut("acme")
+    await case.ledger.fence("acme")
 
     with pytest.raises(LedgerRolledBackError):
         await case.ledger.reserve(ask(1))

@@ -80,7 +80,7 @@ async def test_processes_share_one_line(opens: Opening) -> None:
     order: list[str] = []
 
     async def wait(ledger: RedisLedger, key: str, priority: int) -> None:
-        answer = await ledger.reserve_in_turn(ask(60, key=key, priority=priority))
+        answer = await ledger.wait_for_reservation(ask(60, key=key, priority=priority))
         assert isinstance(answer, Reservation)
         order.append(key)
         await one.release(answer.id)
@@ -100,7 +100,7 @@ async def test_who_waits_is_called_and_need_not_look(opens: Opening) -> None:
     first = await reserved(one, ask(100))
 
     async with asyncio.timeout(4), asyncio.TaskGroup() as group:
-        waits = [group.create_task(other.reserve_in_turn(ask(30))) for _ in range(3)]
+        waits = [group.create_task(other.wait_for_reservation(ask(30))) for _ in range(3)]
         await in_line(one, 3)
         await one.release(first)
 
@@ -121,7 +121,7 @@ async def test_no_call_is_lost_however_many_wait(opens: Opening) -> None:
         nusd, tokens = 1 + int(100 * chance("nusd")), int(60 * chance("tokens"))
         agent, trace = f"agent-{number % 3}", f"trace-{number % 2}"
         wanted = ask(nusd, tokens=tokens, priority=number % 3, agent=agent, trace=trace)
-        answer = await ledger.reserve_in_turn(wanted)
+        answer = await ledger.wait_for_reservation(wanted)
         if isinstance(answer, Reservation):
             await ledger.dispatch(answer.id)
             charges.append(1 + int(4 * chance("used")))
@@ -134,7 +134,7 @@ async def test_no_call_is_lost_however_many_wait(opens: Opening) -> None:
     found = await of_tenant(processes[0])
     assert (found.spent.nusd, found.held) == (sum(charges), Amount(0, 0, 0))
     assert len(charges) > 40
-    assert await processes[0].line("acme") == []
+    assert await processes[0].waiting("acme") == []
 
 
 async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Opening) -> None:
@@ -150,9 +150,9 @@ async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Openi
     assert isinstance(answer, Reservation)
     await one.look(ask(60, key="dead again"), RedisWaiter("nobody hears"))
     async with asyncio.timeout(4):
-        while await other.line("acme"):
+        while await other.waiting("acme"):
             pass
-    await other.sweep()
+    await other.expire_leases()
     assert await other._server._redis.hlen(other._tenant("acme").keys.shared[6]) == 0
 
 
@@ -160,7 +160,7 @@ async def test_a_limit_that_another_process_changes_holds_from_the_next_ask_on(o
     one, other = await opens([tenant(100)]), await opens([tenant(100)])
     await spend(one, ask(60))
 
-    await other.adopt("acme", [tenant(70)], version=1)
+    await other.apply_limits("acme", [tenant(70)], version=1)
 
     assert (await refused(one, ask(11))).left == 10
     assert (await of_tenant(one)).ceiling == Ceiling(nusd=70)
@@ -172,9 +172,9 @@ async def test_who_waits_in_another_process_sees_a_higher_limit(opens: Opening) 
     await reserved(one, ask(80))
 
     async with asyncio.timeout(4), asyncio.TaskGroup() as group:
-        waits = group.create_task(other.reserve_in_turn(ask(90)))
+        waits = group.create_task(other.wait_for_reservation(ask(90)))
         await in_line(one, 1)
-        await one.adopt("acme", [tenant(200)], version=1)
+        await one.apply_limits("acme", [tenant(200)], version=1)
 
     assert isinstance(waits.result(), Reservation)
 
@@ -200,8 +200,8 @@ async def test_the_minute_is_the_servers_whatever_the_local_clock_does(opens: Op
         await spend(jumping, ask(1, at=None))
 
     after = await _server_minute(steady)
-    days = {one.window_id for one in await steady.snapshot("acme") if one.window is Window.DAY}
-    minutes = select(await steady.snapshot("acme"), ScopeKind.TENANT, "acme", Window.MINUTE)
+    days = {one.window_id for one in await steady.balances("acme") if one.window is Window.DAY}
+    minutes = select(await steady.balances("acme"), ScopeKind.TENANT, "acme", Window.MINUTE)
     assert {one.window_id for one in minutes} <= {before, after}
     assert days <= {before[:10], after[:10]}
 
@@ -219,7 +219,7 @@ async def test_ids_may_hold_anything(opens: Opening) -> None:
         await spend(ledger, wanted)
 
         assert (await refused(ledger, ask(41, agent=name, tenant=f"tenant {name}"))).id == name
-        found = select(await ledger.snapshot(f"tenant {name}"), ScopeKind.AGENT, name, Window.NONE)
+        found = select(await ledger.balances(f"tenant {name}"), ScopeKind.AGENT, name, Window.NONE)
         assert [one.spent.nusd for one in found] == [60]
 
 
@@ -233,7 +233,7 @@ async def test_an_ask_without_scopes_is_remembered_all_the_same(opens: Opening) 
     await ledger.settle(id_, Amount(4, 0))
 
     assert await ledger.state_of(id_) is ReservationState.SETTLED
-    assert await ledger.snapshot("") == []
+    assert await ledger.balances("") == []
 
 
 async def test_sums_are_exact_up_to_the_largest(opens: Opening) -> None:
@@ -263,7 +263,7 @@ async def test_ten_thousand_scopes_do_not_drift(opens: Opening) -> None:
         for _ in range(64):
             group.create_task(work())
 
-    found = await ledger.snapshot("acme")
+    found = await ledger.balances("acme")
     spent = sum(range(0, 2_500, 10))
     left = sum(1_000 + number for number in range(2_500) if number % 10)
     for kind in (*kinds, ScopeKind.TENANT):
@@ -281,14 +281,14 @@ async def test_counters_are_forgotten_after_their_window_and_their_last_use(open
     flying = await reserved(ledger, ask(10, at=AT + timedelta(days=1), agent="other"))
 
     async with asyncio.timeout(4):
-        while select(await ledger.snapshot("acme"), ScopeKind.TENANT, "acme", Window.DAY, "2026-01-02"):
-            await ledger.sweep()
+        while select(await ledger.balances("acme"), ScopeKind.TENANT, "acme", Window.DAY, "2026-01-02"):
+            await ledger.expire_leases()
 
     assert await ledger.state_of(done) is None
     with pytest.raises(ClosedWindowError, match="2026-02-01T00:00:00"):
         await ledger.reserve(ask(1))
     with pytest.raises(ClosedWindowError):
-        await ledger.reserve_in_turn(ask(1))
+        await ledger.wait_for_reservation(ask(1))
     day = await balance(ledger, ScopeKind.TENANT, "acme", Window.DAY, "2026-01-03")
     assert day.held == Amount(10, 0, 1)
     await ledger.release(flying)
@@ -302,7 +302,7 @@ async def test_who_is_cancelled_at_any_moment_holds_nothing(opens: Opening) -> N
     for nusd in (20, 90):
         for turns in range(40):
             async with asyncio.TaskGroup() as group:
-                leaving = group.create_task(ledger.reserve_in_turn(ask(nusd)))
+                leaving = group.create_task(ledger.wait_for_reservation(ask(nusd)))
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 leaving.cancel()
@@ -312,7 +312,7 @@ async def test_who_is_cancelled_at_any_moment_holds_nothing(opens: Opening) -> N
                 await ledger.release(answer.id)
 
     assert (await of_tenant(ledger)).held == Amount(80, 0, 1)
-    assert (await ledger.line("acme"), ledger.statistics().waiting) == ([], 0)
+    assert (await ledger.waiting("acme"), ledger.statistics().waiting) == ([], 0)
 
 
 async def test_who_is_cancelled_in_mid_step_can_ask_again(opens: Opening) -> None:
@@ -341,7 +341,7 @@ class Pestered(RedisLedger):
     ) -> ScriptReply:
         if script == "reserve":
             self.version += 1
-            await self.adopt(tenant.name, [], version=self.version)
+            await self.apply_limits(tenant.name, [], version=self.version)
         return await super()._run(tenant, script, *args, calls=calls)
 
 

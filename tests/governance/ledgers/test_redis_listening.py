@@ -102,7 +102,7 @@ async def test_who_waits_is_called_after_a_connection_that_never_answered(*, is_
             first = await reserved(holder, ask(100))
 
             async with asyncio.timeout(16), asyncio.TaskGroup() as group:
-                answer = group.create_task(waiting.reserve_in_turn(ask(30)))
+                answer = group.create_task(waiting.wait_for_reservation(ask(30)))
                 await in_line(holder, 1)
                 await listening(holder, 1)
                 proxy.is_silent = True

@@ -50,13 +50,13 @@ async def test_who_only_looks_leaves_nothing_on_the_server_nor_in_the_process(op
 
     for name in ("stranger", "another"):
         id_ = ask(1, tenant=name).reservation_id
-        assert await ledger.position(name) == LedgerCheckpoint(0, "", 0)
+        assert await ledger.checkpoint(name) == LedgerCheckpoint(0, "", 0)
         assert await ledger.state_of(id_) is None
-        assert await ledger.line(name) == []
-        assert await ledger.snapshot(name) == []
-        assert await ledger.snapshot(name, limited=True) == []
+        assert await ledger.waiting(name) == []
+        assert await ledger.balances(name) == []
+        assert await ledger.balances(name, limited=True) == []
         await refused(ledger, ask(11, tenant=name))
-    await ledger.sweep()
+    await ledger.expire_leases()
 
     assert await keys(ledger) == []
     assert (ledger._tenants, len(ledger._strangers)) == ({}, 0)
@@ -66,7 +66,7 @@ async def test_who_knew_more_of_an_empty_server_closes_it_by_a_look(opens: Openi
     ledger, newcomer = await opens([tenant(10)]), await opens([tenant(10)])
     await spend(ledger, ask(1))
     await set_back(ledger, {})
-    await ledger.position("acme")
+    await ledger.checkpoint("acme")
 
     with pytest.raises(LedgerRolledBackError):
         await newcomer.reserve(ask(1))
@@ -110,9 +110,9 @@ async def test_of_very_many_processes_only_the_latest_are_remembered(opens: Open
     server, meta = ledger._server._redis, newcomer._tenant("acme").keys.shared[0]
     await server.hset(meta, mapping={f"by process-{number}": 4 + number for number in range(300)})
     await server.hset(meta, "sequence", 400)
-    await newcomer.sweep()
+    await newcomer.expire_leases()
     assert await server.hlen(meta) > 300
-    await ledger.sweep()
+    await ledger.expire_leases()
 
     assert await server.hlen(meta) < 100
     assert await server.hget(meta, "by process-299")
@@ -127,7 +127,7 @@ async def test_of_very_many_processes_only_the_latest_are_remembered(opens: Open
 async def test_what_was_in_flight_in_a_lost_ledger_is_gone_from_the_server(opens: Opening) -> None:
     ledger = await opens([tenant(100)])
     flying = await reserved(ledger, ask(10))
-    await ledger.expect("acme", LedgerCheckpoint(5, "lost", 1))
+    await ledger.require_at_least("acme", LedgerCheckpoint(5, "lost", 1))
 
     await ledger.restore("acme", [])
 
@@ -142,13 +142,13 @@ async def test_a_rebuild_of_a_healthy_ledger_keeps_who_waits_and_what_is_limited
 
     await ledger.restore("acme", [])
 
-    (found,) = await ledger.snapshot("acme", limited=True)
+    (found,) = await ledger.balances("acme", limited=True)
     assert (found.id, found.held, found.spent) == ("flies", Amount(80, 0), Amount(0, 0, 0))
     assert ledger.statistics().in_flight == 1
     await ledger.dispatch(flying)
     await ledger.in_doubt(flying)
     assert (await ledger.settle(flying, Amount(7, 0))).late
-    (found,) = await ledger.snapshot("acme", limited=True)
+    (found,) = await ledger.balances("acme", limited=True)
     assert (found.held, found.spent, found.in_doubt) == (Amount(0, 0, 0), Amount(7, 0), Amount(0, 0, 0))
 
 
@@ -161,7 +161,7 @@ async def test_another_rebuild_that_began_meanwhile_stays_closed(opens: Opening)
     async def second() -> None:
         await begun.wait()
         tenant_ = other._tenant("acme")
-        await other.shut("acme")
+        await other.fence("acme")
         await other._run(tenant_, "rebuild")
         waits.set()
 
@@ -190,8 +190,8 @@ async def test_a_look_at_what_can_run_out_reads_no_trace_and_many_agents_in_piec
         for first in range(20):
             group.create_task(work(first))
 
-    found = await ledger.snapshot("acme", limited=True)
-    every = await ledger.snapshot("acme")
+    found = await ledger.balances("acme", limited=True)
+    every = await ledger.balances("acme")
 
     agents = select(found, ScopeKind.AGENT, "agent\n599", Window.DAY)
     assert ([one.spent.nusd for one in agents], len(found)) == ([49], 601)
@@ -212,10 +212,10 @@ class Rehashing(ScriptServer):
 async def test_a_counter_that_the_server_gives_twice_is_shown_once(opens: Opening) -> None:
     ledger = await opens([tenant(100)])
     await spend(ledger, ask(10))
-    once = await ledger.snapshot("acme")
+    once = await ledger.balances("acme")
     ledger._server.__class__ = Rehashing
 
-    assert await ledger.snapshot("acme") == once
+    assert await ledger.balances("acme") == once
 
 
 async def test_a_counter_that_is_forgotten_is_looked_for_no_more(opens: Opening) -> None:
@@ -226,9 +226,9 @@ async def test_a_counter_that_is_forgotten_is_looked_for_no_more(opens: Opening)
     await reserved(ledger, ask(1, agent="goes on", at=AT + timedelta(days=1)))
 
     async with asyncio.timeout(4):
-        while len(await ledger.snapshot("acme")) > 1:
-            await ledger.sweep()
+        while len(await ledger.balances("acme")) > 1:
+            await ledger.expire_leases()
 
     index = ledger._tenant("acme").keys.index
     assert await ledger._server._redis.zrange(index, 0, -1) == [b"agent/day/goes on"]
-    assert [one.id for one in await ledger.snapshot("acme", limited=True)] == ["goes on"]
+    assert [one.id for one in await ledger.balances("acme", limited=True)] == ["goes on"]

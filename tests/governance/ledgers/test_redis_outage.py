@@ -227,7 +227,7 @@ async def test_who_waits_is_served_after_a_restart(own_redis: RealServer) -> Non
         patient = ask(90, key="patient")
 
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-            group.create_task(answered(lambda: ledger.reserve_in_turn(patient)))
+            group.create_task(answered(lambda: ledger.wait_for_reservation(patient)))
             await in_line(ledger, 1)
             await restarted(own_redis)
             await answered(lambda: ledger.release(first))
@@ -264,7 +264,7 @@ async def test_an_older_file_put_in_place_closes_admission_for_all(
         await asyncio.to_thread(set_back, own_redis, tmp_path / "older")
 
         newcomer = await opens([tenant(100)])
-        await answered(lambda: ledger.line("another tenant"))
+        await answered(lambda: ledger.waiting("another tenant"))
         with pytest.raises(LedgerRolledBackError) as e:
             await ledger.reserve(ask(1))
         for behind in (ledger, newcomer):
@@ -294,11 +294,11 @@ async def test_an_emptied_server_is_noticed_by_who_knew_it(own_redis: RealServer
     async with ledgers(own_redis.url, namespace()) as opens:
         ledger = await opens([tenant(100)])
         await spend(ledger, ask(30))
-        log = await ledger.position("acme")
+        log = await ledger.checkpoint("acme")
         await ledger._server._redis.flushall()
 
         newcomer = await opens([tenant(100)])
-        await newcomer.expect("acme", log)
+        await newcomer.require_at_least("acme", log)
         for behind in (newcomer, ledger):
             with pytest.raises(LedgerRolledBackError):
                 await behind.reserve(ask(1))

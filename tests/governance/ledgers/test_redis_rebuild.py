@@ -51,7 +51,7 @@ async def test_no_call_is_forgotten_that_ends_while_another_process_rebuilds(red
 
         await settled(asks[:30])
         log = [LedgerEntry(one, ReservationState.SETTLED, one.amount) for one in asks[:30]]
-        await tool.shut("acme")
+        await tool.fence("acme")
         await settled(asks[30:60])
         with pytest.raises(KeyboardInterrupt):
             await tool.restore("acme", broken_off())
@@ -87,7 +87,7 @@ async def test_a_rebuild_looks_again_if_calls_have_ended_since_it_looked(redis_u
         await ledger.in_doubt(doubtful)
         of = other._tenant("acme")
 
-        await other.shut("acme")
+        await other.fence("acme")
         carried = await other._ids(of, "carried")
         await ledger.settle(doubtful, Amount(25, 0))
         assert (await other._run(of, "rebuild", *carried, calls=carried)).word == b"AGAIN"
@@ -105,7 +105,7 @@ async def test_a_call_that_was_given_back_and_begun_anew_is_carried_once(redis_u
         again = ask(30)
         await ledger.release(await reserved(ledger, again))
         await ledger.dispatch(await reserved(ledger, again))
-        await ledger.shut("acme")
+        await ledger.fence("acme")
         carried = await ledger._ids(ledger._tenant("acme"), "carried")
         await ledger.settle(again.reservation_id, Amount(7, 0))
         await ledger.restore("acme", [])

@@ -50,7 +50,7 @@ async def test_a_refused_connection_fails_at_once(own_redis: RealServer) -> None
             with pytest.raises(LedgerUnavailableError):
                 await ledger.reserve(ask(1))
             with pytest.raises(LedgerUnavailableError):
-                await ledger.reserve_in_turn(ask(1))
+                await ledger.wait_for_reservation(ask(1))
 
 
 async def test_a_step_that_the_server_cannot_take_is_an_outage_for_who_asked_alone(redis_url: str) -> None:
@@ -86,7 +86,7 @@ def test_calls_are_not_kept_longer_than_counters() -> None:
 async def test_closing_twice_is_harmless(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens([tenant(100)])
-        assert isinstance(await ledger.reserve_in_turn(ask(101)), Declined)
+        assert isinstance(await ledger.wait_for_reservation(ask(101)), Declined)
 
         await ledger.aclose()
         await ledger.aclose()

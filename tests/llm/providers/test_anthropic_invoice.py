@@ -97,7 +97,7 @@ async def test_the_ledger_is_the_invoice_to_the_nano_dollar(desk: MemoryGateway,
     assert sorted(result.cost_nusd for result in results if result.cost_nusd) == sorted(
         line["nusd"] for line in bill["lines"]
     )
-    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
 
 
 async def test_a_refused_request_costs_nothing_on_either_side(desk: MemoryGateway, address: str) -> None:

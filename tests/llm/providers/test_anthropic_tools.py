@@ -84,7 +84,7 @@ async def test_the_ledger_is_the_invoice_for_answers_by_a_tool(
     billed = (await asyncio.to_thread(page_of, claude_stub, "/invoice"))["total_nusd"] - before
     assert {words: _became(result) for words, result in finals.items()} == BECOMES
     assert desk.ledger.statistics().charged_nusd == billed > 0
-    assert held(await desk.ledger.snapshot("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+    assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
     assert finals["call"].parsed_output == {"action": "buy", "size": Decimal("1.50")}
     assert str(finals["call"].parsed_output["size"]) == "1.50"
 
