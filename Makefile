@@ -88,11 +88,11 @@ $(PY):
 	@$(call find_python) -m venv $(VENV)
 
 $(READY): pyproject.toml constraints.txt | $(PY)
-	$(INSTALL) '.[desk]'
+	$(INSTALL) .
 	@$(PY) -c "import pathlib; pathlib.Path('$@').touch()"
 
 $(READY_DEV): pyproject.toml constraints.txt | $(PY)
-	$(INSTALL) '.[desk,dev]'
+	$(INSTALL) '.[dev]'
 	@$(PY) -c "import pathlib; pathlib.Path('$@').touch()"
 
 .coverage: $(if $(CI),,always) | $(READY_DEV)
