@@ -4,14 +4,13 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "agentic_trading"
+from benchmarks.house import PACKAGE, ROOT, SMALL, Module, figures, one_importer, package, read
+
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc", "data", "info", "process"}
 MAY_IMPORT_LATE = (
     "agentic_trading/app/wire.py",
@@ -22,36 +21,13 @@ MAY_IMPORT_LATE = (
     "agentic_trading/structured/pipeline.py",  # an extra that most never need
 )
 
+WALLS: dict[str, str] = {}
+"""Small files with one importer that stay, each with its reason."""
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
-    """A source file, read and parsed once."""
-
-    name: str
-    text: str
-    tree: ast.Module
-
-    @property
-    def lines(self) -> int:
-        return self.text.count("\n")
-
-    def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
-
-    def place(self, node: ast.AST) -> str:
-        return f"{self.name}:{getattr(node, 'lineno', 1)}"
-
-
-def read(folder: Path) -> list[Module]:
-    """Read every Python file below `folder`, but for those of environments that were made there."""
-    ours = (path for path in sorted(folder.rglob("*.py")) if ".venv" not in path.parts)
-    texts = {path: path.read_text(encoding="utf-8") for path in ours}
-    return [Module(str(path.relative_to(ROOT)), text, ast.parse(text)) for path, text in texts.items()]
-
-
-OURS = read(PACKAGE)
+OURS = list(package())
 ALL = [*OURS, *read(ROOT / "tests"), *read(ROOT / "benchmarks")]
 
 
@@ -83,6 +59,14 @@ def test_every_file_of_the_exact_coverage_gate_exists() -> None:
     assert rule
     patterns = rule[1].replace("\\", "").split()
     assert [pattern for pattern in patterns if not list(PACKAGE.glob(pattern))] == []
+
+
+def test_the_figures_of_the_house_hold() -> None:
+    assert [figure for figure in figures() if not figure.holds] == []
+
+
+def test_a_small_file_with_one_importer_is_a_wall() -> None:
+    assert set(one_importer(package(), most_lines=SMALL)) == set(WALLS)
 
 
 def test_a_function_has_at_most_60_lines() -> None:
