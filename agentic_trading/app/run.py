@@ -297,10 +297,9 @@ async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.B
 
 
 def _ledger(options: RunOptions) -> Ledger:
-    limit = wire_budgets.tenant_limit(options.budget_nusd, options.max_calls)
-    if options.ledger_url is None:
-        return wire_budgets.own_ledger(limit, zone=_zone(options))
-    return wire_budgets.lasting_ledger(options.ledger_url, limit=limit, zone=_zone(options))
+    if options.ledger_url is not None:
+        return wire_budgets.lasting_ledger(options.ledger_url, zone=_zone(options))
+    return wire_budgets.budget_ledger(options.budget_nusd, max_calls=options.max_calls, zone=_zone(options))
 
 
 def _zone(options: RunOptions) -> ZoneInfo:

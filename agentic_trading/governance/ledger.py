@@ -316,8 +316,7 @@ class Ledger(Protocol):
 
         What no booking names stays as it is of calls that are reserved or dispatched now, and of those that were when
         the ledger was shut, or found to have gone back, and have been settled or put in doubt since; of the latter a
-        booking in doubt says nothing new, and what was set aside as an allowance is not among them: the calls that it
-        paid for are booked. A ledger that has gone back has no calls in flight: what it takes for such may
+        booking in doubt says nothing new. A ledger that has gone back has no calls in flight: what it takes for such may
         be over.
         """
         ...

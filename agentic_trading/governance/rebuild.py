@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agentic_trading.governance.admission_decisions import SIMULATED, ClockMode, reservation_request
-from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.ledger import (
     LedgerCheckpoint,
@@ -99,11 +98,7 @@ class LedgerRebuild:
         sent = [one for call in self._dispatched for one in self._without_answer(call, lost_as)]
         named = {booking.ask.reservation_id for booking in self._booked.values()}
         named |= {booking.ask.reservation_id for pending in self._dispatched.values() for booking in pending}
-        silent = [
-            _lost(booking, lost_as)
-            for id_, booking in self._expired.items()
-            if id_ not in named and not booking.ask.key.startswith(KEY)
-        ]
+        silent = [_lost(booking, lost_as) for id_, booking in self._expired.items() if id_ not in named]
         return [*self._booked.values(), *sent, *silent]
 
     def _without_answer(self, call: tuple[str, int], lost_as: str) -> list[LedgerEntry]:

@@ -18,7 +18,6 @@ from agentic_trading.governance.ledger import (
     ReservationRequest,
     ReservationState,
     Settlement,
-    tenant_of,
 )
 from agentic_trading.governance.ledgers.counters import CountedIds
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -207,16 +206,6 @@ class ForgetsWhatEndsWhenItHasGoneBack(Whole):
         return await super().restore(tenant, bookings)
 
 
-class CountsWhatWasSetAsideToo(Whole):
-    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
-        settlement = await super().settle(reservation_id, actual)
-        book = self._book(tenant_of(reservation_id))
-        call = book.calls.get(reservation_id)
-        if book.progress.closure is not None and call is not None:
-            book.progress.closure.ended[reservation_id] = call
-        return settlement
-
-
 class TrustsWhatHasGoneBack(Whole):
     async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         self._book(tenant).progress.closure = None
@@ -290,10 +279,6 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (AddsToWhatWas, history.what_is_restored_takes_the_place_of_what_was),
     (ForgetsWhatEndsWhileItIsShut, history.what_ends_while_it_is_shut_is_not_forgotten),
     (ForgetsWhatEndsWhenItHasGoneBack, history.what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten),
-    (
-        CountsWhatWasSetAsideToo,
-        history.a_sum_that_was_set_aside_is_not_counted_beside_the_calls_that_it_paid_for,
-    ),
     (ForgetsWhatIsInFlight, history.what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so),
     (TrustsWhatHasGoneBack, history.what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten),
     (ShowsAllTheSame, history.a_look_at_what_can_run_out_shows_nothing_else),

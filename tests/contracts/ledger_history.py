@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError, UnknownReservationError
 from agentic_trading.governance.ledger import (
     Ledger,
@@ -227,20 +226,6 @@ async def what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten(opens: Opens
     assert found.held == Amount(0, 0, 0)
 
 
-async def a_sum_that_was_set_aside_is_not_counted_beside_the_calls_that_it_paid_for(opens: Opens) -> None:
-    ledger = await opens(tenant(100))
-    used, goes_on = ask(30, key=f"{KEY}used"), ask(20, key=f"{KEY}goes-on")
-    for sum_ in (used, goes_on):
-        await ledger.dispatch(await reserved(ledger, sum_))
-
-    await ledger.fence("acme")
-    await ledger.settle(used.reservation_id, Amount(9, 0))
-    await ledger.restore("acme", [LedgerEntry(ask(9), ReservationState.SETTLED, Amount(9, 0))])
-
-    found = await of_tenant(ledger)
-    assert (found.spent, found.held) == (Amount(9, 0), Amount(20, 0))
-
-
 async def what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     flying = await reserved(ledger, ask(30))
@@ -337,7 +322,6 @@ HISTORY: tuple[Promise, ...] = (
     what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so,
     what_ends_while_it_is_shut_is_not_forgotten,
     what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten,
-    a_sum_that_was_set_aside_is_not_counted_beside_the_calls_that_it_paid_for,
     what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten,
     a_look_at_what_can_run_out_shows_nothing_else,
     a_tenant_sees_only_its_own,

@@ -7,7 +7,6 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.ledger import Balance, LedgerCheckpoint, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
@@ -201,7 +200,6 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         silent(answered.envelope.idempotency_key),
         silent("a:b", scopes={"agent": "desk-1"}),
         silent("given back", state="released"),
-        silent(f"{KEY}1"),
         silent("sent"),
         answered,
         noted,

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, fields
 
-from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.ledger import (
     ExpiredReservation,
@@ -24,8 +23,8 @@ class Fence:
     ended: dict[str, ReservationEntry] = field(default_factory=dict)
 
     def note(self, id_: str, call: ReservationEntry) -> None:
-        """Take note of a call that has just ended, unless it was a sum set aside: that paid for calls a log knows for themselves."""
-        if call.state is not ReservationState.RELEASED and not call.ask.key.startswith(KEY):
+        """Take note of a call that has just ended."""
+        if call.state is not ReservationState.RELEASED:
             self.ended[id_] = call
 
 
