@@ -181,10 +181,10 @@ class ActiveRun:
         reading = LedgerRebuild(wire.DEFAULT_TENANT, self.opened.manifest.mode)
         async for entry in self.store.scan():
             reading.read(entry.record)
-        if reading.position is not None:
-            await self.ledger.require_at_least(wire.DEFAULT_TENANT, reading.position)
+        if reading.checkpoint is not None:
+            await self.ledger.require_at_least(wire.DEFAULT_TENANT, reading.checkpoint)
             found = await self.ledger.checkpoint(wire.DEFAULT_TENANT)
-            if (gone := rolled_back(wire.DEFAULT_TENANT, reading.position, found)) is not None:
+            if (gone := rolled_back(wire.DEFAULT_TENANT, reading.checkpoint, found)) is not None:
                 raise gone
 
     async def to_the_end(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:

@@ -107,7 +107,7 @@ class Case:
     async def lose(self) -> None:
         """Have the server go back: of the tenant it knows nothing that is true."""
         position = await self.server.checkpoint("acme")
-        await self.server.require_at_least("acme", LedgerCheckpoint(position.generation + 1, "lost", 1))
+        await self.server.require_at_least("acme", LedgerCheckpoint(position.epoch + 1, "lost", 1))
 
     async def begun_with(self, wanted: ReservationRequest) -> str:
         """Reserve and dispatch a call."""

@@ -27,7 +27,7 @@ async def test_a_rebuild_that_breaks_off_leaves_the_ledger_closed(redis_url: str
 
         with pytest.raises(LedgerRolledBackError):
             await ledger.reserve(ask(1))
-        assert (await ledger.restore("acme", [])).generation == 3
+        assert (await ledger.restore("acme", [])).epoch == 3
         assert await ledger.state_of(flying) is ReservationState.RESERVED
         assert (await of_tenant(ledger)).held == Amount(30, 0, 1)
         await spend(ledger, ask(70))
