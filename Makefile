@@ -63,7 +63,7 @@ clean:  ## take away what was made, but for runs/
 
 # What counts money and what reads answers: here not one branch stays untested.
 EXACT := governance/prices.py governance/ledger.py governance/ledgers/* governance/gate.py governance/admission_decisions.py \
-  governance/allowance.py governance/rebuild.py governance/policy.py \
+  governance/rebuild.py governance/policy.py \
   structured/decode.py structured/tokens.py structured/json_repair.py structured/extract.py structured/candidate_selection.py \
   structured/validation.py structured/patch.py structured/pipeline.py structured/engine.py
 

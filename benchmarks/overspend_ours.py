@@ -24,7 +24,7 @@ from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount, PriceBook
-from agentic_trading.ids import random_id, seeded_ids
+from agentic_trading.ids import seeded_ids
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
@@ -259,7 +259,7 @@ async def spend_calls(url: str, port: int) -> None:
             on_the_server = ledger_of(url, opening)
             ledgers.push_async_callback(on_the_server.aclose)
             await on_the_server.open()
-            ledger = DegradedModeLedger(on_the_server, clock=CLOCK, new_id=random_id, zone=UTC)
+            ledger = DegradedModeLedger(on_the_server, clock=CLOCK)
             swept.append(group.create_task(expire_leases(ledger)))
             return Desk(opening, ledger, stub).spend
 

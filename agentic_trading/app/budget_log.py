@@ -172,9 +172,9 @@ async def rebuilt(
         await ledger.fence(tenant)
         for reading in readings:  # what comes on record later has just ended, and that the ledger remembers
             await reading.go_on(calls)
-        bookings = calls.bookings()
-        if calls.position is not None:
-            await ledger.require_at_least(tenant, calls.position)
+        bookings = calls.entries()
+        if calls.checkpoint is not None:
+            await ledger.require_at_least(tenant, calls.checkpoint)
         position = await ledger.restore(tenant, bookings)
     doubtful = [one for one in bookings if one.state is ReservationState.IN_DOUBT]
     return LedgerRebuildReport(
@@ -185,7 +185,7 @@ async def rebuilt(
         charged_nusd=sum(one.charged.nusd for one in bookings),
         in_doubt_nusd=sum(one.charged.nusd for one in doubtful),
         knew_nusd=knew_nusd,
-        generation=position.generation,
+        generation=position.epoch,
     )
 
 

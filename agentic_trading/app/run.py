@@ -181,10 +181,10 @@ class ActiveRun:
         reading = LedgerRebuild(wire.DEFAULT_TENANT, self.opened.manifest.mode)
         async for entry in self.store.scan():
             reading.read(entry.record)
-        if reading.position is not None:
-            await self.ledger.require_at_least(wire.DEFAULT_TENANT, reading.position)
+        if reading.checkpoint is not None:
+            await self.ledger.require_at_least(wire.DEFAULT_TENANT, reading.checkpoint)
             found = await self.ledger.checkpoint(wire.DEFAULT_TENANT)
-            if (gone := rolled_back(wire.DEFAULT_TENANT, reading.position, found)) is not None:
+            if (gone := rolled_back(wire.DEFAULT_TENANT, reading.checkpoint, found)) is not None:
                 raise gone
 
     async def to_the_end(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
@@ -297,10 +297,9 @@ async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.B
 
 
 def _ledger(options: RunOptions) -> Ledger:
-    limit = wire_budgets.tenant_limit(options.budget_nusd, options.max_calls)
-    if options.ledger_url is None:
-        return wire_budgets.own_ledger(limit, zone=_zone(options))
-    return wire_budgets.lasting_ledger(options.ledger_url, limit=limit, zone=_zone(options))
+    if options.ledger_url is not None:
+        return wire_budgets.lasting_ledger(options.ledger_url, zone=_zone(options))
+    return wire_budgets.budget_ledger(options.budget_nusd, max_calls=options.max_calls, zone=_zone(options))
 
 
 def _zone(options: RunOptions) -> ZoneInfo:

@@ -152,7 +152,7 @@ async def left_by(folder: SessionFolder, manifest: RunManifest, store: Scannable
         if isinstance(entry.record, LLMInteraction):
             interactions.append(entry.record)
     # A call of which only the dispatch is on record is asked again: what it may have cost is booked beside it.
-    bookings = reading.bookings(lost_as=" (lost)")
+    bookings = reading.entries(lost_as=" (lost)")
     return InterruptedRun(wire.recording(interactions), bookings, await _fed(folder, manifest))
 
 

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from agentic_trading.bus.signing import Verifier, keys_by_principal, read_keys
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.allowance import AllowanceRules
 from agentic_trading.governance.burn_rate import WARN_AT
 from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.control_stores.file import FileControlStore
@@ -21,15 +20,9 @@ from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.ids import random_id
-
-_ALLOWANCE_PART = 200
-"""Half a percent of a tenant's budget is set aside by each worker, so that analyses may go on without the ledger."""
-
-_PLENTY = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +61,7 @@ def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:
 
 def budget_ledger(budget_nusd: int, *, max_calls: int | None = None, zone: tzinfo = UTC) -> MemoryLedger:
     """Return a ledger that lets a tenant spend `budget_nusd` and make `max_calls` in all; a pool serves one tenant."""
-    return own_ledger(tenant_limit(budget_nusd, max_calls), zone=zone)
-
-
-def own_ledger(limit: Limit, *, zone: tzinfo = UTC) -> MemoryLedger:
-    """Return a ledger of this process alone."""
-    return MemoryLedger([limit], zone=zone)
+    return MemoryLedger([tenant_limit(budget_nusd, max_calls)], zone=zone)
 
 
 def shared_ledger(url: str, *, zone: tzinfo = UTC) -> Ledger:
@@ -83,24 +71,9 @@ def shared_ledger(url: str, *, zone: tzinfo = UTC) -> Ledger:
     return RedisLedger(url, zone=zone, recorded_within_s=MOST_RECENT_S)
 
 
-def lasting_ledger(url: str, *, limit: Limit | None, zone: tzinfo = UTC) -> Ledger:
-    """Return the shared ledger as a worker uses it: calls that have begun outlast its outages.
-
-    With a `limit`, analyses may go on for a while with a small part of it, set aside beforehand.
-    """
-    return DegradedModeLedger(
-        shared_ledger(url, zone=zone),
-        clock=SystemClock(),
-        new_id=random_id,
-        zone=zone,
-        rules=None if limit is None else allowance_of(limit),
-    )
-
-
-def allowance_of(limit: Limit) -> AllowanceRules | None:
-    """Return what a worker sets aside of a limit; None if that would not pay for a call, of any unit."""
-    parts = [_PLENTY if most is None else most // _ALLOWANCE_PART for most in limit.ceiling.units]
-    return AllowanceRules(Amount(*parts)) if all(parts) else None
+def lasting_ledger(url: str, *, zone: tzinfo = UTC) -> Ledger:
+    """Return the shared ledger as a worker uses it: calls that have begun outlast its outages."""
+    return DegradedModeLedger(shared_ledger(url, zone=zone), clock=SystemClock())
 
 
 def folder_boards(folder: Path) -> tuple[ControlStore, StatusFeed]:

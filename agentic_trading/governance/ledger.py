@@ -165,21 +165,21 @@ class LedgerEntry:
     `ask.at` chooses the windows and must be given.
     """
 
-    ask: ReservationRequest
+    request: ReservationRequest
     state: ReservationState
     charged: Amount
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """How far a tenant's ledger has come: `sequence` grows with every step within one `generation`.
+    """How far a tenant's ledger has come: `sequence` grows with every step within one `epoch`.
 
-    A generation begins when the ledger is made and each time it is rebuilt, with the next number and a `mark` of its own.
+    A generation begins when the ledger is made and each time it is rebuilt, with the next number and a `epoch_id` of its own.
     Before the first step it may be generation 0, of no mark.
     """
 
-    generation: int
-    mark: str
+    epoch: int
+    epoch_id: str
     sequence: int
 
 
@@ -246,7 +246,7 @@ class Ledger(Protocol):
     forgotten steps; nothing is reserved any more until `restore`.
     """
 
-    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
+    async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait.
 
         The same ask again gives the same reservation; one that was released is made anew, with other facts if they are
@@ -256,8 +256,8 @@ class Ledger(Protocol):
         """
         ...
 
-    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
-        """Wait until `ask` can be answered for good: in order of arrival within a priority.
+    async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
+        """Wait until `request` can be answered for good: in order of arrival within a priority.
 
         Waits without end; put a time limit around it. Who is cancelled leaves the line, and holds nothing.
         """
@@ -311,13 +311,12 @@ class Ledger(Protocol):
         """
         ...
 
-    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
+    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
 
         What no booking names stays as it is of calls that are reserved or dispatched now, and of those that were when
         the ledger was shut, or found to have gone back, and have been settled or put in doubt since; of the latter a
-        booking in doubt says nothing new, and what was set aside as an allowance is not among them: the calls that it
-        paid for are booked. A ledger that has gone back has no calls in flight: what it takes for such may
+        booking in doubt says nothing new. A ledger that has gone back has no calls in flight: what it takes for such may
         be over.
         """
         ...
@@ -326,7 +325,7 @@ class Ledger(Protocol):
         """Return how far the tenant's ledger has come."""
         ...
 
-    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; it must never be found before that again."""
         ...
 

@@ -1,4 +1,4 @@
-"""The port to the limiter: how fast, how many at once, and whether at all a model of a provider may be asked."""
+"""The port to the limiter: how fast a model of a provider may be called, how often at once, and whether at all."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,11 +12,11 @@ LEASE_S = 120.0
 
 LONGEST_LEASE_S = 86_400.0
 
-LONGEST_PAUSE_S = 3600.0
-"""Who asks for a longer pause gets this one: an hour is looked at again."""
+LONGEST_COOLDOWN_S = 3600.0
+"""The longest cooldown that is kept; a provider that asks for more is tried again after this one."""
 
 LOOK_AGAIN_S = 1.0
-"""The longest wait before asking again where what comes back early may end it; a pause is told in full."""
+"""The longest `retry_after_s` where headroom that comes back early may end the wait; a cooldown is returned in full."""
 
 MOST_TOKENS = 10**9
 """No call uses more."""
@@ -27,7 +27,7 @@ MOST_A_MINUTE = 10**10
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One model of one provider: what rates are for, shared by all tenants and processes."""
+    """One model at one provider: what rates are for, shared by all tenants and processes."""
 
     provider: LLMProvider
     model: str
@@ -35,14 +35,14 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """What a lane takes: requests and tokens a minute, calls at once; None is no limit. Raises `LimitError`."""
+    """What a deployment takes: requests and tokens a minute, calls at once; None is no limit. Raises `LimitError`."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrent: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what lets nobody through: to stop a model there are halts."""
+        """Refuse limits that let nothing through: to stop a model there are halts."""
         _check("requests_per_minute", self.requests_per_minute, least=1, most=MOST_A_MINUTE)
         _check("tokens_per_minute", self.tokens_per_minute, least=1, most=MOST_A_MINUTE)
         _check("concurrent", self.concurrent, least=1, most=MOST_A_MINUTE)
@@ -50,29 +50,30 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreakerConfig:
-    """When a lane's circuit opens: of at least `least_calls` ended within `window_s`, `failure_share` failed.
+    """When a circuit opens: of at least `min_calls` ended within `window_s`, `failure_rate` (0 to 1) failed.
 
-    It stays open for `open_s`; then `probes` at once may try. The window moves in tenths of itself. Raises `LimitError`.
+    It stays open for `wait_open_s`; then `half_open_calls` at once may probe. The window moves in tenths of itself.
+    Raises `LimitError`.
     """
 
     window_s: float = 30.0
-    least_calls: int = 10
-    failure_share: float = 0.5
-    open_s: float = 30.0
-    probes: int = 1
+    min_calls: int = 10
+    failure_rate: float = 0.5
+    wait_open_s: float = 30.0
+    half_open_calls: int = 1
 
     def __post_init__(self) -> None:
         """Refuse rules that would open for nothing, or never close."""
         _check("window_s", self.window_s, least=0.001, most=86_400)
-        _check("least_calls", self.least_calls, least=1, most=MOST_A_MINUTE)
-        _check("failure_share", self.failure_share, least=0.001, most=1)
-        _check("open_s", self.open_s, least=0.001, most=86_400)
-        _check("probes", self.probes, least=1, most=MOST_A_MINUTE)
+        _check("min_calls", self.min_calls, least=1, most=MOST_A_MINUTE)
+        _check("failure_rate", self.failure_rate, least=0.001, most=1)
+        _check("wait_open_s", self.wait_open_s, least=0.001, most=86_400)
+        _check("half_open_calls", self.half_open_calls, least=1, most=MOST_A_MINUTE)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """How many retries a lane takes: `share` of the calls let in within `window_s`, but `least` in any case.
+    """How many retries a deployment takes: `share` of the calls permitted within `window_s`, but `least` in any case.
 
     The window moves in twelfths of itself. Raises `LimitError`.
     """
@@ -94,14 +95,14 @@ class RetryBudget:
 
 @dataclass(frozen=True, slots=True)
 class PermitRequest:
-    """One attempt that wants to be sent.
+    """One attempt to be sent.
 
-    `id` is its reservation's; entering again with it is the same entry. `tokens` is the most it can use, input and
-    output. Higher `priority` goes first. After `lease_s` without an end its place in flight is free again. Raises
+    `id` is its reservation's; acquiring again with it is the same request. `tokens` is the most it can use, input and
+    output. Higher `priority` goes first. After `lease_s` without a release its permit is free again. Raises
     `ValueError`.
     """
 
-    lane: Deployment
+    deployment: Deployment
     id: str
     tokens: int = 0
     priority: int = 0
@@ -111,52 +112,54 @@ class PermitRequest:
     def __post_init__(self) -> None:
         """Refuse what cannot be counted."""
         if not self.id:
-            raise ValueError("an entry without an id; allowed are ids that are not empty")
+            raise ValueError("a permit request without an id; allowed are ids that are not empty")
         if not 0 <= self.tokens <= MOST_TOKENS:
-            raise ValueError(f"entry {self.id!r} has {self.tokens} tokens; allowed are 0 to {MOST_TOKENS}")
+            raise ValueError(
+                f"permit request {self.id!r} has {self.tokens} tokens; allowed are 0 to {MOST_TOKENS}"
+            )
         if not 0 < self.lease_s <= LONGEST_LEASE_S:
             raise ValueError(
-                f"entry {self.id!r} has a lease of {self.lease_s} s; allowed is more than 0, to {LONGEST_LEASE_S:.0f}"
+                f"permit request {self.id!r} has a lease of {self.lease_s} s; allowed is more than 0, to {LONGEST_LEASE_S:.0f}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Go: the call may be sent. `tokens` were taken from the lane for it."""
+    """The call may be sent; `tokens` were taken from the deployment's bucket for it."""
 
-    lane: Deployment
+    deployment: Deployment
     id: str
     tokens: int
 
 
-WaitReason = Literal["requests", "tokens", "concurrent", "line", "pause"]
-ShutReason = Literal["circuit_open", "retry_budget"]
+ThrottleReason = Literal["requests", "tokens", "concurrent", "queue", "cooldown"]
+NotPermittedReason = Literal["circuit_open", "retry_budget"]
 
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Not yet: ask again after `seconds` (more than 0, and finite). Until some seconds later a place is kept.
+    """Not yet: acquire again after `retry_after_s` (more than 0, and finite); until some seconds later a place is kept.
 
-    `requests`, `tokens`, `concurrent`: the lane has too little left; `line`: there is enough, but for those who have
-    a better place; `pause`: the provider asked for one.
+    `requests`, `tokens`, `concurrent`: the deployment has too little left; `queue`: there is enough, but for requests
+    with a better place; `cooldown`: the provider asked for one.
     """
 
-    lane: Deployment
-    reason: WaitReason
-    seconds: float
+    deployment: Deployment
+    reason: ThrottleReason
+    retry_after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class NotPermitted:
-    """Do not try; no place is kept. Before `seconds` have passed (more than 0, and finite) it will hardly change."""
+    """Not to be sent; no place is kept. Within `retry_after_s` (more than 0, and finite) that will hardly change."""
 
-    lane: Deployment
-    reason: ShutReason
-    seconds: float
+    deployment: Deployment
+    reason: NotPermittedReason
+    retry_after_s: float
 
 
 class PermitOutcome(StrEnum):
-    """How a call ended, as far as its lane is concerned."""
+    """How a call ended, as far as its deployment is concerned."""
 
     ANSWERED = "answered"
     FAILED = "failed"  # a server's error, a time-out, no connection
@@ -174,12 +177,12 @@ class CircuitState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStatus:
-    """A lane as it is now; what has no limit has None left, and what is owed is 0 left.
+    """A deployment as it is now; what has no limit has None left, and an overdrawn bucket 0.
 
-    `answered` and `failed` are those that the breaker counts, `paused_s` is the rest of a pause.
+    `answered` and `failed` are those that the breaker counts, `cooldown_s` is the rest of a cooldown.
     """
 
-    lane: Deployment
+    deployment: Deployment
     limits: RateLimits
     breaker: CircuitState
     answered: int
@@ -189,65 +192,66 @@ class DeploymentStatus:
     requests_left: int | None
     tokens_left: int | None
     retries_left: int
-    paused_s: float
+    cooldown_s: float
 
 
 class Limiter(Protocol):
-    """Let calls into a lane no faster than its provider takes them, and not while it keeps failing.
+    """Permit calls to a deployment no faster than its provider takes them, and not while it keeps failing.
 
-    All that an entry needs is looked at and taken in one step, whoever asks at once; adapters that share a server
-    share lanes. Each bucket holds one minute's limit, begins full and fills evenly: within any minute no more is let
-    in than two minutes' limit, but for what is owed (a call larger than the bucket, or than was said). Nobody takes what somebody with a better place (higher priority, then came first)
-    waits for; what is left beyond that may be taken, so that the place of a dead process delays its own share only.
+    All that a request needs is looked at and taken in one step, however many come at once; adapters that share a
+    server share deployments. Each bucket holds one minute's limit, begins full and fills evenly: within any minute no
+    more is permitted than two minutes' limit, but for overdrafts (a call larger than the bucket, or than its request
+    said). What a request with a better place (higher priority, then earlier) waits for is not given to another; what
+    is left beyond that is, so that the place of a dead process delays its own share only.
 
-    The breaker counts what was answered and failed among calls that entered since it last opened or closed.
+    The breaker counts what was answered and failed among calls permitted since it last opened or closed.
 
-    Every method but `aclose` raises `LimiterUnavailableError` if the limiter's server cannot be asked.
+    Every method but `aclose` raises `LimiterUnavailableError` if the limiter's server cannot be reached.
     """
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        """Let an attempt in, or say for how long not; nothing is taken then but a place in line.
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        """Return a permit, or for how long there is none; nothing is taken then but a place in the queue.
 
-        Entering again while the permit is in flight gives the same permit and begins its lease anew; after the end of
-        the permit it is another entry. Asking again while waiting keeps the place. More tokens than the bucket can
-        hold may go when it is full, and are owed to it. A retry counts when it is let in.
+        Again while the permit is in flight, it is the same permit, and its lease starts over; after its release it is
+        another one. Again while waiting keeps the place. More tokens than the bucket can hold are permitted when it is
+        full, and overdraw it. A retry counts when it is permitted.
         """
         ...
 
-    async def leave(
+    async def release(
         self,
         permit: Permit,
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
         """End a permit; harmless twice, and after its lease.
 
         `tokens` are those really used (None: all that were taken; fewer than 0 count as 0, more than `MOST_TOKENS` as
-        that many): the bucket gets the difference back, or is owed it. `unused` gives everything back, as if it had
-        never entered, whatever `tokens` says. `pause_s` is the wait that the provider asked for (up to
-        `LONGEST_PAUSE_S`; what is no number or not above 0 is none): nobody enters the lane before, and a shorter one
+        that many): the difference goes back to the bucket, or overdraws it. `unused` gives everything back, as if it
+        had never been permitted, whatever `tokens` says. `cooldown_s` is the wait that the provider asked for (up to
+        `LONGEST_COOLDOWN_S`; what is no number or not above 0 is none): nothing is permitted before, and a shorter one
         does not end a longer one.
 
-        A permit whose lease ran out has left as `neutral` with all its tokens: whether it was answered is not known,
-        and a crash of ours says nothing of the provider. Leaving it then changes nothing.
+        A permit whose lease ran out was released as `neutral` with all its tokens: whether it was answered is not
+        known, and a crash of ours says nothing of the provider. Releasing it then changes nothing.
         """
         ...
 
-    async def give_up(self, entry: PermitRequest) -> None:
-        """Forget an attempt that does not want to enter any more and was not sent; harmless if nothing is known of it.
+    async def cancel(self, request: PermitRequest) -> None:
+        """Forget an attempt that was not sent and will not be; harmless if nothing is known of it.
 
-        It leaves the line; if it was let in meanwhile (its `enter` was cancelled), its permit leaves as `unused`.
+        Its place is free; if it got a permit meanwhile (its `acquire` was cancelled), that is released as `unused`.
         """
         ...
 
-    async def status(self, lane: Deployment) -> DeploymentStatus:
-        """Return how a lane stands."""
+    async def status(self, deployment: Deployment) -> DeploymentStatus:
+        """Return the state of a deployment."""
         ...
 
     async def aclose(self) -> None:
-        """Let go of what is open; permits in flight end by their leases."""
+        """Close what is open; permits in flight end by their leases."""
         ...
 
 

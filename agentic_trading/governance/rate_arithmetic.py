@@ -1,4 +1,4 @@
-"""The arithmetic of rates, in whole milliseconds and without a clock: a bucket that fills, counts that pass."""
+"""The arithmetic of rates, in whole milliseconds and without a clock: token bucket, sliding window, circuit breaker."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ MINUTE_MS = 60_000
 
 @dataclass(slots=True)
 class TokenBucket:
-    """What is left of a minute's limit: full at first, filling evenly, below zero while something is owed.
+    """What is left of a minute's limit: full at first, filling evenly, below zero while it is overdrawn.
 
     The level counts `MINUTE_MS` to one, so that what a millisecond adds is a whole number (the limit itself).
     """
@@ -34,7 +34,7 @@ class TokenBucket:
         return max(0, self.level // MINUTE_MS)
 
     def fill(self, now_ms: int) -> None:
-        """Come to the present; a clock that went back adds nothing."""
+        """Fill up to the present; a clock that went back adds nothing."""
         if now_ms > self.at_ms:
             self.level = min(self.full, self.level + self.per_minute * (now_ms - self.at_ms))
         self.at_ms = now_ms
@@ -61,7 +61,7 @@ class SlidingWindowCounter:
 
     @classmethod
     def over(cls, window_s: float, slots: int) -> "SlidingWindowCounter":
-        """Return an empty tally of a window in so many slots."""
+        """Return an empty counter of a window in so many slots."""
         return cls(slot_length_ms(window_s, slots), slots)
 
     def move_to(self, now_ms: int) -> None:
@@ -99,7 +99,7 @@ class SlidingWindowCounter:
         return max(1, (oldest + self.slots + 1) * self.slot_ms - now_ms)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Forget all counts."""
         self._kept.clear()
         self.first = self.second = 0
 
@@ -117,18 +117,18 @@ SLOTS = 10
 """In how many parts the window moves."""
 
 PROBE_LOOK_MS = 1000
-"""After how long it is worth asking again while probes are under way."""
+"""After how long it is worth trying again while probes are in flight."""
 
 
 @dataclass(slots=True)
 class CircuitBreaker:
-    """One lane's circuit. An `era` ends when it opens and when it closes.
+    """One deployment's circuit. An `era` ends when it opens and when it closes.
 
-    A call counts in the era that it entered in, and in no other: what was sent before the circuit changed says nothing
-    of now. Whoever enters in an era that began by opening is a probe.
+    A call counts in the era that it was permitted in, and in no other: what was sent before the circuit changed says
+    nothing of now. A call in an era that began by opening is a probe.
     """
 
-    rules: CircuitBreakerConfig
+    config: CircuitBreakerConfig
     era: int = 0
     open_until_ms: int = 0  # 0: closed
     probes: int = 0
@@ -136,7 +136,7 @@ class CircuitBreaker:
 
     def __post_init__(self) -> None:
         """Begin closed, with nothing counted."""
-        self.ended = SlidingWindowCounter.over(self.rules.window_s, SLOTS)
+        self.ended = SlidingWindowCounter.over(self.config.window_s, SLOTS)
 
     def state(self, now_ms: int) -> CircuitState:
         """Return how the circuit stands."""
@@ -144,26 +144,26 @@ class CircuitBreaker:
             return CircuitState.CLOSED
         return CircuitState.OPEN if now_ms < self.open_until_ms else CircuitState.HALF_OPEN
 
-    def shut_ms(self, now_ms: int) -> int:
-        """Return for how long nobody may enter; 0 if one may, as a probe where it is half open.
+    def open_for_ms(self, now_ms: int) -> int:
+        """Return for how long no call may go; 0 if one may, as a probe where it is half open.
 
-        While it is open that is never longer than `open_s`, wherever a clock has jumped to.
+        While it is open that is never longer than `wait_open_s`, wherever a clock has jumped to.
         """
         if not self.open_until_ms:
             return 0
-        open_ms = round(self.rules.open_s * 1000)
+        open_ms = round(self.config.wait_open_s * 1000)
         self.open_until_ms = min(self.open_until_ms, now_ms + open_ms)
         if now_ms < self.open_until_ms:
             return self.open_until_ms - now_ms
-        return 0 if self.probes < self.rules.probes else min(PROBE_LOOK_MS, open_ms)
+        return 0 if self.probes < self.config.half_open_calls else min(PROBE_LOOK_MS, open_ms)
 
-    def enter(self) -> int:
+    def acquire(self) -> int:
         """Count a call in, and return its era."""
         if self.open_until_ms:
             self.probes += 1
         return self.era
 
-    def leave(self, era: int, outcome: PermitOutcome, now_ms: int) -> None:
+    def release(self, era: int, outcome: PermitOutcome, now_ms: int) -> None:
         """Count a call of `era` out; only what was answered or failed can change the state."""
         if era != self.era:
             return
@@ -178,11 +178,11 @@ class CircuitBreaker:
         self.ended.move_to(now_ms)
         self.ended.add(now_ms, not failed, failed)
         ended = self.ended.first + self.ended.second
-        if ended >= self.rules.least_calls and self.ended.second >= self.rules.failure_share * ended:
+        if ended >= self.config.min_calls and self.ended.second >= self.config.failure_rate * ended:
             self._change(now_ms, is_open=True)
 
     def _change(self, now_ms: int, *, is_open: bool) -> None:
         self.era += 1
-        self.open_until_ms = now_ms + round(self.rules.open_s * 1000) if is_open else 0
+        self.open_until_ms = now_ms + round(self.config.wait_open_s * 1000) if is_open else 0
         self.probes = 0
         self.ended.clear()

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from agentic_trading.governance.admission_decisions import SIMULATED, ClockMode, reservation_request
-from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.ledger import (
     LedgerCheckpoint,
@@ -22,23 +21,23 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
-POSITION = "budget.position"
+CHECKPOINT = "budget.position"
 DISPATCHED = "attempt.dispatched"
 EXPIRED = "budget.expired"
 
 
-def position_event(tenant: str, position: LedgerCheckpoint, now: datetime) -> Event:
+def checkpoint_event(tenant: str, checkpoint: LedgerCheckpoint, now: datetime) -> Event:
     """Return the record of how far a tenant's ledger has come."""
     return Event(
-        kind=POSITION,
-        id=derived_id(POSITION, tenant, position.generation, position.mark, position.sequence),
+        kind=CHECKPOINT,
+        id=derived_id(CHECKPOINT, tenant, checkpoint.epoch, checkpoint.epoch_id, checkpoint.sequence),
         trace_id="budget",
         tenant_id=tenant,
         time=now,
         body={
-            "generation": position.generation,
-            "mark": position.mark,
-            "sequence": position.sequence,
+            "generation": checkpoint.epoch,
+            "mark": checkpoint.epoch_id,
+            "sequence": checkpoint.sequence,
         },
     )
 
@@ -47,15 +46,15 @@ def rolled_back(
     tenant: str, known: LedgerCheckpoint, found: LedgerCheckpoint
 ) -> LedgerRolledBackError | None:
     """Return the error for a ledger that is found before the position that is known of it, or None."""
-    is_same = (found.generation, found.mark) == (known.generation, known.mark)
-    if found.generation > known.generation or (is_same and found.sequence >= known.sequence):
+    is_same = (found.epoch, found.epoch_id) == (known.epoch, known.epoch_id)
+    if found.epoch > known.epoch or (is_same and found.sequence >= known.sequence):
         return None
-    return LedgerRolledBackError(tenant, position_text(known), position_text(found))
+    return LedgerRolledBackError(tenant, checkpoint_text(known), checkpoint_text(found))
 
 
-def position_text(position: LedgerCheckpoint) -> str:
+def checkpoint_text(checkpoint: LedgerCheckpoint) -> str:
     """Return a position for people."""
-    return f"generation {position.generation}, step {position.sequence}"
+    return f"generation {checkpoint.epoch}, step {checkpoint.sequence}"
 
 
 @dataclass(slots=True)
@@ -64,12 +63,12 @@ class LedgerRebuild:
 
     Windows go by the market's time where `mode`, that of the log which is read, is simulated; else by when a call was
     sent. A call that was noted as dispatched, or charged in full as its lease was over, and of which nothing else is on
-    record in any of the logs, is in doubt. `position` is the farthest that was noted.
+    record in any of the logs, is in doubt. `checkpoint` is the farthest that was noted.
     """
 
     tenant: str
     mode: ClockMode
-    position: LedgerCheckpoint | None = None
+    checkpoint: LedgerCheckpoint | None = None
     _booked: dict[tuple[str, int], LedgerEntry] = field(default_factory=dict)
     _dispatched: defaultdict[tuple[str, int], list[LedgerEntry]] = field(
         default_factory=lambda: defaultdict(list)
@@ -83,27 +82,23 @@ class LedgerRebuild:
             self._read_interaction(record)
         elif record.tenant_id != self.tenant:
             return
-        elif record.kind == POSITION:
+        elif record.kind == CHECKPOINT:
             self._read_position(record)
         elif record.kind == DISPATCHED:
             self._dispatched[record.causation_id, record.body["attempt"]].append(self._sent(record))
         elif record.kind == EXPIRED and record.body["state"] == ReservationState.IN_DOUBT:
             self._expired[record.body["reservation_id"]] = self._silent(record)
 
-    def bookings(self, *, lost_as: str = "") -> list[LedgerEntry]:
+    def entries(self, *, lost_as: str = "") -> list[LedgerEntry]:
         """Return what was charged, in the order of the log, and then what is in doubt because nothing else is known.
 
         `lost_as` is added to the keys of the latter, for a ledger that shall let them be asked again. It is for a log
         that one process alone has written: what that says was not sent after all was not.
         """
         sent = [one for call in self._dispatched for one in self._without_answer(call, lost_as)]
-        named = {booking.ask.reservation_id for booking in self._booked.values()}
-        named |= {booking.ask.reservation_id for pending in self._dispatched.values() for booking in pending}
-        silent = [
-            _lost(booking, lost_as)
-            for id_, booking in self._expired.items()
-            if id_ not in named and not booking.ask.key.startswith(KEY)
-        ]
+        named = {entry.request.reservation_id for entry in self._booked.values()}
+        named |= {entry.request.reservation_id for pending in self._dispatched.values() for entry in pending}
+        silent = [_lost(entry, lost_as) for id_, entry in self._expired.items() if id_ not in named]
         return [*self._booked.values(), *sent, *silent]
 
     def _without_answer(self, call: tuple[str, int], lost_as: str) -> list[LedgerEntry]:
@@ -111,7 +106,7 @@ class LedgerRebuild:
         pending = self._dispatched[call]
         if lost_as:
             lost = pending[: max(0, len(pending) - self._unsent[call])]
-            return [_lost(booking, lost_as * time) for time, booking in enumerate(lost, start=1)]
+            return [_lost(entry, lost_as * time) for time, entry in enumerate(lost, start=1)]
         return pending[-1:] if call not in self._booked else []
 
     def _read_interaction(self, record: LLMInteraction) -> None:
@@ -172,14 +167,14 @@ class LedgerRebuild:
     def _read_position(self, event: Event) -> None:
         body = event.body
         found = LedgerCheckpoint(body["generation"], body["mark"], body["sequence"])
-        known = self.position
-        if known is None or (found.generation, found.sequence) >= (known.generation, known.sequence):
-            self.position = found
+        known = self.checkpoint
+        if known is None or (found.epoch, found.sequence) >= (known.epoch, known.sequence):
+            self.checkpoint = found
 
 
-def _lost(booking: LedgerEntry, lost_as: str) -> LedgerEntry:
-    ask = replace(booking.ask, key=booking.ask.key + lost_as)
-    return replace(booking, ask=ask)
+def _lost(entry: LedgerEntry, lost_as: str) -> LedgerEntry:
+    request = replace(entry.request, key=entry.request.key + lost_as)
+    return replace(entry, request=request)
 
 
 def _was_unsent(record: LLMInteraction) -> bool:

@@ -51,7 +51,7 @@ class LedgerKeys:
     """The keys of one tenant's ledger; `shared` are those that every script declares, in the scripts' order."""
 
     shared: tuple[str, ...]
-    line: str
+    queue: str
     counters: str
     index: str
     calls: str
@@ -63,7 +63,7 @@ class LedgerKeys:
         names = ("meta", "limits", "counters", "ends", "leases", "line", "waiters", "index", "ended")
         return cls(
             shared=tuple(f"{prefix}:{name}" for name in names),
-            line=f"{prefix}:line",
+            queue=f"{prefix}:line",
             counters=f"{prefix}:counters",
             index=f"{prefix}:index",
             calls=f"{prefix}:call:",

@@ -106,14 +106,14 @@ class Throttle:
             is_retry=is_retry,
         )
         try:
-            answer = await self._limiter.enter(entry)
+            answer = await self._limiter.acquire(entry)
         except LimiterUnavailableError:
             return None
         return _shut(answer) if isinstance(answer, NotPermitted) else answer
 
     async def wait(self, wait: Throttled) -> None:
         """Let the time pass after which it is worth trying again."""
-        await self._clock.sleep(wait.seconds)
+        await self._clock.sleep(wait.retry_after_s)
 
     async def answered(self, permit: Permit | None, tokens: int) -> None:
         """Say that the model has answered, and how many tokens it took."""
@@ -142,15 +142,15 @@ class Throttle:
         if permit is None or self._limiter is None:
             return
         with suppress(LimiterUnavailableError):  # its lease ends
-            await self._limiter.leave(permit, outcome, tokens=tokens, pause_s=pause_s)
+            await self._limiter.release(permit, outcome, tokens=tokens, cooldown_s=pause_s)
 
 
 def _shut(shut: NotPermitted) -> FailureReason:
-    lane = f"{shut.lane.provider}/{shut.lane.model}"
+    lane = f"{shut.deployment.provider}/{shut.deployment.model}"
     if shut.reason == "circuit_open":
         return FailureReason(
             category=FailureKind.CIRCUIT_OPEN,
-            description=f"{lane} keeps failing and is not asked for {shut.seconds:.0f} s; ask another model, or later",
+            description=f"{lane} keeps failing and is not asked for {shut.retry_after_s:.0f} s; ask another model, or later",
             recoverable=True,
         )
     return FailureReason(

@@ -22,7 +22,7 @@ from agentic_trading.governance.controls_document import (
 from agentic_trading.governance.errors import ControlsUnreadableError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Balance, ExpiredReservation, Ledger, tenant_of
-from agentic_trading.governance.rebuild import EXPIRED, position_event
+from agentic_trading.governance.rebuild import EXPIRED, checkpoint_event
 from agentic_trading.governance.status_feed import (
     BudgetStatus,
     StatusFeed,
@@ -269,7 +269,7 @@ class Housekeeper:
         self._next_position = self.wall.monotonic() + NOTE_POSITION_EVERY_S
         for tenant in self.watched.tenants:
             position = await self.watched.ledger.checkpoint(tenant)
-            await self._keep(position_event(tenant, position, self.wall.now()))
+            await self._keep(checkpoint_event(tenant, position, self.wall.now()))
 
     def _expired(self, expired: ExpiredReservation) -> Event:
         """Return the record of a call that ran out; one that was asked for anew may run out again."""

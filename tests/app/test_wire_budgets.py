@@ -119,15 +119,3 @@ def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, i
 )
 def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
     assert wire_budgets.host_of(url) == shown
-
-
-def test_half_a_percent_of_a_limit_is_set_aside_for_outages() -> None:
-    rules = wire_budgets.allowance_of(wire_budgets.tenant_limit(10**9, 400))
-
-    assert rules is not None
-    assert (rules.amount.nusd, rules.amount.calls) == (5_000_000, 2)
-
-
-@pytest.mark.parametrize(("nusd", "calls"), [(199, None), (10**9, 199), (10**9, 0)])
-def test_nothing_is_set_aside_of_a_limit_too_small_for_a_call_of_it(nusd: int, calls: int | None) -> None:
-    assert wire_budgets.allowance_of(wire_budgets.tenant_limit(nusd, calls)) is None

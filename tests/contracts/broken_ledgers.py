@@ -31,7 +31,7 @@ from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from tests.contracts import ledger_limits as limits
-from tests.contracts import ledger_line as line
+from tests.contracts import ledger_line as queue
 from tests.contracts import ledger_steps as steps
 from tests.contracts.ledger_opening import Promise
 from tests.contracts.whole_ledger import Whole
@@ -258,7 +258,7 @@ class DeafBook(TenantLedger):
 
 
 class NeverWakes(Whole):
-    book_class: ClassVar[type[TenantLedger]] = DeafBook
+    ledger_class: ClassVar[type[TenantLedger]] = DeafBook
 
 
 class AlwaysWaits(Whole):
@@ -269,10 +269,10 @@ class AlwaysWaits(Whole):
 
 class HopesOn(Whole):
     async def in_doubt(self, reservation_id: str) -> Settlement:
-        line = self._book("acme").line
-        waiters, line.waiters = line.waiters, []
+        queue = self._ledger_of("acme").queue
+        requests, queue.requests = queue.requests, []
         settlement = await super().in_doubt(reservation_id)
-        line.waiters = waiters
+        queue.requests = requests
         return settlement
 
 
@@ -287,10 +287,10 @@ class ServesTheLastFirst(Whole):
 
 class LetsOthersOvertake(Whole):
     async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
-        line = self._book("acme").line
-        waiters, line.waiters = line.waiters, []
+        queue = self._ledger_of("acme").queue
+        requests, queue.requests = queue.requests, []
         answer = await super().reserve(ask)
-        line.waiters = waiters
+        queue.requests = requests
         return answer
 
 
@@ -307,7 +307,7 @@ class HauntedBook(TenantLedger):
 
 
 class LeavesGhostsInTheLine(Whole):
-    book_class: ClassVar[type[TenantLedger]] = HauntedBook
+    ledger_class: ClassVar[type[TenantLedger]] = HauntedBook
 
 
 class ChecksThenBooks(Whole):
@@ -374,14 +374,14 @@ BROKEN: Sequence[tuple[type[Whole], Promise]] = (
     (IgnoresOwnLimits, limits.an_asks_own_ceiling_holds_over_its_attempts),
     (LetsTheRefusedMoveTime, limits.a_moment_of_the_future_that_is_refused_closes_nothing),
     (TakesNothingForNoLimit, limits.a_ceiling_of_nothing_lets_only_nothing_through),
-    (NeverWakes, line.who_waits_gets_what_is_given_back),
-    (AlwaysWaits, line.who_need_not_wait_does_not),
-    (HopesOn, line.who_waits_in_vain_is_refused),
-    (ServesTheLastFirst, line.who_came_first_goes_first),
-    (LetsOthersOvertake, line.who_comes_later_does_not_overtake),
-    (KnowsNoPriority, line.a_higher_priority_goes_before),
-    (LeavesGhostsInTheLine, line.who_is_cancelled_leaves_the_line_and_holds_nothing),
-    (LeavesGhostsInTheLine, line.who_is_cancelled_when_served_gives_it_back),
-    (ChecksThenBooks, line.sixty_four_at_once_never_overspend_and_none_is_refused),
+    (NeverWakes, queue.who_waits_gets_what_is_given_back),
+    (AlwaysWaits, queue.who_need_not_wait_does_not),
+    (HopesOn, queue.who_waits_in_vain_is_refused),
+    (ServesTheLastFirst, queue.who_came_first_goes_first),
+    (LetsOthersOvertake, queue.who_comes_later_does_not_overtake),
+    (KnowsNoPriority, queue.a_higher_priority_goes_before),
+    (LeavesGhostsInTheLine, queue.who_is_cancelled_leaves_the_line_and_holds_nothing),
+    (LeavesGhostsInTheLine, queue.who_is_cancelled_when_served_gives_it_back),
+    (ChecksThenBooks, queue.sixty_four_at_once_never_overspend_and_none_is_refused),
     (CountsNothing, steps.everything_is_counted),
 )

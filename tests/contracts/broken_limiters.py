@@ -46,11 +46,13 @@ from tests.contracts.limiter_opening import Promise, Rules
 
 
 class HasNoLine(Whole):
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        answer = await super().enter(entry)
-        if isinstance(answer, Throttled) and answer.reason == "line":
-            self._book(entry.lane, self._now_ms())._line = type(self._book(entry.lane, 0)._line)()
-            return await super().enter(entry)
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        answer = await super().acquire(request)
+        if isinstance(answer, Throttled) and answer.reason == "queue":
+            self._limiter_of(request.deployment, self._now_ms())._queue = type(
+                self._limiter_of(request.deployment, 0)._queue
+            )()
+            return await super().acquire(request)
         return answer
 
 
@@ -59,8 +61,8 @@ class BigOnesStepAside(HasNoLine):
 
 
 class KnowsNoPriority(Whole):
-    def changed(self, entry: PermitRequest) -> PermitRequest:
-        return replace(entry, priority=0)
+    def changed(self, request: PermitRequest) -> PermitRequest:
+        return replace(request, priority=0)
 
 
 class NeverMovesAPlace(Whole):
@@ -68,40 +70,44 @@ class NeverMovesAPlace(Whole):
         super().__init__(rules, clock)
         self.first: dict[str, int] = {}
 
-    def changed(self, entry: PermitRequest) -> PermitRequest:
-        return replace(entry, priority=self.first.setdefault(entry.id, entry.priority))
+    def changed(self, request: PermitRequest) -> PermitRequest:
+        return replace(request, priority=self.first.setdefault(request.id, request.priority))
 
 
 class OneAfterTheOther(Whole):
     """Nobody but the first in line may enter, asleep or not."""
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        order = self._book(entry.lane, self._now_ms())._line._order
-        if order and order[0][2] != entry.id:
-            return Throttled(entry.lane, "line", 0.05)
-        return await super().enter(entry)
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        order = self._limiter_of(request.deployment, self._now_ms())._queue._order
+        if order and order[0][2] != request.id:
+            return Throttled(request.deployment, "queue", 0.05)
+        return await super().acquire(request)
 
 
 class LooksAtTheFirstOnly(Whole):
     """Those far behind count as nobody."""
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        placed = self._book(entry.lane, self._now_ms())._line
-        if len(placed) > 65 and entry.id not in placed._places and not self._book(entry.lane, 0)._inside:
-            return Permit(entry.lane, entry.id, entry.tokens)
-        return await super().enter(entry)
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        placed = self._limiter_of(request.deployment, self._now_ms())._queue
+        if (
+            len(placed) > 65
+            and request.id not in placed._places
+            and not self._limiter_of(request.deployment, 0)._in_flight
+        ):
+            return Permit(request.deployment, request.id, request.tokens)
+        return await super().acquire(request)
 
 
 class PlacesAreGivenOnce(Whole):
     """Asking again does not renew a place."""
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        places = self._book(entry.lane, self._now_ms())._line._places
-        before = places.get(entry.id)
-        answer = await super().enter(entry)
-        if before is not None and entry.id in places:
-            places[entry.id].until_ms = before.until_ms
-            self._book(entry.lane, 0)._line._first_over_ms = 0
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        places = self._limiter_of(request.deployment, self._now_ms())._queue._places
+        before = places.get(request.id)
+        answer = await super().acquire(request)
+        if before is not None and request.id in places:
+            places[request.id].until_ms = before.until_ms
+            self._limiter_of(request.deployment, 0)._queue._first_over_ms = 0
         return answer
 
 
@@ -111,18 +117,18 @@ class PlacesAreForEver(Whole):
 
 
 class NobodyGivesUp(Whole):
-    async def give_up(self, entry: PermitRequest) -> None:
+    async def cancel(self, request: PermitRequest) -> None:
         pass
 
 
 class GivesUpThePlaceOnly(Whole):
-    async def give_up(self, entry: PermitRequest) -> None:
-        self._book(entry.lane, self._now_ms())._line.leave(entry.id)
+    async def cancel(self, request: PermitRequest) -> None:
+        self._limiter_of(request.deployment, self._now_ms())._queue.remove(request.id)
 
 
 class KeepsThoseTurnedAway(Whole):
-    async def status(self, lane: Deployment) -> DeploymentStatus:
-        return replace(await super().status(lane), waiting=1)
+    async def status(self, deployment: Deployment) -> DeploymentStatus:
+        return replace(await super().status(deployment), waiting=1)
 
 
 class OtherRules(Whole):
@@ -140,11 +146,11 @@ class OtherRules(Whole):
 
 
 class NeverOpens(OtherRules):
-    breaker: ClassVar = {"least_calls": 10_000}
+    breaker: ClassVar = {"min_calls": 10_000}
 
 
 class OpensAtOnce(OtherRules):
-    breaker: ClassVar = {"least_calls": 1}
+    breaker: ClassVar = {"min_calls": 1}
 
 
 class NeverForgetsFailures(OtherRules):
@@ -152,47 +158,47 @@ class NeverForgetsFailures(OtherRules):
 
 
 class LetsAllProbesIn(OtherRules):
-    breaker: ClassVar = {"probes": 100}
+    breaker: ClassVar = {"half_open_calls": 100}
 
 
 class NeverCloses(TellsNoEnd):
     """A probe's answer is not heard."""
 
-    async def leave(
+    async def release(
         self,
         permit: Permit,
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
-        is_probe = (await self.status(permit.lane)).breaker is CircuitState.HALF_OPEN
+        is_probe = (await self.status(permit.deployment)).breaker is CircuitState.HALF_OPEN
         ending = PermitOutcome.NEUTRAL if is_probe else outcome
-        await super().leave(permit, ending, tokens=tokens, pause_s=pause_s)
+        await super().release(permit, ending, tokens=tokens, cooldown_s=cooldown_s)
 
 
 class KeepsItsProbes(Whole):
     """A probe that ended otherwise, or died, is thought to be under way."""
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        found = self._book(entry.lane, self._now_ms())._breaker
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        found = self._limiter_of(request.deployment, self._now_ms())._breaker
         before = found.probes
-        answer = await super().enter(entry)
+        answer = await super().acquire(request)
         if before and found.open_until_ms:
             found.probes = max(before, found.probes)
         return answer
 
-    async def leave(
+    async def release(
         self,
         permit: Permit,
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
-        found = self._book(permit.lane, self._now_ms())._breaker
+        found = self._limiter_of(permit.deployment, self._now_ms())._breaker
         probes = found.probes
-        await super().leave(permit, outcome, tokens=tokens, pause_s=pause_s)
+        await super().release(permit, outcome, tokens=tokens, cooldown_s=cooldown_s)
         if found.open_until_ms:
             found.probes = probes
 
@@ -204,24 +210,24 @@ class KeepsDeadProbes(LeasesForEver):
 class CountsOldCalls(Whole):
     """What was sent in another era counts in this one."""
 
-    async def leave(
+    async def release(
         self,
         permit: Permit,
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
-        book = self._book(permit.lane, self._now_ms())
-        inside = book._inside.get(permit.id)
-        if inside is not None:
-            inside.era = book._breaker.era
-        await super().leave(permit, outcome, tokens=tokens, pause_s=pause_s)
+        limiter = self._limiter_of(permit.deployment, self._now_ms())
+        call = limiter._in_flight.get(permit.id)
+        if call is not None:
+            call.era = limiter._breaker.era
+        await super().release(permit, outcome, tokens=tokens, cooldown_s=cooldown_s)
 
 
 class CountsNoRetries(Whole):
-    def changed(self, entry: PermitRequest) -> PermitRequest:
-        return replace(entry, is_retry=False)
+    def changed(self, request: PermitRequest) -> PermitRequest:
+        return replace(request, is_retry=False)
 
 
 class RetriesHaveNoShare(OtherRules):

@@ -17,7 +17,7 @@ from agentic_trading.governance.limiter import (
 )
 from agentic_trading.governance.limiters.deployment import DeploymentLimiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
-from tests.contracts.limiter_opening import LANE, Rules
+from tests.contracts.limiter_opening import DEPLOYMENT, Rules
 
 
 class Whole(MemoryLimiter):
@@ -37,11 +37,11 @@ class Whole(MemoryLimiter):
     def opened(self, rules: Rules) -> Rules:
         return rules
 
-    def changed(self, entry: PermitRequest) -> PermitRequest:
-        return entry
+    def changed(self, request: PermitRequest) -> PermitRequest:
+        return request
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        return await super().enter(self.changed(entry))
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        return await super().acquire(self.changed(request))
 
 
 class WithoutLimits(Whole):
@@ -72,27 +72,27 @@ class CountsNobodyAtOnce(WithoutLimits):
 class NeverFills(Whole):
     """The buckets' time stands still."""
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        book = self._book(entry.lane, self._now_ms())
-        for bucket in (book._requests, book._tokens):
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        limiter = self._limiter_of(request.deployment, self._now_ms())
+        for bucket in (limiter._requests, limiter._tokens):
             if bucket is not None:
                 bucket.at_ms = self._now_ms()
-        return await super().enter(entry)
+        return await super().acquire(request)
 
 
 class TellsNoEnd(Whole):
     """How a call ended is not passed on as it was told."""
 
-    async def leave(
+    async def release(
         self,
         permit: Permit,
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
-        await super().leave(
-            permit, self.ending(outcome), tokens=self.used(permit, tokens), pause_s=self.pause(pause_s)
+        await super().release(
+            permit, self.ending(outcome), tokens=self.used(permit, tokens), cooldown_s=self.pause(cooldown_s)
         )
 
     def ending(self, outcome: PermitOutcome) -> PermitOutcome:
@@ -101,8 +101,8 @@ class TellsNoEnd(Whole):
     def used(self, permit: Permit, tokens: int | None) -> int | None:
         return tokens
 
-    def pause(self, pause_s: float | None) -> float | None:
-        return pause_s
+    def pause(self, cooldown_s: float | None) -> float | None:
+        return cooldown_s
 
 
 class KeepsWhatWasNotUsed(TellsNoEnd):
@@ -131,50 +131,50 @@ class CountsRefusalsAsFailures(TellsNoEnd):
 
 
 class HearsNoPause(TellsNoEnd):
-    def pause(self, pause_s: float | None) -> float | None:
+    def pause(self, cooldown_s: float | None) -> float | None:
         return None
 
 
 class PausesForEver(TellsNoEnd):
-    def pause(self, pause_s: float | None) -> float | None:
-        return 1e-3 if pause_s is None or not 0 < pause_s < 3600 else pause_s
+    def pause(self, cooldown_s: float | None) -> float | None:
+        return 1e-3 if cooldown_s is None or not 0 < cooldown_s < 3600 else cooldown_s
 
 
 class ObeysTheLastPause(TellsNoEnd):
-    async def leave(
+    async def release(
         self,
         permit: Permit,
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
-        self._book(permit.lane, self._now_ms())._paused_until_ms = 0
-        await super().leave(permit, outcome, tokens=tokens, pause_s=pause_s)
+        self._limiter_of(permit.deployment, self._now_ms())._cooldown_until_ms = 0
+        await super().release(permit, outcome, tokens=tokens, cooldown_s=cooldown_s)
 
 
 class NeverLetsTheBiggestIn(Whole):
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        if entry.tokens > (self._default.tokens_per_minute or entry.tokens):
-            return Throttled(entry.lane, "tokens", 1.0)
-        return await super().enter(entry)
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        if request.tokens > (self._default.tokens_per_minute or request.tokens):
+            return Throttled(request.deployment, "tokens", 1.0)
+        return await super().acquire(request)
 
 
 class TakesBeforeItLooks(Whole):
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        answer = await super().enter(entry)
-        bucket = self._book(entry.lane, self._now_ms())._requests
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        answer = await super().acquire(request)
+        bucket = self._limiter_of(request.deployment, self._now_ms())._requests
         if bucket is not None and isinstance(answer, Throttled):
             bucket.take(1)
         return answer
 
 
 class HasOneLaneForAll(Whole):
-    def _book(self, lane: Deployment, now_ms: int) -> DeploymentLimiter:
-        return super()._book(LANE, now_ms)
+    def _limiter_of(self, deployment: Deployment, now_ms: int) -> DeploymentLimiter:
+        return super()._limiter_of(DEPLOYMENT, now_ms)
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        return replace(await super().enter(entry), lane=entry.lane)
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        return replace(await super().acquire(request), deployment=request.deployment)
 
 
 class LimitsWhatHasNoLimit(Whole):
@@ -185,41 +185,41 @@ class LimitsWhatHasNoLimit(Whole):
 class EntersTwice(Whole):
     """Every asking is a new entry."""
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        inside = self._book(entry.lane, self._now_ms())._inside
-        if entry.id in inside:
-            inside[f"{entry.id} again {len(inside)}"] = inside.pop(entry.id)
-        return await super().enter(entry)
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        call = self._limiter_of(request.deployment, self._now_ms())._in_flight
+        if request.id in call:
+            call[f"{request.id} again {len(call)}"] = call.pop(request.id)
+        return await super().acquire(request)
 
 
 class LeavesTwice(Whole):
     """Leaving gives back, whoever leaves."""
 
-    async def leave(
+    async def release(
         self,
         permit: Permit,
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
         if permit.id in self.left:
-            await super().enter(PermitRequest(permit.lane, permit.id, 0))
+            await super().acquire(PermitRequest(permit.deployment, permit.id, 0))
         self.left.add(permit.id)
-        await super().leave(permit, outcome, tokens=tokens, pause_s=pause_s)
+        await super().release(permit, outcome, tokens=tokens, cooldown_s=cooldown_s)
 
 
 class LeasesForEver(Whole):
-    def changed(self, entry: PermitRequest) -> PermitRequest:
-        return replace(entry, lease_s=LEASE_S)
+    def changed(self, request: PermitRequest) -> PermitRequest:
+        return replace(request, lease_s=LEASE_S)
 
 
 class LeasesOnce(Whole):
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        known = self._book(entry.lane, self._now_ms())._inside.get(entry.id)
-        return known.permit if known else await super().enter(entry)
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        known = self._limiter_of(request.deployment, self._now_ms())._in_flight.get(request.id)
+        return known.permit if known else await super().acquire(request)
 
 
 class TellsNothing(Whole):
-    async def status(self, lane: Deployment) -> DeploymentStatus:
-        return replace(await super().status(lane), waiting=0)
+    async def status(self, deployment: Deployment) -> DeploymentStatus:
+        return replace(await super().status(deployment), waiting=0)

@@ -120,7 +120,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if known is None or known.state is ReservationState.RELEASED:
             self.ask_anew(wanted)
         else:
-            again = replace(known.ask, at=AT + timedelta(days=days))
+            again = replace(known.request, at=AT + timedelta(days=days))
             self.ask_again(again, known)
 
     def ask_anew(self, wanted: ReservationRequest) -> None:
@@ -133,7 +133,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def ask_again(self, again: ReservationRequest, known: ModelCall) -> None:
         answer = self.run(self.ledger.reserve(again))
-        assert answer == Reservation(again.reservation_id, known.ask.amount, known.state)
+        assert answer == Reservation(again.reservation_id, known.request.amount, known.state)
         other = replace(again, amount=Amount(again.amount.nusd + 1, 0))
         with pytest.raises(ReservationConflictError):
             self.run(self.ledger.reserve(other))
@@ -186,7 +186,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def answer(self, id_: str, share: float) -> None:
         call = self.model.calls[id_]
-        amount = call.ask.amount
+        amount = call.request.amount
         used = Amount(int(amount.nusd * share), int(amount.tokens * share))
         settlement = self.run(self.ledger.settle(id_, used))
         assert (settlement.charged, settlement.reserved) == (used, amount)
@@ -219,10 +219,10 @@ class LedgerMachine(RuleBasedStateMachine):
         for id_, call in self.model.calls.items():
             if call.state is ReservationState.RESERVED:
                 self.give_back(id_)
-                foretold.append(ExpiredReservation(id_, ReservationState.RELEASED, call.ask.amount))
+                foretold.append(ExpiredReservation(id_, ReservationState.RELEASED, call.request.amount))
             elif call.state is ReservationState.DISPATCHED and call.mortal:
                 call.state = ReservationState.IN_DOUBT
-                foretold.append(ExpiredReservation(id_, ReservationState.IN_DOUBT, call.ask.amount))
+                foretold.append(ExpiredReservation(id_, ReservationState.IN_DOUBT, call.request.amount))
         assert sorted(expired, key=_id) == sorted(foretold, key=_id)
 
     @rule(
@@ -241,8 +241,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def rebuild(self, logged: bool) -> None:  # noqa: FBT001 - hypothesis gives it by name
         """Restore from a log in which what was sent and has no answer stands, or not yet."""
         before = self.position
-        self.position = self.run(self.ledger.restore("acme", self.model.bookings(sent=logged)))
-        assert self.position.generation > before.generation
+        self.position = self.run(self.ledger.restore("acme", self.model.entries(sent=logged)))
+        assert self.position.epoch > before.epoch
         self.run(self.ledger.require_at_least("acme", before))
 
     @invariant()
@@ -284,4 +284,4 @@ def _id(expired: ExpiredReservation) -> str:
 
 
 def _order(position: LedgerCheckpoint) -> tuple[int, int]:
-    return position.generation, position.sequence
+    return position.epoch, position.sequence

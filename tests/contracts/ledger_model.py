@@ -28,14 +28,14 @@ Counter = tuple[ScopeKind, str, Window, str]
 class ModelCall:
     """`counts` is what it is good for now: its reservation, its charge or nothing; `mortal` if a sweep ends it; counted in `where`."""
 
-    ask: ReservationRequest
+    request: ReservationRequest
     state: ReservationState
     counts: Amount
     mortal: bool = True
     where: frozenset[Counter] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.where = frozenset(counters(self.ask))
+        self.where = frozenset(counters(self.request))
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Model:
         assert found.spent.units == self.total(counter, CHARGED), found
         assert found.in_doubt.units == self.total(counter, (ReservationState.IN_DOUBT,)), found
 
-    def bookings(self, *, sent: bool) -> list[LedgerEntry]:
+    def entries(self, *, sent: bool) -> list[LedgerEntry]:
         """Return what a log would have kept of it: with `sent`, what was sent and has no answer, as in doubt."""
         for id_ in [id_ for id_, call in self.calls.items() if call.state is ReservationState.RELEASED]:
             del self.calls[id_]
@@ -105,7 +105,7 @@ class Model:
             if sent and call.state is ReservationState.DISPATCHED:
                 call.state = ReservationState.IN_DOUBT
         return [
-            LedgerEntry(call.ask, call.state, call.counts)
+            LedgerEntry(call.request, call.state, call.counts)
             for call in self.calls.values()
             if call.state in CHARGED
         ]

@@ -1,82 +1,82 @@
 """What every limiter promises to those who wait, one function a promise."""
 
 from agentic_trading.governance.limiter import CircuitBreakerConfig, PermitOutcome, RateLimits
-from tests.contracts.limiter_opening import Opens, Promise, Rules, entry, limited
+from tests.contracts.limiter_opening import Opens, Promise, Rules, limited, request
 
 
 async def who_came_first_goes_first(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1))
     permit = await asking.enters()
-    first, second = entry(), entry()
+    first, second = request(), request()
     await asking.waits(first, "concurrent")
     await asking.waits(second, "concurrent")
 
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED)
 
-    await asking.waits(second, "line")
-    await asking.waits(entry(), "line")
-    await asking.limiter.leave(await asking.enters(first), PermitOutcome.ANSWERED)
+    await asking.waits(second, "queue")
+    await asking.waits(request(), "queue")
+    await asking.limiter.release(await asking.enters(first), PermitOutcome.ANSWERED)
     await asking.enters(second)
 
 
 async def a_higher_priority_goes_first(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1))
     permit = await asking.enters()
-    low, high = entry(priority=-1), entry(priority=2**31)
+    low, high = request(priority=-1), request(priority=2**31)
     await asking.waits(low, "concurrent")
     await asking.waits(high, "concurrent")
 
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED)
 
-    await asking.waits(low, "line")
+    await asking.waits(low, "queue")
     await asking.enters(high)
 
 
 async def another_priority_moves_a_place(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1))
     permit = await asking.enters()
-    await asking.waits(entry(id_="first", priority=1), "concurrent")
-    await asking.waits(entry(id_="second", priority=1), "concurrent")
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
+    await asking.waits(request(id_="first", priority=1), "concurrent")
+    await asking.waits(request(id_="second", priority=1), "concurrent")
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED)
 
-    await asking.waits(entry(id_="first", priority=0), "line")
-    await asking.waits(entry(id_="first", priority=0), "line")
-    await asking.enters(entry(id_="second", priority=1))
+    await asking.waits(request(id_="first", priority=0), "queue")
+    await asking.waits(request(id_="first", priority=0), "queue")
+    await asking.enters(request(id_="second", priority=1))
 
 
 async def a_big_one_is_not_starved_by_small_ones(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
-    await asking.enters(entry(500))
-    await asking.waits(entry(900), "tokens")
+    await asking.enters(request(500))
+    await asking.waits(request(900), "tokens")
 
-    await asking.waits(entry(200), "line")
+    await asking.waits(request(200), "queue")
 
 
 async def a_place_keeps_no_more_than_its_share(opens: Opens) -> None:
     asking = await opens(limited(concurrent=2, tokens=1000))
-    first, second = await asking.enters(entry(100)), await asking.enters(entry(100))
-    sleeper = entry(100)
+    first, second = await asking.enters(request(100)), await asking.enters(request(100))
+    sleeper = request(100)
     await asking.waits(sleeper, "concurrent")
 
-    await asking.limiter.leave(first, PermitOutcome.ANSWERED)
-    await asking.limiter.leave(second, PermitOutcome.ANSWERED)
+    await asking.limiter.release(first, PermitOutcome.ANSWERED)
+    await asking.limiter.release(second, PermitOutcome.ANSWERED)
 
-    await asking.enters(entry(100))
-    await asking.waits(entry(100), "line")
+    await asking.enters(request(100))
+    await asking.waits(request(100), "queue")
     await asking.enters(sleeper)
 
 
 async def those_far_behind_wait_for_the_line_to_move(opens: Opens) -> None:
     asking = await opens(limited(concurrent=70))
-    inside = [await asking.enters() for _ in range(70)]
-    line = [entry() for _ in range(69)]
+    call = [await asking.enters() for _ in range(70)]
+    line = [request() for _ in range(69)]
     for one in line:
         await asking.waits(one, "concurrent")
 
-    for permit in inside:
-        await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
+    for permit in call:
+        await asking.limiter.release(permit, PermitOutcome.ANSWERED)
 
-    await asking.waits(entry(), "line")
+    await asking.waits(request(), "queue")
     for one in reversed(line[:65]):
         await asking.enters(one)
     for one in line[65:]:
@@ -86,41 +86,41 @@ async def those_far_behind_wait_for_the_line_to_move(opens: Opens) -> None:
 async def a_place_is_kept_for_who_asks_again(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1, place_s=0.2))
     permit = await asking.enters()
-    first = entry()
+    first = request()
 
     await asking.waits(first, "concurrent")
     await asking.pass_s(0.15)
     await asking.waits(first, "concurrent")
     await asking.pass_s(0.15)
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED)
 
-    await asking.waits(entry(), "line")
+    await asking.waits(request(), "queue")
     await asking.enters(first)
 
 
 async def who_does_not_ask_again_loses_the_place(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1, place_s=0.01))
     permit = await asking.enters()
-    await asking.waits(entry(id_="dead"), "concurrent")
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
-    await asking.waits(entry(id_="alive"), "line")
+    await asking.waits(request(id_="dead"), "concurrent")
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED)
+    await asking.waits(request(id_="alive"), "queue")
 
     await asking.pass_s(0.13)
 
     assert (await asking.status()).waiting == 0
-    await asking.enters(entry(id_="alive"))
+    await asking.enters(request(id_="alive"))
 
 
 async def who_gives_up_leaves_the_line(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1))
     permit = await asking.enters()
-    first, second = entry(), entry()
+    first, second = request(), request()
     await asking.waits(first, "concurrent")
     await asking.waits(second, "concurrent")
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED)
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED)
 
-    await asking.limiter.give_up(first)
-    await asking.limiter.give_up(entry())
+    await asking.limiter.cancel(first)
+    await asking.limiter.cancel(request())
 
     assert (await asking.status()).waiting == 1
     await asking.enters(second)
@@ -128,21 +128,21 @@ async def who_gives_up_leaves_the_line(opens: Opens) -> None:
 
 async def who_gives_up_gives_back_what_it_was_given(opens: Opens) -> None:
     asking = await opens(limited(requests=1, tokens=100, concurrent=1))
-    wanted = entry(100)
+    wanted = request(100)
     await asking.enters(wanted)
 
-    await asking.limiter.give_up(wanted)
+    await asking.limiter.cancel(wanted)
 
-    await asking.enters(entry(100))
+    await asking.enters(request(100))
 
 
 async def who_is_turned_away_has_no_place(opens: Opens) -> None:
-    asking = await opens(Rules(RateLimits(concurrent=1), CircuitBreakerConfig(least_calls=1, open_s=60)))
+    asking = await opens(Rules(RateLimits(concurrent=1), CircuitBreakerConfig(min_calls=1, wait_open_s=60)))
     permit = await asking.enters()
-    waiting = entry()
+    waiting = request()
     await asking.waits(waiting, "concurrent")
 
-    await asking.limiter.leave(permit, PermitOutcome.FAILED)
+    await asking.limiter.release(permit, PermitOutcome.FAILED)
     await asking.is_shut(waiting)
 
     assert (await asking.status()).waiting == 0

@@ -22,12 +22,12 @@ from agentic_trading.governance.limiter import (
     RateLimits,
     RetryBudget,
     Throttled,
-    WaitReason,
+    ThrottleReason,
 )
 from agentic_trading.governance.limiters.deployment import PLACE_S
 from agentic_trading.llm.envelope import LLMProvider
 
-LANE = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
+DEPLOYMENT = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
 OTHER = Deployment(LLMProvider.LOCAL, "org/{odd} model:1")
 
 _numbers = count(1)
@@ -69,37 +69,39 @@ class Asking:
     async def pass_s(self, seconds: float) -> None:
         await self.clock.sleep(seconds)
 
-    async def status(self, lane: Deployment = LANE) -> DeploymentStatus:
-        return await self.limiter.status(lane)
+    async def status(self, deployment: Deployment = DEPLOYMENT) -> DeploymentStatus:
+        return await self.limiter.status(deployment)
 
     async def enters(self, wanted: PermitRequest | None = None) -> Permit:
         """Return the permit that there must be."""
-        wanted = wanted or entry()
-        answer = await self.limiter.enter(wanted)
-        assert answer == Permit(wanted.lane, wanted.id, answer.tokens if isinstance(answer, Permit) else -1)
+        wanted = wanted or request()
+        answer = await self.limiter.acquire(wanted)
+        assert answer == Permit(
+            wanted.deployment, wanted.id, answer.tokens if isinstance(answer, Permit) else -1
+        )
         return answer
 
-    async def waits(self, wanted: PermitRequest, reason: WaitReason) -> float:
+    async def waits(self, wanted: PermitRequest, reason: ThrottleReason) -> float:
         """Return for how many seconds it must wait."""
-        answer = await self.limiter.enter(wanted)
+        answer = await self.limiter.acquire(wanted)
         assert isinstance(answer, Throttled), answer
         assert answer.reason == reason
-        assert answer.lane == wanted.lane
-        assert answer.seconds > 0
-        assert reason == "pause" or answer.seconds <= LOOK_AGAIN_S
-        return answer.seconds
+        assert answer.deployment == wanted.deployment
+        assert answer.retry_after_s > 0
+        assert reason == "cooldown" or answer.retry_after_s <= LOOK_AGAIN_S
+        return answer.retry_after_s
 
     async def is_shut(self, wanted: PermitRequest | None = None) -> NotPermitted:
         """Return the answer that it must not try."""
-        answer = await self.limiter.enter(wanted or entry())
+        answer = await self.limiter.acquire(wanted or request())
         assert isinstance(answer, NotPermitted), answer
-        assert 0 < answer.seconds < 10_000
+        assert 0 < answer.retry_after_s < 10_000
         return answer
 
     async def ends(self, *outcomes: PermitOutcome) -> None:
         """Let calls in, one after the other, that end like this."""
         for outcome in outcomes:
-            await self.limiter.leave(await self.enters(), outcome)
+            await self.limiter.release(await self.enters(), outcome)
 
 
 class Opens(Protocol):
@@ -113,17 +115,17 @@ class Opens(Protocol):
 Promise = Callable[[Opens], Awaitable[None]]
 
 
-def entry(
+def request(
     tokens: int = 0,
     *,
     id_: str = "",
-    lane: Deployment = LANE,
+    deployment: Deployment = DEPLOYMENT,
     priority: int = 0,
     lease_s: float = LEASE_S,
     is_retry: bool = False,
 ) -> PermitRequest:
     """Return an entry of its own, but for what is said."""
-    return PermitRequest(lane, id_ or f"acme:{next(_numbers)}:1", tokens, priority, lease_s, is_retry)
+    return PermitRequest(deployment, id_ or f"acme:{next(_numbers)}:1", tokens, priority, lease_s, is_retry)
 
 
 def limited(

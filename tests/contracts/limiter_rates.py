@@ -3,14 +3,14 @@
 from math import inf, nan
 
 from agentic_trading.governance.limiter import (
-    LONGEST_PAUSE_S,
+    LONGEST_COOLDOWN_S,
     CircuitState,
     DeploymentStatus,
     Permit,
     PermitOutcome,
     RateLimits,
 )
-from tests.contracts.limiter_opening import LANE, OTHER, Opens, Promise, Rules, entry, limited
+from tests.contracts.limiter_opening import DEPLOYMENT, OTHER, Opens, Promise, Rules, limited, request
 
 
 async def no_more_requests_enter_than_the_limit(opens: Opens) -> None:
@@ -18,13 +18,13 @@ async def no_more_requests_enter_than_the_limit(opens: Opens) -> None:
 
     for _ in range(3):
         await asking.enters()
-    await asking.waits(entry(), "requests")
+    await asking.waits(request(), "requests")
 
 
 async def requests_come_back_with_time(opens: Opens) -> None:
     asking = await opens(limited(requests=300))
     entered = 0
-    while isinstance(await asking.limiter.enter(late := entry()), Permit):
+    while isinstance(await asking.limiter.acquire(late := request()), Permit):
         entered += 1
     assert 300 <= entered <= 310
 
@@ -35,96 +35,96 @@ async def requests_come_back_with_time(opens: Opens) -> None:
 async def no_more_tokens_enter_than_the_limit(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
 
-    await asking.enters(entry(700))
-    await asking.waits(entry(400), "tokens")
+    await asking.enters(request(700))
+    await asking.waits(request(400), "tokens")
 
 
 async def tokens_come_back_with_time(opens: Opens) -> None:
     asking = await opens(limited(tokens=60_000))
-    await asking.enters(entry(60_000))
+    await asking.enters(request(60_000))
 
-    late = entry(100)
+    late = request(100)
     await asking.pass_s(await asking.waits(late, "tokens"))
     await asking.enters(late)
 
 
 async def tokens_that_were_not_used_come_back(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
-    permit = await asking.enters(entry(1000))
+    permit = await asking.enters(request(1000))
 
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED, tokens=100)
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED, tokens=100)
 
-    await asking.enters(entry(900))
-    await asking.waits(entry(500), "tokens")
+    await asking.enters(request(900))
+    await asking.waits(request(500), "tokens")
 
 
 async def tokens_used_beyond_what_was_taken_are_owed(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
-    permit = await asking.enters(entry(300))
+    permit = await asking.enters(request(300))
 
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED, tokens=900)
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED, tokens=900)
 
-    await asking.waits(entry(600), "tokens")
+    await asking.waits(request(600), "tokens")
 
 
 async def tokens_stay_taken_where_the_use_is_not_known(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
 
-    await asking.limiter.leave(await asking.enters(entry(800)), PermitOutcome.FAILED)
+    await asking.limiter.release(await asking.enters(request(800)), PermitOutcome.FAILED)
 
-    await asking.waits(entry(600), "tokens")
+    await asking.waits(request(600), "tokens")
 
 
 async def more_than_the_bucket_holds_enters_when_it_is_full(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000))
 
-    await asking.enters(entry(5000))
-    await asking.waits(entry(1), "tokens")
+    await asking.enters(request(5000))
+    await asking.waits(request(1), "tokens")
 
     emptier = await opens(limited(tokens=1000))
-    await emptier.enters(entry(500))
-    await emptier.waits(entry(5000), "tokens")
+    await emptier.enters(request(500))
+    await emptier.waits(request(5000), "tokens")
 
 
 async def calls_at_once_are_capped(opens: Opens) -> None:
     asking = await opens(limited(concurrent=2))
     first, _ = await asking.enters(), await asking.enters()
-    third = entry()
+    third = request()
     await asking.waits(third, "concurrent")
 
-    await asking.limiter.leave(first, PermitOutcome.ANSWERED)
+    await asking.limiter.release(first, PermitOutcome.ANSWERED)
 
     await asking.enters(third)
-    await asking.waits(entry(), "concurrent")
+    await asking.waits(request(), "concurrent")
 
 
 async def who_waits_takes_nothing(opens: Opens) -> None:
     asking = await opens(limited(requests=10, tokens=1000, concurrent=5))
-    await asking.enters(entry(900))
-    big = entry(500)
+    await asking.enters(request(900))
+    big = request(500)
 
     await asking.waits(big, "tokens")
-    await asking.limiter.give_up(big)
+    await asking.limiter.cancel(big)
 
     status = await asking.status()
     assert (status.requests_left, status.in_flight) == (9, 1)
-    await asking.enters(entry(100))
+    await asking.enters(request(100))
 
 
 async def lanes_do_not_share(opens: Opens) -> None:
     asking = await opens(limited(tokens=10, concurrent=1))
 
-    await asking.enters(entry(10))
-    await asking.enters(entry(10, lane=OTHER))
+    await asking.enters(request(10))
+    await asking.enters(request(10, deployment=OTHER))
 
-    await asking.waits(entry(10, lane=OTHER), "tokens")
+    await asking.waits(request(10, deployment=OTHER), "tokens")
 
 
 async def a_lane_without_limits_lets_everybody_in(opens: Opens) -> None:
     asking = await opens(Rules())
 
     for _ in range(100):
-        await asking.enters(entry(10**9))
+        await asking.enters(request(10**9))
 
     status = await asking.status()
     assert (status.in_flight, status.requests_left, status.tokens_left) == (100, None, None)
@@ -132,7 +132,7 @@ async def a_lane_without_limits_lets_everybody_in(opens: Opens) -> None:
 
 async def the_same_entry_gets_the_same_permit(opens: Opens) -> None:
     asking = await opens(limited(requests=5, tokens=100, concurrent=1))
-    wanted = entry(60)
+    wanted = request(60)
 
     first = await asking.enters(wanted)
     again = await asking.enters(wanted)
@@ -144,10 +144,10 @@ async def the_same_entry_gets_the_same_permit(opens: Opens) -> None:
 
 async def leaving_twice_is_harmless(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000, concurrent=2))
-    first, _ = await asking.enters(entry(400)), await asking.enters(entry(400))
+    first, _ = await asking.enters(request(400)), await asking.enters(request(400))
 
     for _ in range(2):
-        await asking.limiter.leave(first, PermitOutcome.ANSWERED, tokens=100, pause_s=None)
+        await asking.limiter.release(first, PermitOutcome.ANSWERED, tokens=100, cooldown_s=None)
 
     status = await asking.status()
     assert (status.in_flight, status.answered) == (1, 1)
@@ -159,7 +159,7 @@ async def what_was_not_sent_is_given_back(opens: Opens) -> None:
     asking = await opens(limited(requests=1, tokens=100, concurrent=1))
 
     for _ in range(2):
-        await asking.limiter.leave(await asking.enters(entry(100)), PermitOutcome.UNUSED, tokens=100)
+        await asking.limiter.release(await asking.enters(request(100)), PermitOutcome.UNUSED, tokens=100)
 
     status = await asking.status()
     assert (status.requests_left, status.tokens_left, status.in_flight) == (1, 100, 0)
@@ -168,36 +168,36 @@ async def what_was_not_sent_is_given_back(opens: Opens) -> None:
 
 async def a_permit_ends_with_its_lease(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000, concurrent=1))
-    permit = await asking.enters(entry(500, lease_s=0.05))
-    await asking.waits(entry(100, id_="next"), "concurrent")
+    permit = await asking.enters(request(500, lease_s=0.05))
+    await asking.waits(request(100, id_="next"), "concurrent")
 
     await asking.pass_s(0.06)
-    await asking.enters(entry(100, id_="next"))
-    await asking.limiter.leave(permit, PermitOutcome.FAILED, tokens=0, pause_s=60)
+    await asking.enters(request(100, id_="next"))
+    await asking.limiter.release(permit, PermitOutcome.FAILED, tokens=0, cooldown_s=60)
 
     status = await asking.status()
-    assert (status.in_flight, status.failed, status.paused_s) == (1, 0, 0)
+    assert (status.in_flight, status.failed, status.cooldown_s) == (1, 0, 0)
     assert status.tokens_left is not None
     assert 400 <= status.tokens_left < 420
 
 
 async def asking_again_begins_the_lease_anew(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1))
-    wanted = entry(lease_s=0.2)
+    wanted = request(lease_s=0.2)
 
     await asking.enters(wanted)
     await asking.pass_s(0.12)
     await asking.enters(wanted)
     await asking.pass_s(0.12)
 
-    await asking.waits(entry(), "concurrent")
+    await asking.waits(request(), "concurrent")
 
 
 async def a_pause_holds_everybody_until_it_is_over(opens: Opens) -> None:
     asking = await opens(Rules())
-    await asking.limiter.leave(await asking.enters(), PermitOutcome.NEUTRAL, pause_s=0.15)
+    await asking.limiter.release(await asking.enters(), PermitOutcome.NEUTRAL, cooldown_s=0.15)
 
-    wait_s = await asking.waits(entry(priority=9), "pause")
+    wait_s = await asking.waits(request(priority=9), "cooldown")
     assert wait_s <= 0.15
 
     await asking.pass_s(wait_s)
@@ -208,38 +208,38 @@ async def a_shorter_pause_does_not_end_a_longer_one(opens: Opens) -> None:
     asking = await opens(Rules())
     first, second = await asking.enters(), await asking.enters()
 
-    await asking.limiter.leave(first, PermitOutcome.NEUTRAL, pause_s=30)
-    await asking.limiter.leave(second, PermitOutcome.NEUTRAL, pause_s=1)
+    await asking.limiter.release(first, PermitOutcome.NEUTRAL, cooldown_s=30)
+    await asking.limiter.release(second, PermitOutcome.NEUTRAL, cooldown_s=1)
 
-    assert 29 < await asking.waits(entry(), "pause") <= 30
+    assert 29 < await asking.waits(request(), "cooldown") <= 30
 
 
 async def a_pause_has_an_end(opens: Opens) -> None:
     asking = await opens(Rules())
 
     for nonsense in (nan, -1.0, 0.0, -inf):
-        await asking.limiter.leave(await asking.enters(), PermitOutcome.NEUTRAL, pause_s=nonsense)
-    await asking.limiter.leave(await asking.enters(), PermitOutcome.NEUTRAL, pause_s=inf)
+        await asking.limiter.release(await asking.enters(), PermitOutcome.NEUTRAL, cooldown_s=nonsense)
+    await asking.limiter.release(await asking.enters(), PermitOutcome.NEUTRAL, cooldown_s=inf)
 
-    assert LONGEST_PAUSE_S - 2 < await asking.waits(entry(), "pause") <= LONGEST_PAUSE_S
+    assert LONGEST_COOLDOWN_S - 2 < await asking.waits(request(), "cooldown") <= LONGEST_COOLDOWN_S
 
 
 async def a_lane_tells_how_it_stands(opens: Opens) -> None:
     rules = limited(requests=10, tokens=1000, concurrent=2)
     asking = await opens(rules)
     await asking.ends(PermitOutcome.ANSWERED, PermitOutcome.FAILED, PermitOutcome.NEUTRAL)
-    permit = await asking.enters(entry(300))
-    await asking.enters(entry(500, is_retry=True))
-    await asking.waits(entry(1), "concurrent")
-    await asking.limiter.leave(permit, PermitOutcome.ANSWERED, pause_s=3000)
+    permit = await asking.enters(request(300))
+    await asking.enters(request(500, is_retry=True))
+    await asking.waits(request(1), "concurrent")
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED, cooldown_s=3000)
 
     status = await asking.status()
 
-    assert 2998 < status.paused_s <= 3000
+    assert 2998 < status.cooldown_s <= 3000
     assert status.tokens_left is not None
     assert 200 <= status.tokens_left < 220
     assert status == DeploymentStatus(
-        lane=LANE,
+        deployment=DEPLOYMENT,
         limits=RateLimits(10, 1000, 2),
         breaker=CircuitState.CLOSED,
         answered=2,
@@ -249,7 +249,7 @@ async def a_lane_tells_how_it_stands(opens: Opens) -> None:
         requests_left=5,
         tokens_left=status.tokens_left,
         retries_left=9,
-        paused_s=status.paused_s,
+        cooldown_s=status.cooldown_s,
     )
 
 

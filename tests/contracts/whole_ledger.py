@@ -14,7 +14,7 @@ from tests.contracts.ledger_opening import Opens
 class Whole(MemoryLedger):
     """A ledger that keeps its promises; each broken one below changes one thing."""
 
-    book_class: ClassVar[type[TenantLedger]] = TenantLedger
+    ledger_class: ClassVar[type[TenantLedger]] = TenantLedger
 
     def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         super().__init__(limits, zone=zone, reserved_lease_s=reserved_lease_s)
@@ -22,10 +22,10 @@ class Whole(MemoryLedger):
     def changed(self, ask: ReservationRequest) -> ReservationRequest:
         return ask
 
-    def _book(self, tenant: str) -> TenantLedger:
-        book = super()._book(tenant)
-        book.__class__ = self.book_class
-        return book
+    def _ledger_of(self, tenant: str) -> TenantLedger:
+        ledger = super()._ledger_of(tenant)
+        ledger.__class__ = self.ledger_class
+        return ledger
 
     async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         return await super().reserve(self.changed(ask))

@@ -45,9 +45,8 @@ def kinds(calls: list[LLMInteraction], workflow: str) -> set[FailureKind | None]
     return {result.failure.category if result.failure else None for result in results}
 
 
-async def overseen(server: RealServer, *, allowance_of: int | None = None, **more: Any) -> Overseen:
-    given = None if allowance_of is None else wire_budgets.tenant_limit(allowance_of)
-    ledger = await asyncio.to_thread(wire_budgets.lasting_ledger, server.url, limit=given)
+async def overseen(server: RealServer, **more: Any) -> Overseen:
+    ledger = await asyncio.to_thread(wire_budgets.lasting_ledger, server.url)
     at_moment = more.pop("at_moment", {})
     return Overseen(BudgetLocationOptions(None, server.url), at_moment, {"ledger": ledger, **more})
 
@@ -96,7 +95,7 @@ async def test_the_same_run_twice_makes_calls_of_its_own(own_redis: RealServer, 
     assert (await replay(tmp_path / "second", workers=8)).identical
 
 
-async def test_while_the_server_is_away_only_analysis_goes_on_and_all_of_it_is_booked(
+async def test_while_the_server_is_away_nothing_runs_and_all_that_was_paid_is_booked(
     own_redis: RealServer,
 ) -> None:
     async def away(_run: Overseen) -> None:
@@ -106,17 +105,17 @@ async def test_while_the_server_is_away_only_analysis_goes_on_and_all_of_it_is_b
         await asyncio.to_thread(own_redis.start)
 
     await limit(own_redis, "100")
-    run = await overseen(own_redis, allowance_of=100 * 10**9, at_moment={350: away, 500: back}, most_bars=520)
+    run = await overseen(own_redis, at_moment={350: away, 500: back}, most_bars=520)
 
     played = await run.play()
 
     calls = calls_in(await played.records())
-    assert kinds(calls, "execution") == {FailureKind.LEDGER_UNAVAILABLE, None}  # the second when it is back
-    assert kinds(calls, "analysis") == {None}
+    assert kinds(calls, "execution") == {None}  # no analysis, so no order was asked for meanwhile
+    assert kinds(calls, "analysis") == {FailureKind.LEDGER_UNAVAILABLE, None}
     assert (await spent_on(own_redis)).nusd == charged(calls) > 0
 
 
-async def test_without_an_allowance_nothing_runs_while_the_server_is_away(own_redis: RealServer) -> None:
+async def test_nothing_runs_until_the_server_is_back(own_redis: RealServer) -> None:
     async def away(_run: Overseen) -> None:
         await asyncio.to_thread(own_redis.kill)
 

@@ -7,14 +7,14 @@ from agentic_trading.governance.limiter import CircuitBreakerConfig, CircuitStat
 from agentic_trading.governance.rate_arithmetic import CircuitBreaker
 
 ANSWERED, FAILED = PermitOutcome.ANSWERED, PermitOutcome.FAILED
-RULES = CircuitBreakerConfig(window_s=30, least_calls=4, failure_share=0.5, open_s=30, probes=1)
+RULES = CircuitBreakerConfig(window_s=30, min_calls=4, failure_rate=0.5, wait_open_s=30, half_open_calls=1)
 
 
 def opened(rules: CircuitBreakerConfig = RULES, now_ms: int = 0) -> CircuitBreaker:
     """Return a breaker that has opened just now."""
     breaker = CircuitBreaker(rules)
-    for _ in range(rules.least_calls):
-        breaker.leave(breaker.enter(), FAILED, now_ms)
+    for _ in range(rules.min_calls):
+        breaker.release(breaker.acquire(), FAILED, now_ms)
     return breaker
 
 
@@ -22,43 +22,43 @@ def test_it_opens_for_its_time() -> None:
     breaker = opened()
 
     assert breaker.state(29_999) is CircuitState.OPEN
-    assert breaker.shut_ms(29_999) == 1
+    assert breaker.open_for_ms(29_999) == 1
     assert breaker.state(30_000) is CircuitState.HALF_OPEN
-    assert breaker.shut_ms(30_000) == 0
+    assert breaker.open_for_ms(30_000) == 0
 
 
 def test_while_probes_are_under_way_it_is_worth_looking_again_soon() -> None:
     breaker = opened()
-    assert breaker.shut_ms(30_000) == 0
+    assert breaker.open_for_ms(30_000) == 0
 
-    breaker.enter()
+    breaker.acquire()
 
-    assert breaker.shut_ms(30_000) == 1000
+    assert breaker.open_for_ms(30_000) == 1000
 
 
 def test_a_clock_that_goes_back_does_not_keep_it_open_for_longer() -> None:
     breaker = opened(now_ms=10_000_000)
 
-    assert breaker.shut_ms(0) == 30_000
-    assert breaker.shut_ms(30_000) == 0
+    assert breaker.open_for_ms(0) == 30_000
+    assert breaker.open_for_ms(30_000) == 0
 
 
 def test_an_answer_may_be_the_call_that_opens_it() -> None:
     breaker = CircuitBreaker(RULES)
-    eras = [breaker.enter() for _ in range(4)]
+    eras = [breaker.acquire() for _ in range(4)]
 
     for era, outcome in zip(eras, (FAILED, FAILED, FAILED, ANSWERED), strict=True):
-        breaker.leave(era, outcome, 0)
+        breaker.release(era, outcome, 0)
 
     assert breaker.state(0) is CircuitState.OPEN
 
 
 def test_the_first_of_several_probes_decides() -> None:
-    breaker = opened(CircuitBreakerConfig(least_calls=2, probes=2))
-    first, second = breaker.enter(), breaker.enter()
+    breaker = opened(CircuitBreakerConfig(min_calls=2, half_open_calls=2))
+    first, second = breaker.acquire(), breaker.acquire()
 
-    breaker.leave(first, ANSWERED, 31_000)
-    breaker.leave(second, FAILED, 31_000)
+    breaker.release(first, ANSWERED, 31_000)
+    breaker.release(second, FAILED, 31_000)
 
     assert breaker.state(31_000) is CircuitState.CLOSED
     assert (breaker.probes, breaker.ended.second) == (0, 0)
@@ -75,22 +75,24 @@ def test_the_first_of_several_probes_decides() -> None:
 def test_whatever_happens_no_more_probes_are_under_way_than_allowed_and_it_can_always_close(
     plan: list[tuple[int, PermitOutcome, bool]], probes: int
 ) -> None:
-    breaker = CircuitBreaker(CircuitBreakerConfig(window_s=5, least_calls=3, open_s=2, probes=probes))
-    inside: list[int] = []
+    breaker = CircuitBreaker(
+        CircuitBreakerConfig(window_s=5, min_calls=3, wait_open_s=2, half_open_calls=probes)
+    )
+    call: list[int] = []
     now_ms = 0
     for passed_ms, outcome, is_leaving in plan:
         now_ms += passed_ms
-        if is_leaving and inside:
-            breaker.leave(inside.pop(0), outcome, now_ms)
-        elif not breaker.shut_ms(now_ms):
-            inside.append(breaker.enter())
+        if is_leaving and call:
+            breaker.release(call.pop(0), outcome, now_ms)
+        elif not breaker.open_for_ms(now_ms):
+            call.append(breaker.acquire())
         is_half_open = breaker.state(now_ms) is CircuitState.HALF_OPEN
-        assert breaker.probes == (inside.count(breaker.era) if is_half_open else 0)
+        assert breaker.probes == (call.count(breaker.era) if is_half_open else 0)
         assert breaker.probes <= probes
 
-    for era in inside:
-        breaker.leave(era, PermitOutcome.NEUTRAL, now_ms)
+    for era in call:
+        breaker.release(era, PermitOutcome.NEUTRAL, now_ms)
     now_ms += 10_000
-    assert not breaker.shut_ms(now_ms)
-    breaker.leave(breaker.enter(), ANSWERED, now_ms)
+    assert not breaker.open_for_ms(now_ms)
+    breaker.release(breaker.acquire(), ANSWERED, now_ms)
     assert breaker.state(now_ms) is CircuitState.CLOSED

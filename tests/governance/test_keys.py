@@ -27,6 +27,6 @@ def test_a_namespace_with_a_brace_is_refused() -> None:
 def test_all_keys_of_a_ledger_carry_the_tag() -> None:
     keys = LedgerKeys.of("agentic", "acme")
 
-    for key in (*keys.shared, keys.line, keys.counters, *keys.with_calls(["acme:key:1"])):
+    for key in (*keys.shared, keys.queue, keys.counters, *keys.with_calls(["acme:key:1"])):
         assert key.startswith("agentic:{acme}:ledger:")
     assert len(set(keys.shared)) == len(keys.shared)

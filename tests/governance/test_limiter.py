@@ -17,7 +17,7 @@ from agentic_trading.governance.limiter import (
 )
 from agentic_trading.llm.envelope import LLMProvider
 
-LANE = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
+DEPLOYMENT = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
 
 
 @pytest.mark.parametrize("field", ["requests_per_minute", "tokens_per_minute", "concurrent"])
@@ -32,11 +32,11 @@ def test_a_rate_limit_that_lets_nobody_in_is_refused(field: str, value: int) -> 
     [
         (CircuitBreakerConfig, "window_s", 0),
         (CircuitBreakerConfig, "window_s", nan),
-        (CircuitBreakerConfig, "least_calls", 0),
-        (CircuitBreakerConfig, "failure_share", 0),
-        (CircuitBreakerConfig, "failure_share", 1.01),
-        (CircuitBreakerConfig, "open_s", inf),
-        (CircuitBreakerConfig, "probes", 0),
+        (CircuitBreakerConfig, "min_calls", 0),
+        (CircuitBreakerConfig, "failure_rate", 0),
+        (CircuitBreakerConfig, "failure_rate", 1.01),
+        (CircuitBreakerConfig, "wait_open_s", inf),
+        (CircuitBreakerConfig, "half_open_calls", 0),
         (RetryBudget, "share", -0.1),
         (RetryBudget, "share", 1.1),
         (RetryBudget, "least", -1),
@@ -61,14 +61,17 @@ def test_rules_that_make_no_sense_are_refused(rules: Callable[..., Any], field: 
 )
 def test_an_entry_that_cannot_be_counted_is_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        PermitRequest(**{"lane": LANE, "id": "acme:1:1", **fields})
+        PermitRequest(**{"deployment": DEPLOYMENT, "id": "acme:1:1", **fields})
 
 
 def test_limits_are_read_from_plain_values() -> None:
     limits = TypeAdapter(RateLimits)
 
     assert limits.validate_python({"requests_per_minute": 50}) == RateLimits(50)
-    assert TypeAdapter(Deployment).validate_python({"provider": "anthropic", "model": LANE.model}) == LANE
+    assert (
+        TypeAdapter(Deployment).validate_python({"provider": "anthropic", "model": DEPLOYMENT.model})
+        == DEPLOYMENT
+    )
     with pytest.raises(ValidationError, match="allowed are 1 to"):
         limits.validate_python({"concurrent": 0})
 

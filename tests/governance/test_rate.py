@@ -112,49 +112,49 @@ def test_after_the_wait_it_is_there_and_a_millisecond_before_it_is_not(
 
 
 def test_a_tally_forgets_what_has_passed() -> None:
-    tally = SlidingWindowCounter(slot_ms=10, slots=3)
-    tally.add(5, 1, 0)
-    tally.add(12, 0, 1)
+    counter = SlidingWindowCounter(slot_ms=10, slots=3)
+    counter.add(5, 1, 0)
+    counter.add(12, 0, 1)
 
-    tally.move_to(39)
-    assert (tally.first, tally.second) == (1, 1)
-    tally.move_to(40)
-    assert (tally.first, tally.second) == (0, 1)
-    assert tally.next_ms(40) == 10
-    tally.move_to(50)
-    assert (tally.first, tally.second) == (0, 0)
+    counter.move_to(39)
+    assert (counter.first, counter.second) == (1, 1)
+    counter.move_to(40)
+    assert (counter.first, counter.second) == (0, 1)
+    assert counter.next_ms(40) == 10
+    counter.move_to(50)
+    assert (counter.first, counter.second) == (0, 0)
 
 
 def test_what_is_taken_back_is_taken_from_its_own_time() -> None:
-    tally = SlidingWindowCounter(slot_ms=10, slots=3)
-    tally.add(5, 2, 1)
-    tally.add(15, 1, 0)
+    counter = SlidingWindowCounter(slot_ms=10, slots=3)
+    counter.add(5, 2, 1)
+    counter.add(15, 1, 0)
 
-    tally.take_back(5, 1, 1)
-    tally.take_back(500, 1, 1)
+    counter.take_back(5, 1, 1)
+    counter.take_back(500, 1, 1)
 
-    assert (tally.first, tally.second) == (2, 0)
-    tally.move_to(40)
-    assert (tally.first, tally.second) == (1, 0)
+    assert (counter.first, counter.second) == (2, 0)
+    counter.move_to(40)
+    assert (counter.first, counter.second) == (1, 0)
 
 
 def test_a_tally_begins_anew() -> None:
-    tally = SlidingWindowCounter(slot_ms=10, slots=3)
-    tally.add(5, 2, 1)
+    counter = SlidingWindowCounter(slot_ms=10, slots=3)
+    counter.add(5, 2, 1)
 
-    tally.clear()
+    counter.clear()
 
-    assert (tally.first, tally.second) == (0, 0)
-    assert tally.next_ms(5) == 35
+    assert (counter.first, counter.second) == (0, 0)
+    assert counter.next_ms(5) == 35
 
 
 def test_counts_of_the_future_are_forgotten_by_a_clock_that_went_back() -> None:
-    tally = SlidingWindowCounter(slot_ms=10, slots=3)
-    tally.add(1000, 4, 2)
+    counter = SlidingWindowCounter(slot_ms=10, slots=3)
+    counter.add(1000, 4, 2)
 
-    tally.move_to(5)
+    counter.move_to(5)
 
-    assert (tally.first, tally.second) == (0, 0)
+    assert (counter.first, counter.second) == (0, 0)
 
 
 @given(plan=st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=60), slots=st.integers(1, 12))
@@ -162,20 +162,20 @@ def test_a_tally_counts_all_of_its_window_and_no_more_than_one_slot_beyond(
     plan: list[tuple[int, bool]], slots: int
 ) -> None:
     window_ms = 1000
-    tally = SlidingWindowCounter.over(window_ms / 1000, slots)
+    counter = SlidingWindowCounter.over(window_ms / 1000, slots)
     ended: list[tuple[int, bool]] = []
     now_ms = 0
     for passed_ms, second in plan:
         now_ms += passed_ms
-        tally.move_to(now_ms)
-        tally.add(now_ms, not second, second)
+        counter.move_to(now_ms)
+        counter.add(now_ms, not second, second)
         ended.append((now_ms, second))
 
         within = [kind for at_ms, kind in ended if at_ms > now_ms - window_ms]
-        reach_ms = tally.slot_ms * (slots + 1)
+        reach_ms = counter.slot_ms * (slots + 1)
         around = [kind for at_ms, kind in ended if at_ms > now_ms - reach_ms]
-        assert within.count(True) <= tally.second <= around.count(True)
-        assert within.count(False) <= tally.first <= around.count(False)
+        assert within.count(True) <= counter.second <= around.count(True)
+        assert within.count(False) <= counter.first <= around.count(False)
 
 
 @given(window_s=st.floats(0.001, 86_400), slots=st.integers(1, 20))

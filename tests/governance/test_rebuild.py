@@ -7,12 +7,11 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.ledger import Balance, LedgerCheckpoint, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.rebuild import LedgerRebuild, position_event, rolled_back
+from agentic_trading.governance.rebuild import LedgerRebuild, checkpoint_event, rolled_back
 from agentic_trading.llm import Event, RetryPolicy
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelResponse
@@ -39,7 +38,7 @@ async def read(desk: MemoryGateway, tenant_id: str = "default", mode: ClockMode 
 async def again(desk: MemoryGateway, tenant_id: str = "default", mode: ClockMode = "paper") -> MemoryLedger:
     """Return a new ledger that was told a log."""
     ledger = MemoryLedger(EVERY_COUNTER)
-    await ledger.restore(tenant_id, (await read(desk, tenant_id, mode)).bookings())
+    await ledger.restore(tenant_id, (await read(desk, tenant_id, mode)).entries())
     return ledger
 
 
@@ -69,7 +68,7 @@ async def test_a_call_in_doubt_whose_dispatch_is_on_record_counts_as_it_did() ->
     for number in range(2):
         await desk.runner.run(asking("execution", n=number).with_retry_policy(ONCE).build())
 
-    booked = (await read(desk)).bookings()
+    booked = (await read(desk)).entries()
 
     assert [one.state for one in booked] == [ReservationState.IN_DOUBT, ReservationState.SETTLED]
     assert await used(await again(desk)) == await used(desk.ledger)
@@ -79,7 +78,7 @@ async def test_the_money_of_a_call_in_doubt_counts_in_full_where_only_its_result
     desk = gateway([timed_out()], limits=EVERY_COUNTER)
     await desk.runner.run(asking().with_retry_policy(ONCE).build())
 
-    (booked,) = (await read(desk)).bookings()
+    (booked,) = (await read(desk)).entries()
 
     assert booked.state is ReservationState.IN_DOUBT
     assert booked.charged.nusd == desk.ledger.statistics().charged_nusd > 0
@@ -90,14 +89,14 @@ async def test_what_was_never_sent_counts_nothing() -> None:
     desk = gateway([GOOD], limits=[tenant(1)])
     await desk.runner.run(asking().build())
 
-    assert (await read(desk)).bookings() == []
+    assert (await read(desk)).entries() == []
 
 
 async def test_a_refused_connection_counts_no_call() -> None:
     desk = gateway([not_connected()], limits=EVERY_COUNTER)
     await desk.runner.run(asking().with_retry_policy(ONCE).build())
 
-    (booked,) = (await read(desk)).bookings()
+    (booked,) = (await read(desk)).entries()
 
     assert (booked.state, booked.charged) == (ReservationState.SETTLED, Amount(0, 0, 0))
 
@@ -108,7 +107,7 @@ async def test_what_was_served_from_a_recording_counts_nothing() -> None:
     desk = gateway([], recorded=RecordedAnswers([recorded]))
     await desk.runner.run(asking().build())
 
-    assert (await read(desk)).bookings() == []
+    assert (await read(desk)).entries() == []
 
 
 async def test_more_than_was_reserved_counts_in_full() -> None:
@@ -128,18 +127,18 @@ async def test_a_call_of_which_only_the_dispatch_is_on_record_is_in_doubt() -> N
     (noted,) = await events(desk, "attempt.dispatched")
     reading.read(noted)
 
-    (lost,) = reading.bookings()
+    (lost,) = reading.entries()
 
-    assert (lost.state, lost.ask.at) == (ReservationState.IN_DOUBT, START)
+    assert (lost.state, lost.request.at) == (ReservationState.IN_DOUBT, START)
     assert lost.charged == Amount(noted.body["reserved_nusd"], noted.body["reserved_tokens"])
-    assert lost.ask.scope_ids == {
+    assert lost.request.scope_ids == {
         ScopeKind.CALL: asked.idempotency_key,
         ScopeKind.TRACE: asked.trace_id,
         ScopeKind.AGENT: "exec-1",
         ScopeKind.WORKFLOW: "execution",
         ScopeKind.TENANT: "acme",
     }
-    assert lost.ask.reservation_id == f"acme:{asked.idempotency_key}:1"
+    assert lost.request.reservation_id == f"acme:{asked.idempotency_key}:1"
 
 
 def test_a_dispatch_that_an_earlier_release_noted_is_in_doubt_too() -> None:
@@ -148,10 +147,10 @@ def test_a_dispatch_that_an_earlier_release_noted_is_in_doubt_too() -> None:
         event("attempt.dispatched", causation_id="e-1", body={"attempt": 2, "reserved_nusd": 70}, time=START)
     )
 
-    (lost,) = reading.bookings()
+    (lost,) = reading.entries()
 
-    assert (lost.ask.key, lost.ask.attempt, lost.charged) == ("e-1", 2, Amount(70, 0))
-    assert lost.ask.scope_ids[ScopeKind.AGENT] == "unnamed"
+    assert (lost.request.key, lost.request.attempt, lost.charged) == ("e-1", 2, Amount(70, 0))
+    assert lost.request.scope_ids[ScopeKind.AGENT] == "unnamed"
 
 
 @pytest.mark.parametrize(("mode", "day"), [("backtest", "2025-05-05"), ("live", "2026-01-02")])
@@ -169,7 +168,7 @@ def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: 
         )
     )
 
-    assert [f"{one.ask.at:%Y-%m-%d}" for one in reading.bookings()] == [day, day]
+    assert [f"{one.request.at:%Y-%m-%d}" for one in reading.entries()] == [day, day]
 
 
 def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest_too() -> None:
@@ -179,7 +178,7 @@ def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest
         event("attempt.dispatched", causation_id="e", time=START, body={"attempt": 1, "reserved_nusd": 1})
     )
 
-    assert [one.ask.at for one in reading.bookings()] == [START, START]
+    assert [one.request.at for one in reading.entries()] == [START, START]
 
 
 def silent(key: str, *, nusd: int = 70, state: str = "in_doubt", **more: Any) -> Event:
@@ -201,24 +200,23 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         silent(answered.envelope.idempotency_key),
         silent("a:b", scopes={"agent": "desk-1"}),
         silent("given back", state="released"),
-        silent(f"{KEY}1"),
         silent("sent"),
         answered,
         noted,
     ):
         reading.read(record)
 
-    settled, sent, lost = reading.bookings()
+    settled, sent, lost = reading.entries()
     assert settled.state is ReservationState.SETTLED
-    assert (sent.ask.reservation_id, sent.charged) == ("default:sent:1", Amount(40, 0))
-    assert (lost.ask.reservation_id, lost.state) == ("default:a:b:1", ReservationState.IN_DOUBT)
-    assert (lost.charged, lost.ask.at) == (Amount(70, 3), START)
-    assert lost.ask.scope_ids == {
+    assert (sent.request.reservation_id, sent.charged) == ("default:sent:1", Amount(40, 0))
+    assert (lost.request.reservation_id, lost.state) == ("default:a:b:1", ReservationState.IN_DOUBT)
+    assert (lost.charged, lost.request.at) == (Amount(70, 3), START)
+    assert lost.request.scope_ids == {
         ScopeKind.AGENT: "desk-1",
         ScopeKind.CALL: "a:b",
         ScopeKind.TENANT: "default",
     }
-    assert [one.ask.key for one in reading.bookings(lost_as="~lost")[1:]] == ["sent~lost", "a:b~lost"]
+    assert [one.request.key for one in reading.entries(lost_as="~lost")[1:]] == ["sent~lost", "a:b~lost"]
 
 
 def test_each_time_that_a_call_was_sent_and_not_answered_is_lost_to_who_asks_it_again() -> None:
@@ -234,15 +232,15 @@ def test_each_time_that_a_call_was_sent_and_not_answered_is_lost_to_who_asks_it_
 
     for _ in range(2):
         reading.read(noted)
-    assert [one.ask.key for one in reading.bookings(lost_as="~")] == [f"{call}~", f"{call}~~"]
-    assert [one.ask.key for one in reading.bookings()] == [call]
+    assert [one.request.key for one in reading.entries(lost_as="~")] == [f"{call}~", f"{call}~~"]
+    assert [one.request.key for one in reading.entries()] == [call]
 
     reading.read(noted)
     for record in (answered, unsent):
         reading.read(record)
     reading.read(interaction(envelope=envelope(envelope_id="u"), dispatched_at=None, cost_nusd=0))
-    assert [one.ask.key for one in reading.bookings(lost_as="~")[1:]] == [f"{call}~", f"{call}~~"]
-    assert [one.state for one in reading.bookings()] == [ReservationState.SETTLED, ReservationState.IN_DOUBT]
+    assert [one.request.key for one in reading.entries(lost_as="~")[1:]] == [f"{call}~", f"{call}~~"]
+    assert [one.state for one in reading.entries()] == [ReservationState.SETTLED, ReservationState.IN_DOUBT]
 
 
 async def test_another_tenants_calls_are_left_out() -> None:
@@ -254,25 +252,25 @@ async def test_another_tenants_calls_are_left_out() -> None:
     )
 
     assert await used(await again(desk, "acme"), "acme") == await used(desk.ledger, "acme")
-    assert {one.ask.tenant for one in (await read(desk, "acme")).bookings()} == {"acme"}
+    assert {one.request.tenant for one in (await read(desk, "acme")).entries()} == {"acme"}
 
 
 def test_the_farthest_position_that_was_noted_is_known() -> None:
     reading = LedgerRebuild("acme", "live")
     for sequence in (5, 9, 7):
-        reading.read(position_event("acme", LedgerCheckpoint(2, "m", sequence), START))
-    reading.read(position_event("zenith", LedgerCheckpoint(3, "n", 70), START))
+        reading.read(checkpoint_event("acme", LedgerCheckpoint(2, "m", sequence), START))
+    reading.read(checkpoint_event("zenith", LedgerCheckpoint(3, "n", 70), START))
     reading.read(event(tenant_id="acme"))
 
-    assert reading.position == LedgerCheckpoint(2, "m", 9)
-    assert reading.bookings() == []
+    assert reading.checkpoint == LedgerCheckpoint(2, "m", 9)
+    assert reading.entries() == []
 
 
 async def test_a_position_is_noted_once() -> None:
     desk = gateway([], clock=SimClock(START))
     for minutes in range(3):
         await desk.store.record(
-            position_event("acme", LedgerCheckpoint(1, "m", 4), START + timedelta(minutes=minutes))
+            checkpoint_event("acme", LedgerCheckpoint(1, "m", 4), START + timedelta(minutes=minutes))
         )
 
     assert len([entry async for entry in desk.store.scan()]) == 1

@@ -38,7 +38,7 @@ async def asked(url: str) -> AsyncGenerator[dict[str, Asking]]:
         steps: dict[str, Asking] = {
             "ledger": lambda: ledger.reserve(ask(1)),
             "ledger, page by page": lambda: ledger.balances("acme"),
-            "limiter": lambda: limiter.enter(PermitRequest(lane, "attempt")),
+            "limiter": lambda: limiter.acquire(PermitRequest(lane, "attempt")),
             "orders": lambda: board.read("acme"),
             "an order": lambda: board.replace("acme", TenantControls(version=1)),
             "tidings": lambda: statuses.read("acme"),

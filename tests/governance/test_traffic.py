@@ -152,7 +152,7 @@ async def test_a_pause_that_one_call_was_asked_for_holds_for_all() -> None:
 
     assert isinstance(answer, Deferred)
     assert isinstance(answer.held, Throttled)
-    assert (answer.held.reason, answer.held.seconds) == ("pause", 7.0)
+    assert (answer.held.reason, answer.held.retry_after_s) == ("cooldown", 7.0)
 
 
 async def test_retries_end_with_their_budget_and_first_tries_do_not() -> None:
@@ -168,7 +168,7 @@ async def test_retries_end_with_their_budget_and_first_tries_do_not() -> None:
 
 
 class Away(MemoryLimiter):
-    async def enter(self, entry: PermitRequest) -> Permit:
+    async def acquire(self, request: PermitRequest) -> Permit:
         raise LimiterUnavailableError("connection refused")
 
 
@@ -186,9 +186,9 @@ async def test_calls_go_on_without_a_limiter_that_is_away() -> None:
 
 
 class Endless(MemoryLimiter):
-    async def enter(self, entry: PermitRequest) -> Permit:
+    async def acquire(self, request: PermitRequest) -> Permit:
         await asyncio.Event().wait()
-        raise AssertionError(entry)
+        raise AssertionError(request)
 
 
 async def test_who_is_cancelled_on_the_way_into_the_traffic_holds_no_money() -> None:

@@ -39,9 +39,9 @@ LANE = Deployment(LLMProvider.SCRIPTED, "scripted-1")
 async def with_a_paused_model(workers: int) -> MemoryGateway:
     """Return a gateway of which one model must not be asked for an hour."""
     limiter = MemoryLimiter(clock=SystemClock())
-    permit = await limiter.enter(PermitRequest(LANE, "before"))
+    permit = await limiter.acquire(PermitRequest(LANE, "before"))
     assert isinstance(permit, Permit)
-    await limiter.leave(permit, PermitOutcome.NEUTRAL, pause_s=3600.0)
+    await limiter.release(permit, PermitOutcome.NEUTRAL, cooldown_s=3600.0)
     desk = gateway(lambda _request: GOOD, workers=workers)
     desk.gate._traffic = Throttle(limiter, SystemClock())
     return desk

@@ -159,13 +159,13 @@ async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
     reading = LedgerRebuild("a:b", "paper")
     for one in told:
         reading.read(one)
-    (again,) = reading.bookings()
-    assert (again.ask.reservation_id, again.state, again.charged) == (
+    (again,) = reading.entries()
+    assert (again.request.reservation_id, again.state, again.charged) == (
         sent,
         ReservationState.IN_DOUBT,
         Amount(70, 30),
     )
-    assert {again.ask.scope_ids[kind] for kind in ScopeKind} >= {"a:b", "agent-1", "analysis", "trace-1"}
+    assert {again.request.scope_ids[kind] for kind in ScopeKind} >= {"a:b", "agent-1", "analysis", "trace-1"}
 
 
 async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
@@ -260,7 +260,7 @@ async def test_the_position_of_a_ledger_that_outlives_us_is_noted_now_and_then_a
     reading = LedgerRebuild("default", "paper")
     for one in noted:
         reading.read(one)
-    assert reading.position == await desk.ledger.checkpoint("default")
+    assert reading.checkpoint == await desk.ledger.checkpoint("default")
 
 
 async def test_the_position_of_a_ledger_of_this_process_is_not_noted() -> None:

@@ -68,7 +68,9 @@ async def _booked(log: Path) -> tuple[dict[str, int], dict[str, int]]:
     async with aclosing(wire.records_of(log)) as records:
         async for entry in records.scan():
             reading.read(entry.record)
-    bookings = reading.bookings()
-    settled = {one.ask.key: one.charged.nusd for one in bookings if one.state is ReservationState.SETTLED}
-    in_doubt = {one.ask.key: one.charged.nusd for one in bookings if one.state is ReservationState.IN_DOUBT}
+    bookings = reading.entries()
+    settled = {one.request.key: one.charged.nusd for one in bookings if one.state is ReservationState.SETTLED}
+    in_doubt = {
+        one.request.key: one.charged.nusd for one in bookings if one.state is ReservationState.IN_DOUBT
+    }
     return settled, in_doubt

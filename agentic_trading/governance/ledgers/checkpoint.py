@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, fields
 
-from agentic_trading.governance.allowance import KEY
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.ledger import (
     ExpiredReservation,
@@ -24,85 +23,85 @@ class Fence:
     ended: dict[str, ReservationEntry] = field(default_factory=dict)
 
     def note(self, id_: str, call: ReservationEntry) -> None:
-        """Take note of a call that has just ended, unless it was a sum set aside: that paid for calls a log knows for themselves."""
-        if call.state is not ReservationState.RELEASED and not call.ask.key.startswith(KEY):
+        """Take note of a call that has just ended."""
+        if call.state is not ReservationState.RELEASED:
             self.ended[id_] = call
 
 
 class LedgerEpoch:
     """Steps are counted within a generation. `began` tells this book from those of the same tenant in other processes, or before."""
 
-    __slots__ = ("_began", "_expected", "_generation", "_tenant", "closure", "sequence")
+    __slots__ = ("_began", "_expected", "_number", "_tenant", "fence", "sequence")
 
     def __init__(self, tenant: str, began: str) -> None:
         self._tenant = tenant
         self._began = began
-        self._generation = self._expected = 1
+        self._number = self._expected = 1
         self.sequence = 0
-        self.closure: Fence | None = None
+        self.fence: Fence | None = None
 
     @property
     def is_none(self) -> bool:
         """Whether no step was taken and none is expected."""
-        return self.sequence == 0 and self._expected == 1 and self.closure is None
+        return self.sequence == 0 and self._expected == 1 and self.fence is None
 
     @property
-    def position(self) -> LedgerCheckpoint:
+    def checkpoint(self) -> LedgerCheckpoint:
         """The steps so far."""
-        return LedgerCheckpoint(self._generation, f"{self._began}/{self._generation}", self.sequence)
+        return LedgerCheckpoint(self._number, f"{self._began}/{self._number}", self.sequence)
 
     def check(self) -> None:
         """Raise `LedgerRolledBackError` if the book is shut, or was found to have forgotten steps."""
-        if self.closure is not None:
-            raise self.refusal(self.closure)
+        if self.fence is not None:
+            raise self.refusal(self.fence)
 
-    def refusal(self, closure: Fence) -> LedgerRolledBackError:
+    def refusal(self, fence: Fence) -> LedgerRolledBackError:
         """Return what is told to who comes when nothing may begin."""
-        return LedgerRolledBackError(self._tenant, closure.why, _spelled(self.position))
+        return LedgerRolledBackError(self._tenant, fence.why, _spelled(self.checkpoint))
 
-    def require_at_least(self, position: LedgerCheckpoint) -> Fence | None:
+    def require_at_least(self, checkpoint: LedgerCheckpoint) -> Fence | None:
         """Take note of a position; return why nothing may begin any more, if the book has not come as far."""
-        self._expected = max(self._expected, position.generation)
-        if not _is_behind(self.position, position):
+        self._expected = max(self._expected, checkpoint.epoch)
+        if not _is_behind(self.checkpoint, checkpoint):
             return None
-        ended = {} if self.closure is None else self.closure.ended
-        return Fence(_spelled(position), has_gone_back=True, ended=ended)
+        ended = {} if self.fence is None else self.fence.ended
+        return Fence(_spelled(checkpoint), has_gone_back=True, ended=ended)
 
     def begin_again(self) -> None:
         """Begin the next generation, open."""
-        self._generation = self._expected = max(self._generation, self._expected) + 1
+        self._number = self._expected = max(self._number, self._expected) + 1
         self.sequence = 0
-        self.closure = None
+        self.fence = None
 
 
 def _is_behind(mine: LedgerCheckpoint, known: LedgerCheckpoint) -> bool:
-    return mine.generation < known.generation or (
-        mine.generation == known.generation and (mine.mark != known.mark or mine.sequence < known.sequence)
+    return mine.epoch < known.epoch or (
+        mine.epoch == known.epoch and (mine.epoch_id != known.epoch_id or mine.sequence < known.sequence)
     )
 
 
-def _spelled(position: LedgerCheckpoint) -> str:
-    return f"step {position.sequence} of generation {position.generation} ({position.mark})"
+def _spelled(checkpoint: LedgerCheckpoint) -> str:
+    return f"step {checkpoint.sequence} of generation {checkpoint.epoch} ({checkpoint.epoch_id})"
 
 
 class StatisticsCounter:
     """The counts of `LedgerStatistics`; those of now are put in when it is asked for."""
 
-    __slots__ = ("counts", "in_vain")
+    __slots__ = ("counts", "unsuccessful")
 
     def __init__(self) -> None:
         self.counts = {field.name: 0 for field in fields(LedgerStatistics)}
-        self.in_vain = 0
+        self.unsuccessful = 0
 
     def refuse(self) -> None:
         """Count a refusal."""
         self.counts["refused"] += 1
-        self.in_vain += 1
+        self.unsuccessful += 1
 
     def hold(self) -> None:
         """Count who was told to wait."""
         self.counts["held"] += 1
-        self.in_vain += 1
+        self.unsuccessful += 1
 
     def charge(self, settlement: Settlement, before_nusd: int) -> None:
         """Count a charge; a late one is in place of one of `before_nusd`."""
@@ -132,6 +131,6 @@ class StatisticsCounter:
         doubtful = Settlement(expired.reservation_id, amount, amount, NOTHING, in_doubt=True)
         self.end(doubtful, is_released=expired.state is ReservationState.RELEASED)
 
-    def statistics(self, *, in_flight: int, waiting: int) -> LedgerStatistics:
+    def snapshot(self, *, in_flight: int, waiting: int) -> LedgerStatistics:
         """Return the counts, with those of now."""
         return LedgerStatistics(**{**self.counts, "in_flight": in_flight, "waiting": waiting})

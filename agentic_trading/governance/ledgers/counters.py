@@ -23,19 +23,19 @@ class WindowCounter:
     """What one scope may still use in one window: `cap` is the most, and `left` what is neither spent nor held of it.
 
     What is in doubt is spent too. `left` is below zero where more was charged than the cap. It was asked for in no
-    minute that ended after `asked_until`; `spans` stand for the one in which it was last asked for.
+    minute that ended after `asked_until`; `time_windows` stand for the one in which it was last asked for.
     """
 
     __slots__ = (
-        "asked_until", "cap", "id", "in_doubt", "left_calls", "left_nusd", "left_tokens", "span", "spans", "spent_calls",
-        "spent_nusd", "spent_tokens", "table",
+        "asked_until", "cap", "id", "in_doubt", "left_calls", "left_nusd", "left_tokens", "spent_calls",
+        "spent_nusd", "spent_tokens", "table", "time_window", "time_windows",
     )  # fmt: skip
 
-    def __init__(self, table: "CounterTable", id_: str, span: TimeWindow, most: Cap) -> None:
+    def __init__(self, table: "CounterTable", id_: str, time_window: TimeWindow, most: Cap) -> None:
         self.table = table
         self.id = id_
-        self.span = span
-        self.spans = table.spans
+        self.time_window = time_window
+        self.time_windows = table.time_windows
         self.asked_until = table.asked_until
         self.cap = most
         self.left_nusd = most.nusd
@@ -90,26 +90,26 @@ class WindowBucket:
     moments going back and forth leave behind younger ones.
     """
 
-    __slots__ = ("at_rest", "in_use", "span")
+    __slots__ = ("active", "compacted", "time_window")
 
-    def __init__(self, span: TimeWindow) -> None:
-        self.span = span
-        self.in_use: dict[str, WindowCounter] = {}
-        self.at_rest: dict[str, tuple[datetime, int, int, int]] = {}
+    def __init__(self, time_window: TimeWindow) -> None:
+        self.time_window = time_window
+        self.active: dict[str, WindowCounter] = {}
+        self.compacted: dict[str, tuple[datetime, int, int, int]] = {}
 
     def __iter__(self) -> Iterator[str]:
-        yield from self.in_use
-        yield from self.at_rest
+        yield from self.active
+        yield from self.compacted
 
     def __len__(self) -> int:
-        return len(self.in_use) + len(self.at_rest)
+        return len(self.active) + len(self.compacted)
 
     def quiet(self, before: datetime) -> Iterator[str]:
         """Say who was last asked for in a minute that ended before a moment; of those at rest, up to the first who was not."""
-        for id_, account in self.in_use.items():
-            if account.asked_until <= before:
+        for id_, counter in self.active.items():
+            if counter.asked_until <= before:
                 yield id_
-        for id_, (asked_until, *_) in self.at_rest.items():
+        for id_, (asked_until, *_) in self.compacted.items():
             if asked_until > before:
                 break
             yield id_
@@ -118,12 +118,12 @@ class WindowBucket:
 class CounterTable:
     """All accounts of one kind of scope in one window: on the shelf of the span that is asked for now, and on `others`.
 
-    `everyone` is counted up to that cap, or not at all; `named` have their own.
+    `default` is counted up to that cap, or not at all; `named` have their own.
     """
 
     __slots__ = (
-        "_is_short_lived", "_is_wanted", "asked_until", "everyone", "in_use", "kind", "named", "others", "shelf", "spans",
-        "tenant", "window",
+        "_is_short_lived", "_is_wanted", "active", "asked_until", "bucket", "default", "kind", "named", "others",
+        "tenant", "time_windows", "window",
     )  # fmt: skip
 
     def __init__(self, tenant: str, kind: ScopeKind, window: Window) -> None:
@@ -132,107 +132,111 @@ class CounterTable:
         self.tenant = tenant
         self.kind = kind
         self.window = window
-        self.everyone: Cap | None = None
+        self.default: Cap | None = None
         self.named: Mapping[str, Cap] = {}
-        self.spans: TimeWindows = {}
+        self.time_windows: TimeWindows = {}
         self.asked_until = _NEVER
-        self.shelf = WindowBucket(_NOT_YET)
-        self.in_use = self.shelf.in_use
+        self.bucket = WindowBucket(_NOT_YET)
+        self.active = self.bucket.active
         self.others: dict[str, WindowBucket] = {}
 
     @property
-    def shelves(self) -> list[WindowBucket]:
+    def buckets(self) -> list[WindowBucket]:
         """All that there are."""
-        return [self.shelf, *self.others.values()]
+        return [self.bucket, *self.others.values()]
 
-    def turn_to(self, spans: TimeWindows) -> None:
+    def turn_to(self, time_windows: TimeWindows) -> None:
         """Have the span of this minute asked for from now on; its accounts, if it was asked for before, are found again."""
-        self.spans = spans
-        self.asked_until = spans[Window.MINUTE].over_by or _NEVER
-        span = spans[self.window]
-        if span.id == self.shelf.span.id:
+        self.time_windows = time_windows
+        self.asked_until = time_windows[Window.MINUTE].over_by or _NEVER
+        time_window = time_windows[self.window]
+        if time_window.id == self.bucket.time_window.id:
             return
-        if self.shelf:
-            self.others[self.shelf.span.id] = self.shelf
-        self.shelf = self.others.pop(span.id) if span.id in self.others else WindowBucket(span)
-        self.in_use = self.shelf.in_use
+        if self.bucket:
+            self.others[self.bucket.time_window.id] = self.bucket
+        self.bucket = (
+            self.others.pop(time_window.id) if time_window.id in self.others else WindowBucket(time_window)
+        )
+        self.active = self.bucket.active
 
     def open(self, id_: str) -> WindowCounter | None:
         """Return an account of the present span that was not in use, or None for who is not counted here."""
-        most = self.named.get(id_, self.everyone)
+        most = self.named.get(id_, self.default)
         if most is None:
             return None
-        account = self.in_use[id_] = WindowCounter(self, id_, self.shelf.span, most)
-        at_rest = self.shelf.at_rest
-        if id_ in at_rest:
-            account.go_on(*at_rest.pop(id_))
-        return account
+        counter = self.active[id_] = WindowCounter(self, id_, self.bucket.time_window, most)
+        compacted = self.bucket.compacted
+        if id_ in compacted:
+            counter.go_on(*compacted.pop(id_))
+        return counter
 
-    def touch(self, account: WindowCounter) -> None:
+    def touch(self, counter: WindowCounter) -> None:
         """Note that an account in use is asked for in another minute than the last time."""
-        account.spans = self.spans
-        account.asked_until = max(account.asked_until, self.asked_until)
+        counter.time_windows = self.time_windows
+        counter.asked_until = max(counter.asked_until, self.asked_until)
 
-    def seen(self, shelf: WindowBucket, id_: str) -> WindowCounter | None:
+    def seen(self, bucket: WindowBucket, id_: str) -> WindowCounter | None:
         """Return an account to be read, in use or at rest, or None if it is gone."""
-        account = shelf.in_use.get(id_)
-        if account is None and id_ in shelf.at_rest:
-            most = self.named.get(id_, self.everyone) or _OPEN
-            account = WindowCounter(self, id_, shelf.span, most)
-            account.go_on(*shelf.at_rest[id_])
-        return account
+        counter = bucket.active.get(id_)
+        if counter is None and id_ in bucket.compacted:
+            most = self.named.get(id_, self.default) or _OPEN
+            counter = WindowCounter(self, id_, bucket.time_window, most)
+            counter.go_on(*bucket.compacted[id_])
+        return counter
 
-    def count_everyone(self) -> None:
+    def count_all(self) -> None:
         """Count everyone from now on, without a cap who has none: an ask's own limit wants to know what was before."""
         self._is_wanted = True
-        self.everyone = self.everyone or _OPEN
+        self.default = self.default or _OPEN
 
-    def follow(self, rules: LimitSet) -> None:
+    def apply_limits(self, limits: LimitSet) -> None:
         """Count by these rules from now on, and go on counting, without a cap, who is counted already."""
-        everyone, named = rules.caps(self.kind, self.window)
-        if everyone is None and (self._is_wanted or (self._is_short_lived and self.everyone is not None)):
-            everyone = _OPEN
-        if everyone is None:
-            known = chain(self.named, *self.shelves)
+        default, named = limits.caps(self.kind, self.window)
+        if default is None and (self._is_wanted or (self._is_short_lived and self.default is not None)):
+            default = _OPEN
+        if default is None:
+            known = chain(self.named, *self.buckets)
             named = {**dict.fromkeys(known, _OPEN), **named}
-        self.everyone, self.named = everyone, named
-        others = everyone or _OPEN
-        for shelf in self.shelves:
-            for id_, account in shelf.in_use.items():
-                account.allow(named.get(id_, others))
+        self.default, self.named = default, named
+        others = default or _OPEN
+        for bucket in self.buckets:
+            for id_, counter in bucket.active.items():
+                counter.allow(named.get(id_, others))
 
-    def let_go(self, account: WindowCounter) -> None:
+    def deactivate(self, counter: WindowCounter) -> None:
         """Take an account out of use that no call and nobody in the line counts in; one that is not in use stays as it is."""
-        span = account.span
-        shelf = self.shelf if span.id == self.shelf.span.id else self.others.get(span.id)
-        if shelf is None or shelf.in_use.get(account.id) is not account:
+        time_window = counter.time_window
+        bucket = (
+            self.bucket if time_window.id == self.bucket.time_window.id else self.others.get(time_window.id)
+        )
+        if bucket is None or bucket.active.get(counter.id) is not counter:
             return
-        nusd, tokens, calls = account.spent_nusd, account.spent_tokens, account.spent_calls
+        nusd, tokens, calls = counter.spent_nusd, counter.spent_tokens, counter.spent_calls
         if not (calls or nusd or tokens):
-            self._drop(shelf, account.id)
+            self._drop(bucket, counter.id)
         elif self._is_short_lived:
-            del shelf.in_use[account.id]
-            shelf.at_rest[account.id] = account.asked_until, nusd, tokens, calls
+            del bucket.active[counter.id]
+            bucket.compacted[counter.id] = counter.asked_until, nusd, tokens, calls
 
-    def forget(self, before: datetime, in_use: Collection[WindowCounter]) -> None:
+    def forget(self, before: datetime, active: Collection[WindowCounter]) -> None:
         """Drop what is not in use and was over before a moment: spans, and of what never ends the calls and traces that were quiet."""
-        for shelf in self.shelves:
-            over_by = shelf.span.over_by
+        for bucket in self.buckets:
+            over_by = bucket.time_window.over_by
             over: Iterable[str] = ()
             if over_by is None:
-                over = shelf.quiet(before) if self._is_short_lived else ()
+                over = bucket.quiet(before) if self._is_short_lived else ()
             elif over_by <= before:
-                over = shelf
+                over = bucket
             for id_ in list(over):
-                if shelf.in_use.get(id_) not in in_use:
-                    self._drop(shelf, id_)
+                if bucket.active.get(id_) not in active:
+                    self._drop(bucket, id_)
 
-    def _drop(self, shelf: WindowBucket, id_: str) -> None:
+    def _drop(self, bucket: WindowBucket, id_: str) -> None:
         """Forget an account: whoever asks for it again begins at nothing."""
-        shelf.in_use.pop(id_, None)
-        shelf.at_rest.pop(id_, None)
-        if not shelf:
-            self.others.pop(shelf.span.id, None)
+        bucket.active.pop(id_, None)
+        bucket.compacted.pop(id_, None)
+        if not bucket:
+            self.others.pop(bucket.time_window.id, None)
 
 
 _AT_ONCE = 250
@@ -264,43 +268,43 @@ class TenantCounters:
 
     Counters of a window are kept until the horizon has passed its end, those of a call or a trace without a window until
     it has rested for as long. What belongs to an agent, a workflow or a tenant and has no window stays. A counter that counted
-    nothing may go. `let_go` are those of calls that are over and of asks in vain, since the last time it was tidied up.
+    nothing may go. `to_deactivate` are those of calls that are over and of asks in vain, since the last time it was tidied up.
     """
 
-    def __init__(self, tenant: str, rules: LimitSet, horizon: RetentionHorizon) -> None:
+    def __init__(self, tenant: str, limits: LimitSet, horizon: RetentionHorizon) -> None:
         self._tenant = tenant
-        self._rules = rules
+        self._limits = limits
         self._horizon = horizon
         self._newest: datetime | None = None
-        self._spans: TimeWindows = {}
+        self._time_windows: TimeWindows = {}
         self._tables: list[CounterTable] = []
-        self.let_go: list[Sequence[WindowCounter]] = []
-        self.follow(rules)
+        self.to_deactivate: list[Sequence[WindowCounter]] = []
+        self.apply_limits(limits)
 
     def of(
-        self, ask: ReservationRequest, at: datetime, tables: Iterable[CounterTable] | None = None
+        self, request: ReservationRequest, at: datetime, tables: Iterable[CounterTable] | None = None
     ) -> list[WindowCounter]:
-        """Return the accounts that `ask` is counted in, or those in some tables; those not kept begin at nothing."""
-        spans = self._horizon.windows.at(at)
-        if spans is not self._spans:
-            self._turn_to(spans)
-        id_of = ask.scope_ids.get
+        """Return the accounts that `request` is counted in, or those in some tables; those not kept begin at nothing."""
+        time_windows = self._horizon.windows.at(at)
+        if time_windows is not self._time_windows:
+            self._turn_to(time_windows)
+        id_of = request.scope_ids.get
         found: list[WindowCounter] = []
         for table in self._tables if tables is None else tables:
             id_ = id_of(table.kind, "")
-            account = table.in_use.get(id_)
-            if account is None:
-                account = table.open(id_) if id_ else None
-                if account is None:
+            counter = table.active.get(id_)
+            if counter is None:
+                counter = table.open(id_) if id_ else None
+                if counter is None:
                     continue
-            elif account.spans is not spans:
-                table.touch(account)
-            found.append(account)
+            elif counter.time_windows is not time_windows:
+                table.touch(counter)
+            found.append(counter)
         return found
 
-    def anew(self) -> "TenantCounters":
+    def empty_copy(self) -> "TenantCounters":
         """Return accounts by the same rules that know of no call."""
-        return TenantCounters(self._tenant, self._rules, self._horizon)
+        return TenantCounters(self._tenant, self._limits, self._horizon)
 
     def move_to(self, at: datetime) -> None:
         """Note that something was reserved for a moment."""
@@ -309,81 +313,84 @@ class TenantCounters:
             if at > self._horizon.newest:
                 self._horizon.newest = at
 
-    def follow(self, rules: LimitSet) -> None:
+    def apply_limits(self, limits: LimitSet) -> None:
         """Count by these rules from now on, and go on counting what was counted before."""
-        self._rules = rules
+        self._limits = limits
         for kind in ScopeKind:
-            for window in rules.windows(kind):
+            for window in limits.windows(kind):
                 self._table(kind, window)
         for table in self._tables:
-            table.follow(rules)
+            table.apply_limits(limits)
 
     def lack(self, limit: Limit) -> bool:
         """Whether not everyone is counted where an ask's own limit needs it."""
-        return self._table(limit.scope, limit.window).everyone is None
+        return self._table(limit.scope, limit.window).default is None
 
-    def count_everyone(self, limit: Limit) -> None:
+    def count_all(self, limit: Limit) -> None:
         """Count everyone, from now on, where a limit is about."""
-        self._table(limit.scope, limit.window).count_everyone()
+        self._table(limit.scope, limit.window).count_all()
 
     def counted(self) -> CountedIds:
         """Return who is counted where, for `new_since`."""
-        return {table: (table.everyone is not None, table.named) for table in self._tables}
+        return {table: (table.default is not None, table.named) for table in self._tables}
 
     def new_since(self, before: CountedIds) -> dict[CounterTable, Collection[str]]:
         """Return the tables that count more than before, each with those whom it counted before; where it is everyone, none."""
-        nobody: tuple[bool, Collection[str]] = (False, ())
-        found = {table: before.get(table, nobody) for table in self._tables}
+        not_counted: tuple[bool, Collection[str]] = (False, ())
+        found = {table: before.get(table, not_counted) for table in self._tables}
         return {
             table: named
-            for table, (everyone, named) in found.items()
-            if not everyone and (table.everyone is not None or table.named.keys() - named)
+            for table, (default, named) in found.items()
+            if not default and (table.default is not None or table.named.keys() - named)
         }
 
-    def take_back(self, accounts: Iterable[WindowCounter]) -> None:
+    def take_back(self, counters: Iterable[WindowCounter]) -> None:
         """Note that these were asked for in vain: for a moment to come that is no use, and keeps nothing."""
         until = self._horizon.newest + _MINUTE
-        for account in accounts:
-            account.asked_until = min(account.asked_until, until)
+        for counter in counters:
+            counter.asked_until = min(counter.asked_until, until)
 
-    def tidy(self, in_use: Collection[WindowCounter]) -> None:
+    def tidy(self, active: Collection[WindowCounter]) -> None:
         """Lay aside what was let go of since the last time and is not in use: that is for calls in flight and in doubt, and the line."""
-        for account in set(chain.from_iterable(self.let_go)).difference(in_use):
-            account.table.let_go(account)
-        self.let_go.clear()
+        for counter in set(chain.from_iterable(self.to_deactivate)).difference(active):
+            counter.table.deactivate(counter)
+        self.to_deactivate.clear()
 
-    def forget(self, in_use: Collection[WindowCounter]) -> None:
+    def forget(self, active: Collection[WindowCounter]) -> None:
         """Drop the counters whose time is over, but for those that are still in use."""
         for table in self._tables:
-            table.forget(self._horizon.oldest, in_use)
+            table.forget(self._horizon.oldest, active)
 
-    def pieces(self, *, limited: bool) -> Iterator[list[WindowCounter]]:
+    def pages(self, *, limited: bool) -> Iterator[list[WindowCounter]]:
         """Yield all accounts, so many at once; with `limited`, those with a ceiling of what lasts, in the newest windows."""
         tables = [table for table in self._tables if not (limited and table.kind in SHORT_LIVED)]
-        places = [(table, shelf, id_) for table in tables for shelf in table.shelves for id_ in shelf]
-        spans = self._horizon.windows.at(self._newest) if limited and self._newest is not None else {}
-        ids = {window: span.id for window, span in spans.items()}
+        places = [(table, bucket, id_) for table in tables for bucket in table.buckets for id_ in bucket]
+        time_windows = self._horizon.windows.at(self._newest) if limited and self._newest is not None else {}
+        ids = {window: time_window.id for window, time_window in time_windows.items()}
         for start in range(0, len(places), _AT_ONCE):
-            found = (table.seen(shelf, id_) for table, shelf, id_ in places[start : start + _AT_ONCE])
+            found = (table.seen(bucket, id_) for table, bucket, id_ in places[start : start + _AT_ONCE])
             yield [
-                account
-                for account in found
-                if account is not None
-                and (not limited or (account.is_limited and account.span.id == ids.get(account.table.window)))
+                counter
+                for counter in found
+                if counter is not None
+                and (
+                    not limited
+                    or (counter.is_limited and counter.time_window.id == ids.get(counter.table.window))
+                )
             ]
 
-    def _turn_to(self, spans: TimeWindows) -> None:
-        self._spans = spans
+    def _turn_to(self, time_windows: TimeWindows) -> None:
+        self._time_windows = time_windows
         for table in self._tables:
-            table.turn_to(spans)
+            table.turn_to(time_windows)
 
     def _table(self, kind: ScopeKind, window: Window) -> CounterTable:
         for table in self._tables:
             if table.kind is kind and table.window is window:
                 return table
         table = CounterTable(self._tenant, kind, window)
-        if self._spans:
-            table.turn_to(self._spans)
+        if self._time_windows:
+            table.turn_to(self._time_windows)
         self._tables.append(table)
         self._tables.sort(key=_by_kind)
         return table

@@ -13,7 +13,7 @@ from agentic_trading.governance.prices import Amount
 class InsufficientHeadroom:
     """An ask does not fit into one account: `used` is spent, held and in doubt together, `held` may come back."""
 
-    account: WindowCounter
+    counter: WindowCounter
     unit: Unit
     asked: int
     most: int
@@ -27,60 +27,64 @@ class InsufficientHeadroom:
 
     def refusal(self) -> Declined:
         """Return the answer to who asked in vain."""
-        table = self.account.table
+        table = self.counter.table
         left = max(0, self.most - self.used + self.held)
-        return Declined(table.kind, self.account.id, table.window, self.unit, self.asked, left)
+        return Declined(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
 
     def wait(self) -> Blocked:
         """Return the answer to who may wait."""
-        table = self.account.table
+        table = self.counter.table
         left = max(0, self.most - self.used)
-        return Blocked(table.kind, self.account.id, table.window, self.unit, self.asked, left)
+        return Blocked(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
 
 
-def fits(ask: ReservationRequest, accounts: Sequence[WindowCounter]) -> bool:
-    """Say whether `ask` fits under every ceiling, the accounts' and its own."""
-    nusd, tokens, calls = ask.amount.nusd, ask.amount.tokens, ask.amount.calls
-    for account in accounts:
-        if nusd > account.left_nusd or tokens > account.left_tokens or calls > account.left_calls:
+def fits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
+    """Say whether `request` fits under every ceiling, the accounts' and its own."""
+    nusd, tokens, calls = request.amount.nusd, request.amount.tokens, request.amount.calls
+    for counter in counters:
+        if nusd > counter.left_nusd or tokens > counter.left_tokens or calls > counter.left_calls:
             return False
-    if not ask.limits:
+    if not request.limits:
         return True
-    return not any(_over(ask.amount, account, ceiling) for account, ceiling in _own_ceilings(ask, accounts))
+    return not any(
+        _over(request.amount, counter, ceiling) for counter, ceiling in _own_ceilings(request, counters)
+    )
 
 
-def behind(ask: ReservationRequest, held: Blocked) -> Blocked:
+def behind(request: ReservationRequest, held: Blocked) -> Blocked:
     """Return the answer to who would fit, but comes after somebody who is `held` on the same counter."""
-    return replace(held, asked=ask.amount.units[UNITS.index(held.unit)])
+    return replace(held, asked=request.amount.units[UNITS.index(held.unit)])
 
 
-def shortages(ask: ReservationRequest, accounts: Sequence[WindowCounter]) -> Iterator[InsufficientHeadroom]:
-    """Name every account and unit in which `ask` does not fit under a ceiling, the account's or one of its own."""
-    ceilings = [(account, account.cap.ceiling) for account in accounts]
-    for account, ceiling in [*ceilings, *_own_ceilings(ask, accounts)]:
-        if _over(ask.amount, account, ceiling):
-            yield from _of_account(ask.amount, account, ceiling)
+def shortages(
+    request: ReservationRequest, counters: Sequence[WindowCounter]
+) -> Iterator[InsufficientHeadroom]:
+    """Name every account and unit in which `request` does not fit under a ceiling, the account's or one of its own."""
+    ceilings = [(counter, counter.cap.ceiling) for counter in counters]
+    for counter, ceiling in [*ceilings, *_own_ceilings(request, counters)]:
+        if _over(request.amount, counter, ceiling):
+            yield from _of_account(request.amount, counter, ceiling)
 
 
 def _own_ceilings(
-    ask: ReservationRequest, accounts: Sequence[WindowCounter]
+    request: ReservationRequest, counters: Sequence[WindowCounter]
 ) -> Iterator[tuple[WindowCounter, Ceiling]]:
-    for limit in ask.limits:
-        for account in accounts:
-            if account.table.window is limit.window and account.table.kind is limit.scope:
-                yield account, limit.ceiling
+    for limit in request.limits:
+        for counter in counters:
+            if counter.table.window is limit.window and counter.table.kind is limit.scope:
+                yield counter, limit.ceiling
 
 
-def _over(amount: Amount, account: WindowCounter, ceiling: Ceiling) -> bool:
-    for asked, most, used in zip(amount.units, ceiling.units, account.used, strict=True):
+def _over(amount: Amount, counter: WindowCounter, ceiling: Ceiling) -> bool:
+    for asked, most, used in zip(amount.units, ceiling.units, counter.used, strict=True):
         if most is not None and used + asked > most:
             return True
     return False
 
 
-def _of_account(amount: Amount, account: WindowCounter, ceiling: Ceiling) -> Iterator[InsufficientHeadroom]:
+def _of_account(amount: Amount, counter: WindowCounter, ceiling: Ceiling) -> Iterator[InsufficientHeadroom]:
     for unit, asked, most, used, back in zip(
-        UNITS, amount.units, ceiling.units, account.used, account.held.units, strict=True
+        UNITS, amount.units, ceiling.units, counter.used, counter.held.units, strict=True
     ):
         if most is not None and used + asked > most:
-            yield InsufficientHeadroom(account, unit, asked, most, used, back)
+            yield InsufficientHeadroom(counter, unit, asked, most, used, back)

@@ -28,7 +28,7 @@ Ceilings = Mapping[Window, Ceiling]
 class _Rule:
     """For one kind of scope; a named scope has its own."""
 
-    everyone: dict[Window, Ceiling] = field(default_factory=dict)
+    default: dict[Window, Ceiling] = field(default_factory=dict)
     named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
 
 
@@ -42,25 +42,25 @@ class LimitSet:
     def __init__(self, limits: Iterable[Limit] = (), counted: CountedWindows = ()) -> None:
         self._ceilings: dict[ScopeKind, _Rule] = {kind: _Rule() for kind in ScopeKind}
         for kind, window in counted:
-            self._ceilings[kind].everyone[window] = _OPEN
+            self._ceilings[kind].default[window] = _OPEN
         for limit in limits:
             rule = self._ceilings[limit.scope]
-            ceilings = rule.everyone if limit.id == ANY else rule.named.setdefault(limit.id, {})
+            ceilings = rule.default if limit.id == ANY else rule.named.setdefault(limit.id, {})
             ceilings[limit.window] = ceilings.get(limit.window, _OPEN).tighter(limit.ceiling)
         for rule in self._ceilings.values():
             for named in rule.named.values():
-                for window, ceiling in rule.everyone.items():
+                for window, ceiling in rule.default.items():
                     named[window] = named.get(window, _OPEN).or_else(ceiling)
 
     def of(self, kind: ScopeKind, id_: str) -> Ceilings:
         """Return the windows that a scope is counted in, each with its ceiling; it may be open."""
         rule = self._ceilings[kind]
-        return rule.named.get(id_, rule.everyone)
+        return rule.named.get(id_, rule.default)
 
     def limited(self, kind: ScopeKind) -> Iterator[tuple[str, Window]]:
         """Say which scopes of a kind have a ceiling, and in which windows; `*` is every one."""
         rule = self._ceilings[kind]
-        for id_, ceilings in ((ANY, rule.everyone), *rule.named.items()):
+        for id_, ceilings in ((ANY, rule.default), *rule.named.items()):
             for window, ceiling in ceilings.items():
                 if ceiling != _OPEN:
                     yield id_, window
@@ -68,13 +68,13 @@ class LimitSet:
     def windows(self, kind: ScopeKind) -> list[Window]:
         """Say in which windows a scope of a kind is counted, whatever its id is."""
         rule = self._ceilings[kind]
-        return list(dict.fromkeys(chain(rule.everyone, *rule.named.values())))
+        return list(dict.fromkeys(chain(rule.default, *rule.named.values())))
 
     def caps(self, kind: ScopeKind, window: Window) -> tuple[Cap | None, Mapping[str, Cap]]:
         """Return the cap in a window of every scope of a kind, None where it is not counted, and of the named ones."""
         rule = self._ceilings[kind]
-        everyone = cap(rule.everyone[window]) if window in rule.everyone else None
-        return everyone, {id_: cap(own[window]) for id_, own in rule.named.items() if window in own}
+        default = cap(rule.default[window]) if window in rule.default else None
+        return default, {id_: cap(own[window]) for id_, own in rule.named.items() if window in own}
 
 
 def cap(ceiling: Ceiling) -> Cap:

@@ -70,153 +70,153 @@ class MemoryLedger:
         reserved_lease_s: float = 60.0,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._rules = LimitSet(limits, counted)
+        self._limits = LimitSet(limits, counted)
         self._counted = counted
         self._horizon = RetentionHorizon(zone, keep)
         self._reserved_lease_s = reserved_lease_s
         self._began = self._clock.now().isoformat()
-        self._books: dict[str, TenantLedger] = {}
-        self._tally = StatisticsCounter()
+        self._ledgers: dict[str, TenantLedger] = {}
+        self._statistics = StatisticsCounter()
         self._next_look = datetime.min.replace(tzinfo=UTC)
         self._vain_at_next_look = _FORGET_AFTER_IN_VAIN
 
-    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
+    async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait."""
-        id_ = ask.reservation_id
-        book = self._books.get(_owner(id_)) or self._book(ask.tenant)
-        known = book.known(id_, ask)
+        id_ = request.reservation_id
+        ledger = self._ledgers.get(_owner(id_)) or self._ledger_of(request.tenant)
+        known = ledger.known(id_, request)
         if known is not None:
             return known
         now = self._clock.now()
-        at = ask.at or now
-        accounts = book.accounts_of(ask, at)
-        answer, _ = book.decide(id_, ask, at, now, accounts)
+        at = request.at or now
+        counters = ledger.counters_of(request, at)
+        answer, _ = ledger.decide(id_, request, at, now, counters)
         if not isinstance(answer, Reservation):
-            book.accounts.let_go.append(accounts)
+            ledger.counters.to_deactivate.append(counters)
             if isinstance(answer, Blocked):
-                self._tally.hold()
-        self._forget(book)
+                self._statistics.hold()
+        self._forget(ledger)
         return answer
 
-    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
-        """Wait until `ask` can be answered for good: in order of arrival within a priority."""
-        id_ = ask.reservation_id
-        book = self._book(ask.tenant)
-        known = book.known(id_, ask)
+    async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
+        """Wait until `request` can be answered for good: in order of arrival within a priority."""
+        id_ = request.reservation_id
+        ledger = self._ledger_of(request.tenant)
+        known = ledger.known(id_, request)
         if known is not None:
             return known
         now = self._clock.now()
-        at = ask.at or now
-        accounts = book.accounts_of(ask, at)
-        answer, short_of = book.decide(id_, ask, at, now, accounts)
+        at = request.at or now
+        counters = ledger.counters_of(request, at)
+        answer, lacking = ledger.decide(id_, request, at, now, counters)
         if not isinstance(answer, Blocked):
-            book.accounts.let_go.append(accounts)
-            self._forget(book)
+            ledger.counters.to_deactivate.append(counters)
+            self._forget(ledger)
             return answer
         future: asyncio.Future[Reservation | Declined] = asyncio.get_running_loop().create_future()
-        waiter = QueuedRequest(ask, accounts, answer, short_of, now, future)
-        book.line.enter(waiter)
+        queued = QueuedRequest(request, counters, answer, lacking, now, future)
+        ledger.queue.add(queued)
         try:
             return await future
         except asyncio.CancelledError:
-            book.leave(waiter, self._clock.now())
+            ledger.leave(queued, self._clock.now())
             raise
         finally:
-            book.accounts.let_go.append(waiter.accounts)
-            self._forget(book)
+            ledger.counters.to_deactivate.append(queued.counters)
+            self._forget(ledger)
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
-        book, call = self._call(reservation_id, "dispatch", _MAY_DISPATCH)
-        book.progress.check()
+        ledger, call = self._call(reservation_id, "dispatch", _MAY_DISPATCH)
+        ledger.epoch.check()
         call.state = DISPATCHED
         call.since, call.lease_s = self._clock.now(), lease_s
-        book.progress.sequence += 1
+        ledger.epoch.sequence += 1
 
     async def state_of(self, reservation_id: str) -> ReservationState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
-        book = self._books.get(_owner(reservation_id))
-        call = None if book is None else book.calls.get(reservation_id)
+        ledger = self._ledgers.get(_owner(reservation_id))
+        call = None if ledger is None else ledger.calls.get(reservation_id)
         return None if call is None else call.state
 
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
-        book, call = self._call(reservation_id, "settle", _MAY_CHARGE)
+        ledger, call = self._call(reservation_id, "settle", _MAY_CHARGE)
         if call.state is SETTLED:
             return call.settlement(reservation_id)
-        settlement = book.settle(reservation_id, call, actual)
-        if book.line.waiters:
-            book.serve(self._clock.now())
+        settlement = ledger.settle(reservation_id, call, actual)
+        if ledger.queue.requests:
+            ledger.serve(self._clock.now())
         return settlement
 
     async def release(self, reservation_id: str) -> None:
         """Give back all of a reservation that was never dispatched; twice is harmless."""
-        book, call = self._call(reservation_id, "release", _MAY_RELEASE)
+        ledger, call = self._call(reservation_id, "release", _MAY_RELEASE)
         if call.state is ReservationState.RESERVED:
-            book.give_back(reservation_id, call)
-            if book.line.waiters:
-                book.serve(self._clock.now())
+            ledger.give_back(reservation_id, call)
+            if ledger.queue.requests:
+                ledger.serve(self._clock.now())
 
     async def in_doubt(self, reservation_id: str) -> Settlement:
         """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
-        book, call = self._call(reservation_id, "doubt", _MAY_CHARGE)
+        ledger, call = self._call(reservation_id, "doubt", _MAY_CHARGE)
         if call.charged is not None:
             return call.settlement(reservation_id)
-        settlement = book.doubt(reservation_id, call)
-        if book.line.waiters:
-            book.serve(self._clock.now())
+        settlement = ledger.doubt(reservation_id, call)
+        if ledger.queue.requests:
+            ledger.serve(self._clock.now())
         return settlement
 
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, then serve those who wait."""
         now = self._clock.now()
         expired: list[ExpiredReservation] = []
-        for book in self._books.values():
-            expired += book.expire(now)
-            if book.line.waiters:
-                book.serve(now)
+        for ledger in self._ledgers.values():
+            expired += ledger.expire(now)
+            if ledger.queue.requests:
+                ledger.serve(now)
         return expired
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Count against these limits from the next ask on; an older version, or the same, changes nothing."""
-        book = self._book(tenant)
-        if version > book.version:
-            book.apply_limits(LimitSet(limits, self._counted), version)
-            book.serve(self._clock.now())
+        ledger = self._ledger_of(tenant)
+        if version > ledger.version:
+            ledger.apply_limits(LimitSet(limits, self._counted), version)
+            ledger.serve(self._clock.now())
 
     async def fence(self, tenant: str) -> None:
         """Let nothing more begin until `restore`; what is in flight may end."""
-        self._book(tenant).fence()
+        self._ledger_of(tenant).fence()
 
-    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
+    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
 
         Of several bookings of one call the last holds. Raises `AskError` for one that is another tenant's, has no
         moment or is neither settled nor in doubt; nothing is then forgotten.
         """
-        found = {booking.ask.reservation_id: booking for booking in bookings}
-        checked = [(booking, _moment_of(tenant, booking)) for booking in found.values()]
-        book = self._book(tenant)
-        book.restore(checked)
-        book.serve(self._clock.now())
-        return book.progress.position
+        found = {entry.request.reservation_id: entry for entry in entries}
+        checked = [(entry, _moment_of(tenant, entry)) for entry in found.values()]
+        ledger = self._ledger_of(tenant)
+        ledger.restore(checked)
+        ledger.serve(self._clock.now())
+        return ledger.epoch.checkpoint
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
-        return self._book(tenant).progress.position
+        return self._ledger_of(tenant).epoch.checkpoint
 
-    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; behind that, or beside it, nothing is reserved."""
-        self._book(tenant).require_at_least(position)
+        self._ledger_of(tenant).require_at_least(checkpoint)
 
     async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
         """Return counters of a tenant; those of ended windows for as long as they are kept.
 
         Very many are looked at in pieces, between which others go on.
         """
-        book = self._book(tenant)
+        ledger = self._ledger_of(tenant)
         found: list[Balance] = []
-        for piece in book.accounts.pieces(limited=limited):
+        for piece in ledger.counters.pages(limited=limited):
             if found:
                 await asyncio.sleep(0)
             found += map(counter_balance, piece)
@@ -224,55 +224,55 @@ class MemoryLedger:
 
     async def waiting(self, tenant: str) -> list[QueuedReservation]:
         """Return who of a tenant waits for headroom, in the order in which they will be served."""
-        return self._book(tenant).line.seen()
+        return self._ledger_of(tenant).queue.seen()
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts since the start."""
-        books = self._books.values()
-        return self._tally.statistics(
-            in_flight=sum(len(book.calls.in_flight) for book in books),
-            waiting=sum(len(list(book.line)) for book in books),
+        ledgers = self._ledgers.values()
+        return self._statistics.snapshot(
+            in_flight=sum(len(ledger.calls.in_flight) for ledger in ledgers),
+            waiting=sum(len(list(ledger.queue)) for ledger in ledgers),
         )
 
     async def aclose(self) -> None:
         """Nothing was opened."""
 
-    def _book(self, tenant: str) -> TenantLedger:
+    def _ledger_of(self, tenant: str) -> TenantLedger:
         owner = _owner(reservation_id(tenant, "", 1))
-        book = self._books.get(owner)
-        if book is None:
-            accounts = TenantCounters(tenant, self._rules, self._horizon)
-            progress = LedgerEpoch(tenant, self._began)
-            book = TenantLedger(accounts, progress, self._horizon, self._tally, self._reserved_lease_s)
-            self._books[owner] = book
-        return book
+        ledger = self._ledgers.get(owner)
+        if ledger is None:
+            counters = TenantCounters(tenant, self._limits, self._horizon)
+            epoch = LedgerEpoch(tenant, self._began)
+            ledger = TenantLedger(counters, epoch, self._horizon, self._statistics, self._reserved_lease_s)
+            self._ledgers[owner] = ledger
+        return ledger
 
     def _call(
         self, reservation_id: str, step: str, allowed: Sequence[ReservationState]
     ) -> tuple[TenantLedger, ReservationEntry]:
-        book = self._books.get(_owner(reservation_id))
-        if book is None:
+        ledger = self._ledgers.get(_owner(reservation_id))
+        if ledger is None:
             raise UnknownReservationError(reservation_id)
-        call = book.calls.get(reservation_id)
+        call = ledger.calls.get(reservation_id)
         if call is None:
-            book.progress.check()
+            ledger.epoch.check()
             raise UnknownReservationError(reservation_id)
         if call.state not in allowed:
             raise ReservationStateError(reservation_id, step, call.state, allowed)
-        return book, call
+        return ledger, call
 
-    def _forget(self, book: TenantLedger) -> None:
+    def _forget(self, ledger: TenantLedger) -> None:
         """Drop finished calls and idle counters; looks at all that is in use, and is therefore seldom done."""
-        if len(book.accounts.let_go) >= book.tidy_after:
-            book.tidy()
-        if self._horizon.newest < self._next_look and self._tally.in_vain < self._vain_at_next_look:
+        if len(ledger.counters.to_deactivate) >= ledger.tidy_after:
+            ledger.tidy()
+        if self._horizon.newest < self._next_look and self._statistics.unsuccessful < self._vain_at_next_look:
             return
         self._next_look = self._horizon.newest + self._horizon.keep / 8
-        self._vain_at_next_look = self._tally.in_vain + _FORGET_AFTER_IN_VAIN
-        for owner, book in list(self._books.items()):
-            book.forget()
-            if book.is_blank:
-                del self._books[owner]
+        self._vain_at_next_look = self._statistics.unsuccessful + _FORGET_AFTER_IN_VAIN
+        for owner, ledger in list(self._ledgers.items()):
+            ledger.forget()
+            if ledger.is_blank:
+                del self._ledgers[owner]
 
 
 def _owner(reservation_id: str) -> str:
@@ -280,17 +280,19 @@ def _owner(reservation_id: str) -> str:
     return reservation_id.partition(":")[0]
 
 
-def _moment_of(tenant: str, booking: LedgerEntry) -> datetime:
+def _moment_of(tenant: str, entry: LedgerEntry) -> datetime:
     """Return when a call of the past was; raises `AskError` for what cannot be one."""
-    ask = booking.ask
-    if ask.tenant != tenant:
-        raise ReservationRequestError(ask.key, f"belongs to tenant {ask.tenant!r}; allowed is {tenant!r}")
-    if booking.state not in {ReservationState.SETTLED, ReservationState.IN_DOUBT}:
+    request = entry.request
+    if request.tenant != tenant:
         raise ReservationRequestError(
-            ask.key, f"is to be booked again as {booking.state}; allowed are settled and in_doubt"
+            request.key, f"belongs to tenant {request.tenant!r}; allowed is {tenant!r}"
         )
-    if ask.at is None:
+    if entry.state not in {ReservationState.SETTLED, ReservationState.IN_DOUBT}:
         raise ReservationRequestError(
-            ask.key, "is to be booked again and has no moment; allowed are asks with `at`"
+            request.key, f"is to be booked again as {entry.state}; allowed are settled and in_doubt"
         )
-    return ask.at
+    if request.at is None:
+        raise ReservationRequestError(
+            request.key, "is to be booked again and has no moment; allowed are asks with `at`"
+        )
+    return request.at

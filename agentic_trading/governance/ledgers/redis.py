@@ -120,8 +120,8 @@ class RedisLedger:
         self._process = new_id()
         self._tenants: dict[str, RedisTenantState] = {}
         self._strangers: WeakValueDictionary[str, RedisTenantState] = WeakValueDictionary()
-        self._line = RedisWaitQueue(lambda: self._server.calls(namespace, self._clock), look_s)
-        self._tally = StatisticsCounter()
+        self._queue = RedisWaitQueue(lambda: self._server.calls(namespace, self._clock), look_s)
+        self._statistics = StatisticsCounter()
         self._in_flight: set[str] = set()
 
     async def open(self) -> None:
@@ -130,15 +130,15 @@ class RedisLedger:
             await self._server.check()
             self._is_safe = True
 
-    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
+    async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait."""
-        answer = (await self.look(ask, None)).answer
-        self._tally.counts["held"] += isinstance(answer, Blocked)
+        answer = (await self.look(request, None)).answer
+        self._statistics.counts["held"] += isinstance(answer, Blocked)
         return answer
 
-    async def wait_for_reservation(self, ask: ReservationRequest) -> Reservation | Declined:
-        """Wait until `ask` can be answered for good: in order of arrival within a priority."""
-        return await self._line.wait(self._tenant(ask.tenant).keys.line, _Turn(self, ask))
+    async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
+        """Wait until `request` can be answered for good: in order of arrival within a priority."""
+        return await self._queue.wait(self._tenant(request.tenant).keys.queue, _Turn(self, request))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
@@ -178,7 +178,7 @@ class RedisLedger:
                 pass
         for one in ended:
             self._in_flight.discard(one.reservation_id)
-            self._tally.expire(one)
+            self._statistics.expire(one)
         return ended
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
@@ -189,7 +189,7 @@ class RedisLedger:
         """Have every process refused until `restore`; what ends from now on is remembered, and what just has."""
         await self._run(self._tenant(tenant), "shut", self._recorded_within_ms)
 
-    async def restore(self, tenant: str, bookings: Iterable[LedgerEntry]) -> LedgerCheckpoint:
+    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Begin the next generation with what the log knows; until all is booked, every process is refused."""
         of = self._tenant(tenant)
         begun = None
@@ -197,23 +197,23 @@ class RedisLedger:
             await self.fence(tenant)
             carried = await self._ids(of, "carried")
             begun = await self._run(of, "rebuild", *carried, calls=carried)
-        of.follow(replies.read_limits((await self._run(of, "look")).rest[1:]))
-        for booking in bookings:
-            facts = _booked(of, booking, self._call_keep_ms)
-            await self._run(of, "book", *facts, calls=(booking.ask.reservation_id,))
-        opened = await self._run(of, "open", begun.generation)
+        of.apply_limits(replies.read_limits((await self._run(of, "look")).rest[1:]))
+        for entry in entries:
+            facts = _booked(of, entry, self._call_keep_ms)
+            await self._run(of, "book", *facts, calls=(entry.request.reservation_id,))
+        opened = await self._run(of, "open", begun.epoch)
         stay = set(await self._ids(of, "carried"))
         self._in_flight = {id_ for id_ in self._in_flight if tenant_of(id_) != tenant or id_ in stay}
-        return opened.position
+        return opened.checkpoint
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come, closed or not."""
-        return (await self._run(self._tenant(tenant), "look")).position
+        return (await self._run(self._tenant(tenant), "look")).checkpoint
 
-    async def require_at_least(self, tenant: str, position: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
         self._tenants[tenant] = self._tenant(tenant)
-        self._tenants[tenant].require_at_least(position)
+        self._tenants[tenant].require_at_least(checkpoint)
 
     async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
@@ -230,11 +230,11 @@ class RedisLedger:
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts of this process since the start."""
-        return self._tally.statistics(in_flight=len(self._in_flight), waiting=len(self._line))
+        return self._statistics.snapshot(in_flight=len(self._in_flight), waiting=len(self._queue))
 
     async def aclose(self) -> None:
         """Close the connections; harmless twice."""
-        await self._line.aclose()
+        await self._queue.aclose()
         await self._server.aclose()
 
     async def leave(self, tenant: str, place: str) -> None:
@@ -251,49 +251,49 @@ class RedisLedger:
         reply = replies.read_reply(raw)
         self._server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
         tenant.saw(reply)
-        if reply.generation:
+        if reply.epoch:
             self._tenants[tenant.name] = tenant
         if reply.word == b"BACK":
             raise tenant.gone_back(reply)
         return reply
 
-    async def look(self, ask: ReservationRequest, waiter: RedisWaiter | None) -> ReserveAttempt:
+    async def look(self, request: ReservationRequest, waiter: RedisWaiter | None) -> ReserveAttempt:
         """Reserve, or take or keep a place in the line; limits and windows are those that the server has."""
-        tenant = self._tenant(ask.tenant)
+        tenant = self._tenant(request.tenant)
         ticket = "" if waiter is None else waiter.ticket
         present_s = self._clock.monotonic() + self._server_ahead_s
-        leases_ms = _ms(self._reserved_lease_s), 0 if waiter is None else _ms(self._line.lease_s)
+        leases_ms = _ms(self._reserved_lease_s), 0 if waiter is None else _ms(self._queue.lease_s)
         for _ in range(_TRIES):
-            await self._count_own(tenant, ask)
-            facts = _facts(tenant, ask, ticket, present_s, leases_ms)
-            reply = await self._run(tenant, "reserve", *facts, calls=(ask.reservation_id,))
+            await self._count_own(tenant, request)
+            facts = _facts(tenant, request, ticket, present_s, leases_ms)
+            reply = await self._run(tenant, "reserve", *facts, calls=(request.reservation_id,))
             if reply.word == b"STALE":
-                tenant.follow(replies.read_limits(reply.rest))
+                tenant.apply_limits(replies.read_limits(reply.rest))
             elif reply.word == b"MOVED":
                 present_s = reply.now_ms / 1000
             else:
-                return self._read(ask, reply, waiter)
+                return self._read(request, reply, waiter)
         raise LedgerUnavailableError("its limits or its clock change faster than they can be asked for")
 
     def _read(
-        self, ask: ReservationRequest, reply: ScriptReply, waiter: RedisWaiter | None
+        self, request: ReservationRequest, reply: ScriptReply, waiter: RedisWaiter | None
     ) -> ReserveAttempt:
         if reply.word == b"RESERVED":
-            self._tally.counts["reserved"] += 1
-            self._in_flight.add(ask.reservation_id)
+            self._statistics.counts["reserved"] += 1
+            self._in_flight.add(request.reservation_id)
         elif reply.word == b"REFUSED":
-            self._tally.counts["refused"] += 1
+            self._statistics.counts["refused"] += 1
         elif reply.word == b"HELD" and waiter is not None:
-            self._line.placed(waiter, reply.rest[3].decode())
-        return ReserveAttempt(replies.answer(ask, reply), is_new=reply.word == b"RESERVED")
+            self._queue.placed(waiter, reply.rest[3].decode())
+        return ReserveAttempt(replies.answer(request, reply), is_new=reply.word == b"RESERVED")
 
-    async def _count_own(self, tenant: RedisTenantState, ask: ReservationRequest) -> None:
+    async def _count_own(self, tenant: RedisTenantState, request: ReservationRequest) -> None:
         """Have counted what the ask's own limits are about, from now on and for everyone."""
-        missing = tenant.planner.missing(ask) if ask.limits else ()
+        missing = tenant.planner.missing(request) if request.limits else ()
         for kind, window in missing:
             await self._run(tenant, "count", f"{kind}/{window}")
         if missing:
-            tenant.follow(replies.read_limits((await self._run(tenant, "look")).rest[1:]))
+            tenant.apply_limits(replies.read_limits((await self._run(tenant, "look")).rest[1:]))
 
     async def _end(self, id_: str, step: str, state: ReservationState, actual: Amount) -> Settlement:
         tenant = self._tenant(tenant_of(id_))
@@ -302,7 +302,7 @@ class RedisLedger:
         self._in_flight.discard(id_)
         settlement, is_new = replies.settlement(id_, reply.rest)
         if is_new:
-            self._tally.end(settlement, is_released=state is ReservationState.RELEASED)
+            self._statistics.end(settlement, is_released=state is ReservationState.RELEASED)
         return settlement
 
     async def _ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
@@ -320,37 +320,43 @@ class RedisLedger:
 
 def _facts(
     tenant: RedisTenantState,
-    ask: ReservationRequest,
+    request: ReservationRequest,
     ticket: str,
     present_s: float,
     leases_ms: tuple[int, int],
 ) -> Iterator[Any]:
     """Say what `reserve.lua` wants to know, in its order."""
-    plan = tenant.planner.plan(ask, replies.read_time(1000 * present_s))
-    yield from (ask.reservation_id, ask.payload_hash, tenant.revision, replies.rank(ask.priority), ticket)
-    yield from ask.amount.units
+    plan = tenant.planner.plan(request, replies.read_time(1000 * present_s))
+    yield from (
+        request.reservation_id,
+        request.payload_hash,
+        tenant.revision,
+        replies.rank(request.priority),
+        ticket,
+    )
+    yield from request.amount.units
     yield _TIMES.pack(*plan.times, *leases_ms)
     yield from (plan.rules, plan.own, plan.names)
 
 
-def _booked(tenant: RedisTenantState, booking: LedgerEntry, keep_ms: int) -> Iterator[Any]:
+def _booked(tenant: RedisTenantState, entry: LedgerEntry, keep_ms: int) -> Iterator[Any]:
     """Say what `book.lua` wants to know, in its order."""
-    ask = booking.ask
-    if ask.at is None:
+    request = entry.request
+    if request.at is None:
         raise ReservationRequestError(
-            ask.key, "has no moment; allowed to be booked again are asks that have one"
+            request.key, "has no moment; allowed to be booked again are asks that have one"
         )
-    plan = tenant.planner.plan(ask, ask.at)
-    yield from (ask.reservation_id, ask.payload_hash, booking.state, keep_ms)
-    yield from (*ask.amount.units, *booking.charged.units, plan.rules, plan.names)
+    plan = tenant.planner.plan(request, request.at)
+    yield from (request.reservation_id, request.payload_hash, entry.state, keep_ms)
+    yield from (*request.amount.units, *entry.charged.units, plan.rules, plan.names)
 
 
 class _Turn:
     """An ask that waits."""
 
-    def __init__(self, ledger: RedisLedger, ask: ReservationRequest) -> None:
+    def __init__(self, ledger: RedisLedger, request: ReservationRequest) -> None:
         self._ledger = ledger
-        self._ask = ask
+        self._ask = request
 
     async def look(self, waiter: RedisWaiter) -> ReserveAttempt:
         """Ask again, and keep the place."""

@@ -47,8 +47,8 @@ class ScriptReply(NamedTuple):
     """
 
     word: bytes
-    generation: int
-    mark: bytes
+    epoch: int
+    epoch_id: bytes
     sequence: int
     own: int
     now_ms: int
@@ -56,9 +56,9 @@ class ScriptReply(NamedTuple):
     rest: Sequence[Any]
 
     @property
-    def position(self) -> LedgerCheckpoint:
+    def checkpoint(self) -> LedgerCheckpoint:
         """How far the ledger has come."""
-        return LedgerCheckpoint(self.generation, self.mark.decode(), self.sequence)
+        return LedgerCheckpoint(self.epoch, self.epoch_id.decode(), self.sequence)
 
 
 class TenantLimits(NamedTuple):
@@ -72,8 +72,8 @@ class TenantLimits(NamedTuple):
 
 def read_reply(raw: Sequence[Any]) -> ScriptReply:
     """Return an answer as the scripts give it."""
-    word, generation, mark, sequence, own, now_ms, closed = raw[0].split(b" ", 6)
-    return ScriptReply(word, int(generation), mark, int(sequence), int(own), int(now_ms), closed, raw[1:])
+    word, epoch, epoch_id, sequence, own, now_ms, closed = raw[0].split(b" ", 6)
+    return ScriptReply(word, int(epoch), epoch_id, int(sequence), int(own), int(now_ms), closed, raw[1:])
 
 
 def read_limits(facts: Sequence[bytes]) -> TenantLimits:
@@ -109,28 +109,30 @@ def limits_text(limits: Sequence[Limit]) -> bytes:
     ])  # fmt: skip
 
 
-def answer(ask: ReservationRequest, reply: ScriptReply) -> Reservation | Declined | Blocked:
+def answer(request: ReservationRequest, reply: ScriptReply) -> Reservation | Declined | Blocked:
     """Return what `reserve.lua` says to an ask; raises what is wrong with the ask."""
     rest = reply.rest
     match reply.word:
         case b"RESERVED":
-            return Reservation(ask.reservation_id, ask.amount)
+            return Reservation(request.reservation_id, request.amount)
         case b"KNOWN":
-            return Reservation(ask.reservation_id, ask.amount, ReservationState(rest[0].decode()))
+            return Reservation(request.reservation_id, request.amount, ReservationState(rest[0].decode()))
         case b"REFUSED":
-            return refusal(ask, *rest)
+            return refusal(request, *rest)
         case b"HELD":
-            return held(ask.amount.units[rest[1] - 1], *rest[:3])
+            return held(request.amount.units[rest[1] - 1], *rest[:3])
         case b"GONE":
-            raise ClosedWindowError(ask.key, ask.at or read_time(reply.now_ms), read_time(float(rest[0])))
+            raise ClosedWindowError(
+                request.key, request.at or read_time(reply.now_ms), read_time(float(rest[0]))
+            )
         case _:
-            raise ReservationConflictError(ask.key, ask.attempt)
+            raise ReservationConflictError(request.key, request.attempt)
 
 
-def refusal(ask: ReservationRequest, counter: bytes, unit: int, left: int) -> Declined:
+def refusal(request: ReservationRequest, counter: bytes, unit: int, left: int) -> Declined:
     """Return the answer to who asked in vain; `unit` is counted from 1."""
     of = CounterKey.named(counter.decode())
-    return Declined(of.kind, of.id, of.window, UNITS[unit - 1], ask.amount.units[unit - 1], left)
+    return Declined(of.kind, of.id, of.window, UNITS[unit - 1], request.amount.units[unit - 1], left)
 
 
 def held(asked: int, counter: bytes, unit: int, left: int) -> Blocked:
@@ -222,45 +224,45 @@ class RedisTenantState:
         self.revision = 0
         self._limits = limits
         self._counted = tuple(counted)
-        planner.follow(LimitSet(limits, counted))
+        planner.apply_limits(LimitSet(limits, counted))
 
     @property
     def known_facts(self) -> tuple[int, str, int, int]:
         """What every script is told first: generation, mark and sequence that are known, and that of our last step."""
-        return self.known.generation, self.known.mark, self.known.sequence, self.own
+        return self.known.epoch, self.known.epoch_id, self.known.sequence, self.own
 
     def saw(self, reply: ScriptReply) -> None:
         """Take note of an answer; answers may come in another order than the steps were taken."""
-        known, generation = self.known, reply.generation
-        if generation > known.generation:
-            self.known, self.own = reply.position, reply.own
-        elif generation == known.generation and not self.is_behind(reply):
+        known, epoch = self.known, reply.epoch
+        if epoch > known.epoch:
+            self.known, self.own = reply.checkpoint, reply.own
+        elif epoch == known.epoch and not self.is_behind(reply):
             self.own = max(self.own, reply.own)
             if reply.sequence > known.sequence:
-                self.known = reply.position
+                self.known = reply.checkpoint
 
     def is_behind(self, reply: ScriptReply) -> bool:
         """Whether an answer comes from a ledger that has lost what another one knew."""
         known = self.known
-        return reply.generation < known.generation or (
-            reply.generation == known.generation and reply.mark.decode() != known.mark
+        return reply.epoch < known.epoch or (
+            reply.epoch == known.epoch and reply.epoch_id.decode() != known.epoch_id
         )
 
-    def require_at_least(self, position: LedgerCheckpoint) -> None:
+    def require_at_least(self, checkpoint: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come in another process, if that is not what is known, or before it."""
         known = self.known
-        if position.generation > known.generation or (
-            position.generation == known.generation
-            and (position.mark != known.mark or position.sequence > known.sequence)
+        if checkpoint.epoch > known.epoch or (
+            checkpoint.epoch == known.epoch
+            and (checkpoint.epoch_id != known.epoch_id or checkpoint.sequence > known.sequence)
         ):
-            if (position.generation, position.mark) != (known.generation, known.mark):
+            if (checkpoint.epoch, checkpoint.epoch_id) != (known.epoch, known.epoch_id):
                 self.own = 0
-            self.known = position
+            self.known = checkpoint
 
-    def follow(self, limits: TenantLimits) -> None:
+    def apply_limits(self, limits: TenantLimits) -> None:
         """Count by what the server says from now on; before a first `apply_limits`, by what this process was made with."""
         self.revision = limits.revision
-        self.planner.follow(self.rules(limits))
+        self.planner.apply_limits(self.rules(limits))
 
     def rules(self, limits: TenantLimits) -> LimitSet:
         """Return what the server's limits come to."""
@@ -269,11 +271,11 @@ class RedisTenantState:
 
     def gone_back(self, reply: ScriptReply) -> LedgerRolledBackError:
         """Return the error for an answer from a closed ledger."""
-        return LedgerRolledBackError(self.name, reply.closed.decode(), _spelled(reply.position))
+        return LedgerRolledBackError(self.name, reply.closed.decode(), _spelled(reply.checkpoint))
 
 
-def _spelled(position: LedgerCheckpoint) -> str:
-    return f"generation {position.generation}, step {position.sequence}"
+def _spelled(checkpoint: LedgerCheckpoint) -> str:
+    return f"generation {checkpoint.epoch}, step {checkpoint.sequence}"
 
 
 _AT_ONCE = 250

@@ -61,62 +61,66 @@ class ReservationPlanner:
         self._windows = Windows(zone)
         self._keep_ms = _ms(keep)
         self._call_keep_ms = _ms(call_keep)
-        self._spans: PlannedWindows = {}
+        self._time_windows: PlannedWindows = {}
         self._found: dict[tuple[ScopeKind, str], Pieces] = {}
-        self.rules = LimitSet()
+        self.limits = LimitSet()
 
-    def follow(self, rules: LimitSet) -> None:
+    def apply_limits(self, limits: LimitSet) -> None:
         """Count by these rules from now on."""
-        self.rules = rules
+        self.limits = limits
         self._found.clear()
 
-    def missing(self, ask: ReservationRequest) -> list[tuple[ScopeKind, Window]]:
+    def missing(self, request: ReservationRequest) -> list[tuple[ScopeKind, Window]]:
         """Return what the ask's own limits need and nobody counts.
 
         A call's are left out: all attempts of a call carry the same limits, so they are counted by these.
         """
         return [
             (limit.scope, limit.window)
-            for limit in ask.limits
+            for limit in request.limits
             if limit.scope is not ScopeKind.CALL
-            and limit.window not in self.rules.of(limit.scope, ask.scope_ids[limit.scope])
+            and limit.window not in self.limits.of(limit.scope, request.scope_ids[limit.scope])
         ]
 
-    def plan(self, ask: ReservationRequest, present: datetime) -> ReservationPlan:
-        """Return where to count `ask`: in the windows of its moment, or of the present."""
-        spans = self._windows.at(ask.at or present)
-        if spans is not self._spans or len(self._found) > _REMEMBERED:
-            self._spans = spans
+    def plan(self, request: ReservationRequest, present: datetime) -> ReservationPlan:
+        """Return where to count `request`: in the windows of its moment, or of the present."""
+        time_windows = self._windows.at(request.at or present)
+        if time_windows is not self._time_windows or len(self._found) > _REMEMBERED:
+            self._time_windows = time_windows
             self._found.clear()
         own: dict[ScopeKind, list[Limit]] = {}
-        for limit in ask.limits:
+        for limit in request.limits:
             own.setdefault(limit.scope, []).append(limit)
         names: list[str] = []
         rules: list[bytes] = []
-        for kind, id_ in ask.scope_ids.items():
+        for kind, id_ in request.scope_ids.items():
             names_of, rules_of = self._pieces(kind, id_, own.get(kind, ()))
             names += names_of
             rules.append(rules_of)
-        return ReservationPlan("\n".join(names), b"".join(rules), self._own(ask, names), self._times(ask))
+        return ReservationPlan(
+            "\n".join(names), b"".join(rules), self._own(request, names), self._times(request)
+        )
 
-    def _times(self, ask: ReservationRequest) -> tuple[float, float, float]:
-        if ask.at is not None:
-            return 0, 0, ask.at.timestamp() * 1000
-        over_by = self._spans[Window.MINUTE].over_by
+    def _times(self, request: ReservationRequest) -> tuple[float, float, float]:
+        if request.at is not None:
+            return 0, 0, request.at.timestamp() * 1000
+        over_by = self._time_windows[Window.MINUTE].over_by
         until = 0.0 if over_by is None else over_by.timestamp() * 1000
         return until - _MINUTE_MS, until, -1
 
     def _pieces(self, kind: ScopeKind, id_: str, own: list[Limit] | tuple[()]) -> Pieces:
         if own or kind in SHORT_LIVED:
-            ceilings: Ceilings = {limit.window: _OPEN for limit in own} | dict(self.rules.of(kind, id_))
+            ceilings: Ceilings = {limit.window: _OPEN for limit in own} | dict(self.limits.of(kind, id_))
             return self._new_pieces(kind, id_, ceilings)
         found = self._found.get((kind, id_))
         if found is None:
-            found = self._found[kind, id_] = self._new_pieces(kind, id_, self.rules.of(kind, id_))
+            found = self._found[kind, id_] = self._new_pieces(kind, id_, self.limits.of(kind, id_))
         return found
 
     def _new_pieces(self, kind: ScopeKind, id_: str, ceilings: Ceilings) -> Pieces:
-        names = tuple(CounterKey(kind, window, self._spans[window].id, id_).name for window in ceilings)
+        names = tuple(
+            CounterKey(kind, window, self._time_windows[window].id, id_).name for window in ceilings
+        )
         rules = (
             _RULE.pack(*self._ends(kind, window), *_most(ceiling)) for window, ceiling in ceilings.items()
         )
@@ -126,14 +130,14 @@ class ReservationPlanner:
         """Return when a counter's window is over, and for how long after that it is kept; 0 for never, and for ever."""
         if kind in SHORT_LIVED:
             return 0, self._call_keep_ms
-        over_by = self._spans[window].over_by
+        over_by = self._time_windows[window].over_by
         return (0, 0) if over_by is None else (over_by.timestamp() * 1000, self._keep_ms)
 
-    def _own(self, ask: ReservationRequest, names: list[str]) -> bytes:
+    def _own(self, request: ReservationRequest, names: list[str]) -> bytes:
         found = []
-        for limit in ask.limits:
+        for limit in request.limits:
             counter = CounterKey(
-                limit.scope, limit.window, self._spans[limit.window].id, ask.scope_ids[limit.scope]
+                limit.scope, limit.window, self._time_windows[limit.window].id, request.scope_ids[limit.scope]
             )
             found.append(_OWN.pack(names.index(counter.name) + 1, *_most(limit.ceiling)))
         return b"".join(found)
@@ -144,5 +148,5 @@ def _most(ceiling: Ceiling) -> tuple[int, int, int]:
     return nusd, tokens, calls
 
 
-def _ms(span: timedelta) -> int:
-    return span // timedelta(milliseconds=1)
+def _ms(time_window: timedelta) -> int:
+    return time_window // timedelta(milliseconds=1)

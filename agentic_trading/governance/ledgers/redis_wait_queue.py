@@ -32,9 +32,9 @@ class ReserveAttempt(NamedTuple):
 class RedisWaiter:
     """Somebody who waits; `place` is empty before the first look, `ticket` is the part of it that is theirs."""
 
-    line: str
+    queue: str
     place: str = ""
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def ticket(self) -> str:
@@ -61,8 +61,8 @@ class WaiterClient(Protocol):
 class RedisWaitQueue:
     """Waits for those who cannot be served at once: called by the server, or looking now and then."""
 
-    def __init__(self, hear: Callable[[], WakeUps], look_s: float = LOOK_S) -> None:
-        self._hear = hear
+    def __init__(self, wake_ups: Callable[[], WakeUps], look_s: float = LOOK_S) -> None:
+        self._wake_ups = wake_ups
         self._look_s = look_s
         self._at: dict[tuple[str, str], RedisWaiter] = {}
         self._tasks = BackgroundTasks()
@@ -82,16 +82,16 @@ class RedisWaitQueue:
         """For how long who waits is taken to be alive after a look."""
         return _LEASE_LOOKS * self.look_s
 
-    async def wait(self, line: str, turn: WaiterClient) -> Reservation | Declined:
+    async def wait(self, queue: str, turn: WaiterClient) -> Reservation | Declined:
         """Wait until a look is answered for good; who is cancelled gives up the place, and what it has led to."""
-        with self._joined(line) as waiter:
+        with self._joined(queue) as waiter:
             try:
                 while isinstance(answer := await self._look(waiter, turn), Blocked):
                     await self._listen()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self.look_s):
-                            await waiter.bell.wait()
-                    waiter.bell.clear()
+                            await waiter.woken.wait()
+                    waiter.woken.clear()
             except asyncio.CancelledError:
                 if waiter.place:
                     with suppress(LedgerError):  # the place has a lease
@@ -103,8 +103,8 @@ class RedisWaitQueue:
         """Take note of the place that a look has given; a call for it may have come before: look once more."""
         if place != waiter.place:
             waiter.place = place
-            self._at[waiter.line, place] = waiter
-            waiter.bell.set()
+            self._at[waiter.queue, place] = waiter
+            waiter.woken.set()
 
     async def aclose(self) -> None:
         """Listen no longer; harmless twice."""
@@ -114,12 +114,12 @@ class RedisWaitQueue:
         self._listening = self._listener = None
 
     @contextmanager
-    def _joined(self, line: str) -> Iterator[RedisWaiter]:
-        waiter = RedisWaiter(line)
+    def _joined(self, queue: str) -> Iterator[RedisWaiter]:
+        waiter = RedisWaiter(queue)
         try:
             yield waiter
         finally:
-            self._at.pop((line, waiter.place), None)
+            self._at.pop((queue, waiter.place), None)
 
     async def _look(self, waiter: RedisWaiter, turn: WaiterClient) -> Reservation | Declined | Blocked:
         """Look to the end, even if cancelled: only then is it known what there is to give back."""
@@ -140,23 +140,23 @@ class RedisWaitQueue:
         """Have somebody listen for calls; without them, waiters look now and then all the same."""
         if self._listening is None:
             self._listening = asyncio.Event()
-            self._listener = await self._tasks.start(self._answer_calls(self._listening), name="calls")
+            self._listener = await self._tasks.start(self._deliver_wake_ups(self._listening), name="calls")
         with suppress(TimeoutError):
             async with asyncio.timeout(_LISTENING_S):
                 await self._listening.wait()
 
-    async def _answer_calls(self, listening: asyncio.Event) -> None:
-        async with aclosing(self._hear()) as calls:
-            async for line, places in calls:
+    async def _deliver_wake_ups(self, listening: asyncio.Event) -> None:
+        async with aclosing(self._wake_ups()) as calls:
+            async for queue, places in calls:
                 listening.set()
-                for waiter in self._everybody(line) if places == "*" else self._those(line, places):
-                    waiter.bell.set()
+                for waiter in self._all_in(queue) if places == "*" else self._named(queue, places):
+                    waiter.woken.set()
 
-    def _everybody(self, line: str) -> Iterator[RedisWaiter]:
-        return (waiter for (of, _), waiter in self._at.items() if line in {of, "*"})
+    def _all_in(self, queue: str) -> Iterator[RedisWaiter]:
+        return (waiter for (of, _), waiter in self._at.items() if queue in {of, "*"})
 
-    def _those(self, line: str, places: str) -> Iterator[RedisWaiter]:
-        found = (self._at.get((line, place)) for place in places.split("\n"))
+    def _named(self, queue: str, places: str) -> Iterator[RedisWaiter]:
+        found = (self._at.get((queue, place)) for place in places.split("\n"))
         return (waiter for waiter in found if waiter is not None)
 
 

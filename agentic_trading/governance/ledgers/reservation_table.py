@@ -35,9 +35,9 @@ class ReservationEntry:
     It knows its accounts for as long as what it booked in them may change. Its lease runs for `lease_s` from `since`.
     """
 
-    ask: ReservationRequest
+    request: ReservationRequest
     at: datetime
-    accounts: Sequence[WindowCounter]
+    counters: Sequence[WindowCounter]
     since: datetime
     lease_s: float
     state: ReservationState = ReservationState.RESERVED
@@ -49,11 +49,11 @@ class ReservationEntry:
         """What it counts for now, held or spent."""
         if self.charged is not None:
             return self.charged
-        return NOTHING if self.state is ReservationState.RELEASED else self.ask.amount
+        return NOTHING if self.state is ReservationState.RELEASED else self.request.amount
 
     def settlement(self, id_: str) -> Settlement:
         """Return what it was charged, as others see it."""
-        charged, reserved = self.booked, self.ask.amount
+        charged, reserved = self.booked, self.request.amount
         more = overrun_of(charged, reserved)
         return Settlement(id_, charged, reserved, more, self.is_late, self.state is IN_DOUBT)
 
@@ -62,45 +62,45 @@ class ReservationEntry:
         return now >= self.since + timedelta(seconds=self.lease_s)
 
 
-def hold(accounts: Iterable[WindowCounter], amount: Amount) -> None:
+def hold(counters: Iterable[WindowCounter], amount: Amount) -> None:
     """Count `amount` as held in every account."""
     nusd, tokens, calls = amount.nusd, amount.tokens, amount.calls
-    for account in accounts:
-        account.left_nusd -= nusd
-        account.left_tokens -= tokens
-        account.left_calls -= calls
+    for counter in counters:
+        counter.left_nusd -= nusd
+        counter.left_tokens -= tokens
+        counter.left_calls -= calls
 
 
-def release_hold(accounts: Iterable[WindowCounter], amount: Amount) -> None:
+def release_hold(counters: Iterable[WindowCounter], amount: Amount) -> None:
     """Count `amount` as held no more."""
-    for account in accounts:
-        account.left_nusd += amount.nusd
-        account.left_tokens += amount.tokens
-        account.left_calls += amount.calls
+    for counter in counters:
+        counter.left_nusd += amount.nusd
+        counter.left_tokens += amount.tokens
+        counter.left_calls += amount.calls
 
 
-def post_charge(accounts: Sequence[WindowCounter], new: Amount, instead_of: Amount, spent: Amount) -> None:
+def post_charge(counters: Sequence[WindowCounter], new: Amount, instead_of: Amount, spent: Amount) -> None:
     """Count `new` as spent, in place of what was counted before, of which `spent` was spent already."""
     back_nusd, back_tokens = instead_of.nusd - new.nusd, instead_of.tokens - new.tokens
     nusd, tokens, calls = new.nusd - spent.nusd, new.tokens - spent.tokens, new.calls - spent.calls
-    for account in accounts:
-        account.left_nusd += back_nusd
-        account.left_tokens += back_tokens
-        account.spent_nusd += nusd
-        account.spent_tokens += tokens
-        account.spent_calls += calls
+    for counter in counters:
+        counter.left_nusd += back_nusd
+        counter.left_tokens += back_tokens
+        counter.spent_nusd += nusd
+        counter.spent_tokens += tokens
+        counter.spent_calls += calls
     if back_calls := instead_of.calls - new.calls:  # hardly ever: a call is a call
-        for account in accounts:
-            account.left_calls += back_calls
+        for counter in counters:
+            counter.left_calls += back_calls
 
 
-def post_in_doubt(accounts: Iterable[WindowCounter], new: Amount, instead_of: Amount = NOTHING) -> None:
+def post_in_doubt(counters: Iterable[WindowCounter], new: Amount, instead_of: Amount = NOTHING) -> None:
     """Count `new` as in doubt, in place of what was before."""
-    for account in accounts:
-        account.in_doubt = Amount(
+    for counter in counters:
+        counter.in_doubt = Amount(
             *(
                 was + more - less
-                for was, more, less in zip(account.in_doubt.units, new.units, instead_of.units, strict=True)
+                for was, more, less in zip(counter.in_doubt.units, new.units, instead_of.units, strict=True)
             )
         )
 
@@ -112,18 +112,18 @@ def overrun_of(actual: Amount, reserved: Amount) -> Amount:
     return Amount(*(max(0, used - kept) for used, kept in zip(actual.units, reserved.units, strict=True)))
 
 
-def counter_balance(account: WindowCounter) -> Balance:
+def counter_balance(counter: WindowCounter) -> Balance:
     """Return an account as others see it."""
     return Balance(
-        tenant=account.table.tenant,
-        scope=account.table.kind,
-        id=account.id,
-        window=account.table.window,
-        window_id=account.span.id,
-        ceiling=account.cap.ceiling,
-        spent=account.spent,
-        held=account.held,
-        in_doubt=account.in_doubt,
+        tenant=counter.table.tenant,
+        scope=counter.table.kind,
+        id=counter.id,
+        window=counter.table.window,
+        window_id=counter.time_window.id,
+        ceiling=counter.cap.ceiling,
+        spent=counter.spent,
+        held=counter.held,
+        in_doubt=counter.in_doubt,
     )
 
 
@@ -165,10 +165,10 @@ class ReservationTable:
         self.past.add(id_, call)
         return True
 
-    def accounts(self) -> set[WindowCounter]:
+    def counters(self) -> set[WindowCounter]:
         """Return where those are counted that may still change what they booked."""
         still_open = chain(self.in_flight.values(), self.in_doubt.values())
-        return {account for call in still_open for account in call.accounts}
+        return {counter for call in still_open for counter in call.counters}
 
     def forget(self, before: datetime) -> list[ReservationEntry]:
         """Drop what has ended and was for a moment before this one; return those that were in doubt."""
@@ -193,14 +193,14 @@ class CompletedReservations:
 
     def add(self, id_: str, call: ReservationEntry) -> None:
         """Keep a call that was settled or released, in place of what was known under its id."""
-        ask, charged = call.ask, call.booked
-        amount, ids = ask.amount, ask.scope_ids.get
+        request, charged = call.request, call.booked
+        amount, ids = request.amount, request.scope_ids.get
         if id_ in self.calls:  # released, and begun again: now it is the youngest
             del self.calls[id_]
         self.calls[id_] = (
-            call.at, ask.key, ask.attempt,
+            call.at, request.key, request.attempt,
             ids(_CALL), ids(_TRACE), ids(_AGENT), ids(_WORKFLOW), ids(_TENANT),
-            amount.nusd, amount.tokens, amount.calls, ask.limits, ask.priority,
+            amount.nusd, amount.tokens, amount.calls, request.limits, request.priority,
             call.state is SETTLED, charged.nusd, charged.tokens, charged.calls, call.is_late,
         )  # fmt: skip
 
@@ -229,10 +229,10 @@ def _unpacked(packed: _Packed) -> ReservationEntry:
     at, key, attempt, *ids = packed[:8]
     scope_ids = {kind: id_ for kind, id_ in zip(_KINDS, ids, strict=True) if id_ is not None}
     nusd, tokens, calls, limits, priority, is_settled, *charged, is_late = packed[8:]
-    ask = ReservationRequest(key, attempt, scope_ids, Amount(nusd, tokens, calls), at, limits, priority)
+    request = ReservationRequest(key, attempt, scope_ids, Amount(nusd, tokens, calls), at, limits, priority)
     if not is_settled:
-        return ReservationEntry(ask, at, (), at, 0.0, ReservationState.RELEASED)
-    return ReservationEntry(ask, at, (), at, 0.0, SETTLED, Amount(*charged), is_late)
+        return ReservationEntry(request, at, (), at, 0.0, ReservationState.RELEASED)
+    return ReservationEntry(request, at, (), at, 0.0, SETTLED, Amount(*charged), is_late)
 
 
 ReserveAnswer = Reservation | Declined | Blocked
@@ -240,12 +240,12 @@ ReserveAnswer = Reservation | Declined | Blocked
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """Somebody in the line; `held` and the accounts `short_of` headroom say why, as of the last look."""
+    """Somebody in the line; `held` and the accounts `lacking` headroom say why, as of the last look."""
 
-    ask: ReservationRequest
-    accounts: Sequence[WindowCounter]
+    request: ReservationRequest
+    counters: Sequence[WindowCounter]
     held: Blocked
-    short_of: Sequence[WindowCounter]
+    lacking: Sequence[WindowCounter]
     since: datetime
     answer: asyncio.Future[Reservation | Declined]
     place: tuple[int, int] = (0, 0)
@@ -254,66 +254,68 @@ class QueuedRequest:
 class WaitQueue:
     """The waiters of one tenant, by priority and then by arrival; to go through it leaves out who is about to leave."""
 
-    __slots__ = ("_arrivals", "waiters")
+    __slots__ = ("_arrivals", "requests")
 
     def __init__(self) -> None:
-        self.waiters: list[QueuedRequest] = []
+        self.requests: list[QueuedRequest] = []
         self._arrivals = count()
 
-    def enter(self, waiter: QueuedRequest) -> None:
+    def add(self, queued: QueuedRequest) -> None:
         """Take the last place within the priority."""
-        waiter.place = (-waiter.ask.priority, next(self._arrivals))
-        insort(self.waiters, waiter, key=_place)
+        queued.place = (-queued.request.priority, next(self._arrivals))
+        insort(self.requests, queued, key=_place)
 
     def before(
-        self, ask: ReservationRequest, accounts: Sequence[WindowCounter]
+        self, request: ReservationRequest, counters: Sequence[WindowCounter]
     ) -> tuple[Blocked, WindowCounter] | None:
-        """Return why somebody waits who has to be served before `ask`, and for which of its accounts."""
-        for waiter in self.waiters:
-            if waiter.ask.priority < ask.priority:
+        """Return why somebody waits who has to be served before `request`, and for which of its accounts."""
+        for queued in self.requests:
+            if queued.request.priority < request.priority:
                 break
-            for account in waiter.short_of:
-                if account in accounts:
-                    return waiter.held, account
+            for counter in queued.lacking:
+                if counter in counters:
+                    return queued.held, counter
         return None
 
     def serve(self, look: Callable[[QueuedRequest], ReserveAnswer]) -> None:
         """Answer everyone who can be answered, in order; who is looked at sees only those before it in the line."""
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            if waiter.answer.done():  # cancelled: it is about to leave
+        requests, self.requests = self.requests, []
+        for queued in requests:
+            if queued.answer.done():  # cancelled: it is about to leave
                 continue
             try:
-                answer = look(waiter)
+                answer = look(queued)
             except ReservationRequestError as e:
-                waiter.answer.set_exception(e)
+                queued.answer.set_exception(e)
                 continue
             if isinstance(answer, Blocked):
-                waiter.held = answer
-                self.waiters.append(waiter)
+                queued.held = answer
+                self.requests.append(queued)
             else:
-                waiter.answer.set_result(answer)
+                queued.answer.set_result(answer)
 
     def dismiss(self, error: Callable[[], LedgerError]) -> None:
         """Tell everybody that there is nothing to wait for."""
-        for waiter in self:
-            waiter.answer.set_exception(error())
-        self.waiters.clear()
+        for queued in self:
+            queued.answer.set_exception(error())
+        self.requests.clear()
 
-    def accounts(self) -> set[WindowCounter]:
+    def counters(self) -> set[WindowCounter]:
         """Return what those wait for who stand here."""
-        return {account for waiter in self for account in waiter.accounts}
+        return {counter for queued in self for counter in queued.counters}
 
     def seen(self) -> list[QueuedReservation]:
         """Return the line as others see it."""
         return [
-            QueuedReservation(waiter.ask.reservation_id, waiter.held, waiter.ask.priority, waiter.since)
-            for waiter in self
+            QueuedReservation(
+                queued.request.reservation_id, queued.held, queued.request.priority, queued.since
+            )
+            for queued in self
         ]
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        return (waiter for waiter in self.waiters if not waiter.answer.done())
+        return (queued for queued in self.requests if not queued.answer.done())
 
 
-def _place(waiter: QueuedRequest) -> tuple[int, int]:
-    return waiter.place
+def _place(queued: QueuedRequest) -> tuple[int, int]:
+    return queued.place

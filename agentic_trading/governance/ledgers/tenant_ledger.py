@@ -47,101 +47,101 @@ class TenantLedger:
     """After so many calls the counters that they are done with are laid aside."""
 
     __slots__ = (
-        "_horizon", "_reserved_lease_s", "_tally", "accounts", "calls", "line", "progress", "version",
+        "_horizon", "_reserved_lease_s", "_statistics", "calls", "counters", "epoch", "queue", "version",
     )  # fmt: skip
 
     def __init__(
         self,
-        accounts: TenantCounters,
-        progress: LedgerEpoch,
+        counters: TenantCounters,
+        epoch: LedgerEpoch,
         horizon: RetentionHorizon,
-        tally: StatisticsCounter,
+        statistics: StatisticsCounter,
         reserved_lease_s: float,
     ) -> None:
         self._horizon = horizon
-        self._tally = tally
+        self._statistics = statistics
         self._reserved_lease_s = reserved_lease_s
-        self.progress = progress
-        self.accounts = accounts
+        self.epoch = epoch
+        self.counters = counters
         self.calls = ReservationTable()
-        self.line = WaitQueue()
+        self.queue = WaitQueue()
         self.version = 0
 
     @property
     def is_blank(self) -> bool:
         """Whether nothing would be lost with it."""
-        return self.progress.is_none and not self.line.waiters
+        return self.epoch.is_none and not self.queue.requests
 
-    def known(self, id_: str, ask: ReservationRequest) -> Reservation | None:
+    def known(self, id_: str, request: ReservationRequest) -> Reservation | None:
         """Return the reservation that the same ask got before, if it still has one."""
-        self.progress.check()
+        self.epoch.check()
         call = self.calls.get(id_)
         if call is None or call.state is ReservationState.RELEASED:
             return None
-        if call.ask is not ask and call.ask.payload_hash != ask.payload_hash:
-            raise ReservationConflictError(ask.key, ask.attempt)
-        return Reservation(id_, call.ask.amount, call.state)
+        if call.request is not request and call.request.payload_hash != request.payload_hash:
+            raise ReservationConflictError(request.key, request.attempt)
+        return Reservation(id_, call.request.amount, call.state)
 
-    def accounts_of(self, ask: ReservationRequest, at: datetime) -> list[WindowCounter]:
-        """Return the accounts that `ask` is counted in; raises `ClosedWindowError` for a moment too long ago."""
+    def counters_of(self, request: ReservationRequest, at: datetime) -> list[WindowCounter]:
+        """Return the accounts that `request` is counted in; raises `ClosedWindowError` for a moment too long ago."""
         if at < self._horizon.newest and at < self._horizon.oldest:
-            raise ClosedWindowError(ask.key, at, self._horizon.oldest)
-        if ask.limits:
-            self._count_own(ask)
-        return self.accounts.of(ask, at)
+            raise ClosedWindowError(request.key, at, self._horizon.oldest)
+        if request.limits:
+            self._count_own(request)
+        return self.counters.of(request, at)
 
     def decide(
         self,
         id_: str,
-        ask: ReservationRequest,
+        request: ReservationRequest,
         at: datetime,
         now: datetime,
-        accounts: Sequence[WindowCounter],
+        counters: Sequence[WindowCounter],
     ) -> tuple[ReserveAnswer, Sequence[WindowCounter]]:
         """Reserve under `id_`, or say why not and which accounts fall short; those who stand in the line go first."""
-        if not fits(ask, accounts) and not ask.is_for_nothing:
-            found = list(shortages(ask, accounts))
+        if not fits(request, counters) and not request.is_for_nothing:
+            found = list(shortages(request, counters))
             final = [shortage for shortage in found if shortage.is_final]
             if final:
-                self._tally.refuse()
-            self.accounts.take_back(accounts)
+                self._statistics.refuse()
+            self.counters.take_back(counters)
             answer = final[0].refusal() if final else found[0].wait()
-            return answer, [shortage.account for shortage in found]
-        if self.line.waiters and not ask.is_for_nothing:
-            ahead = self.line.before(ask, accounts)
+            return answer, [shortage.counter for shortage in found]
+        if self.queue.requests and not request.is_for_nothing:
+            ahead = self.queue.before(request, counters)
             if ahead is not None:
-                self.accounts.take_back(accounts)
-                held, account = ahead
-                return behind(ask, held), [account]
-        hold(accounts, ask.amount)
-        self.calls.in_flight[id_] = ReservationEntry(ask, at, accounts, now, self._reserved_lease_s)
-        self.accounts.move_to(at)
-        self.progress.sequence += 1
-        self._tally.counts["reserved"] += 1
-        return Reservation(id_, ask.amount), ()
+                self.counters.take_back(counters)
+                held, counter = ahead
+                return behind(request, held), [counter]
+        hold(counters, request.amount)
+        self.calls.in_flight[id_] = ReservationEntry(request, at, counters, now, self._reserved_lease_s)
+        self.counters.move_to(at)
+        self.epoch.sequence += 1
+        self._statistics.counts["reserved"] += 1
+        return Reservation(id_, request.amount), ()
 
     def give_back(self, id_: str, call: ReservationEntry) -> None:
         """Release a call that was not dispatched."""
-        release_hold(call.accounts, call.ask.amount)
-        self._tally.counts["released"] += 1
+        release_hold(call.counters, call.request.amount)
+        self._statistics.counts["released"] += 1
         self._end(id_, call, ReservationState.RELEASED)
 
     def settle(self, id_: str, call: ReservationEntry, actual: Amount) -> Settlement:
         """Charge what a call used in place of what is booked so far: its reservation, in flight or in doubt."""
-        reserved, doubtful = call.ask.amount, call.charged
+        reserved, doubtful = call.request.amount, call.charged
         if doubtful is None:
-            post_charge(call.accounts, actual, reserved, NOTHING)
+            post_charge(call.counters, actual, reserved, NOTHING)
             return self._charged(id_, call, actual, reserved, SETTLED)
-        post_charge(call.accounts, actual, doubtful, doubtful)
-        post_in_doubt(call.accounts, NOTHING, doubtful)
+        post_charge(call.counters, actual, doubtful, doubtful)
+        post_in_doubt(call.counters, NOTHING, doubtful)
         call.is_late = True
         return self._charged(id_, call, actual, doubtful, SETTLED)
 
     def doubt(self, id_: str, call: ReservationEntry) -> Settlement:
         """Charge a dispatched call in full."""
-        amount = call.ask.amount
-        post_charge(call.accounts, amount, amount, NOTHING)
-        post_in_doubt(call.accounts, amount)
+        amount = call.request.amount
+        post_charge(call.counters, amount, amount, NOTHING)
+        post_in_doubt(call.counters, amount)
         return self._charged(id_, call, amount, amount, IN_DOUBT)
 
     def expire(self, now: datetime) -> list[ExpiredReservation]:
@@ -151,67 +151,68 @@ class TenantLedger:
             end = self.give_back if call.state is ReservationState.RESERVED else self.doubt
             end(id_, call)
         return [
-            ExpiredReservation(id_, call.state, call.ask.amount, call.ask.scope_ids) for id_, call in silent
+            ExpiredReservation(id_, call.state, call.request.amount, call.request.scope_ids)
+            for id_, call in silent
         ]
 
-    def apply_limits(self, rules: LimitSet, version: int) -> None:
+    def apply_limits(self, limits: LimitSet, version: int) -> None:
         """Count against other rules; counters that they need and that nobody kept start with the calls known."""
         self.version = version
-        self.progress.sequence += 1
-        self.accounts.tidy(self._in_use())
-        before = self.accounts.counted()
-        self.accounts.follow(rules)
+        self.epoch.sequence += 1
+        self.counters.tidy(self._active())
+        before = self.counters.counted()
+        self.counters.apply_limits(limits)
         self._count_calls(before)
 
     def fence(self) -> None:
         """Let nothing begin until `restore`."""
-        if self.progress.closure is None:
+        if self.epoch.fence is None:
             _close(self, Fence("a log that is being booked again", has_gone_back=False))
 
-    def restore(self, bookings: Iterable[tuple[LedgerEntry, datetime]]) -> None:
+    def restore(self, entries: Iterable[tuple[LedgerEntry, datetime]]) -> None:
         """Forget every call that was over when it was closed, book these for their moments, begin the next generation.
 
         What a book that was found to have gone back takes for calls in flight is forgotten too.
         """
-        closure = self.progress.closure or Fence("", has_gone_back=False)
-        carried = closure.ended | ({} if closure.has_gone_back else self.calls.in_flight)
-        booked = _booked(bookings, closure.ended)
-        self.accounts = self.accounts.anew()
+        fence = self.epoch.fence or Fence("", has_gone_back=False)
+        carried = fence.ended | ({} if fence.has_gone_back else self.calls.in_flight)
+        booked = _booked(entries, fence.ended)
+        self.counters = self.counters.empty_copy()
         self.calls = ReservationTable()
         for id_, call in (carried | booked).items():
             self._carry(id_, call)
-        for waiter in self.line:
-            _look_up(self.accounts, waiter, waiter.since)
-            self._count_own(waiter.ask)
-        self.progress.begin_again()
+        for queued in self.queue:
+            _look_up(self.counters, queued, queued.since)
+            self._count_own(queued.request)
+        self.epoch.begin_again()
 
-    def require_at_least(self, position: LedgerCheckpoint) -> None:
-        """Let nothing be reserved any more if this book has not come as far as `position`."""
-        closure = self.progress.require_at_least(position)
-        if closure is not None:
-            _close(self, closure)
+    def require_at_least(self, checkpoint: LedgerCheckpoint) -> None:
+        """Let nothing be reserved any more if this book has not come as far as `checkpoint`."""
+        fence = self.epoch.require_at_least(checkpoint)
+        if fence is not None:
+            _close(self, fence)
 
     def serve(self, now: datetime) -> None:
         """Answer everyone in the line who can be answered, in its order."""
 
-        def look(waiter: QueuedRequest) -> ReserveAnswer:
-            ask = waiter.ask
-            id_ = ask.reservation_id
-            known = self.known(id_, ask)
+        def look(queued: QueuedRequest) -> ReserveAnswer:
+            request = queued.request
+            id_ = request.reservation_id
+            known = self.known(id_, request)
             if known is not None:
                 return known
-            if ask.at is None:  # the present has moved on, perhaps into another window
-                _look_up(self.accounts, waiter, now)
-            answer, waiter.short_of = self.decide(id_, ask, ask.at or now, now, waiter.accounts)
+            if request.at is None:  # the present has moved on, perhaps into another window
+                _look_up(self.counters, queued, now)
+            answer, queued.lacking = self.decide(id_, request, request.at or now, now, queued.counters)
             return answer
 
-        self.line.serve(look)
+        self.queue.serve(look)
 
-    def leave(self, waiter: QueuedRequest, now: datetime) -> None:
+    def leave(self, queued: QueuedRequest, now: datetime) -> None:
         """Forget somebody who waits no longer, with what they may just have been given."""
-        answer = waiter.answer
+        answer = queued.answer
         if not answer.cancelled() and answer.exception() is None:
-            id_ = waiter.ask.reservation_id
+            id_ = queued.request.reservation_id
             call = self.calls.in_flight.get(id_)
             if call is None or call.state is not ReservationState.RESERVED:
                 return
@@ -220,19 +221,19 @@ class TenantLedger:
 
     def tidy(self) -> None:
         """Lay aside the counters that calls were done with, once these are more than those that may still change."""
-        may_change = len(self.calls.in_flight) + len(self.calls.in_doubt) + len(self.line.waiters)
-        if len(self.accounts.let_go) >= max(self.tidy_after, may_change):
-            self.accounts.tidy(self._in_use())
+        may_change = len(self.calls.in_flight) + len(self.calls.in_doubt) + len(self.queue.requests)
+        if len(self.counters.to_deactivate) >= max(self.tidy_after, may_change):
+            self.counters.tidy(self._active())
 
     def forget(self) -> None:
         """Drop finished calls and idle counters, as far back as the horizon says."""
         for call in self.calls.forget(self._horizon.oldest):
-            post_in_doubt(call.accounts, NOTHING, call.booked)
-        self.accounts.forget(self._in_use())
+            post_in_doubt(call.counters, NOTHING, call.booked)
+        self.counters.forget(self._active())
 
-    def _in_use(self) -> set[WindowCounter]:
+    def _active(self) -> set[WindowCounter]:
         """Return the counters that may still change by what is known."""
-        return self.calls.accounts() | self.line.accounts()
+        return self.calls.counters() | self.queue.counters()
 
     def _charged(
         self, id_: str, call: ReservationEntry, charged: Amount, before: Amount, state: ReservationState
@@ -240,22 +241,22 @@ class TenantLedger:
         call.charged = charged
         self._end(id_, call, state)
         settlement = call.settlement(id_)
-        self._tally.charge(settlement, before.nusd)
+        self._statistics.charge(settlement, before.nusd)
         return settlement
 
     def _end(self, id_: str, call: ReservationEntry, state: ReservationState) -> None:
         """Take a call out of flight."""
         call.state = state
-        self.progress.sequence += 1
+        self.epoch.sequence += 1
         self._keep(id_, call)
-        if self.progress.closure is not None:
-            self.progress.closure.note(id_, call)
+        if self.epoch.fence is not None:
+            self.epoch.fence.note(id_, call)
 
     def _carry(self, id_: str, call: ReservationEntry) -> None:
         """Count a call of before in the counters of now."""
-        self.accounts.move_to(call.at)
-        call.accounts = self.accounts.of(call.ask, call.at)
-        _count(call, call.accounts)
+        self.counters.move_to(call.at)
+        call.counters = self.counters.of(call.request, call.at)
+        _count(call, call.counters)
         if call.state in {ReservationState.RESERVED, DISPATCHED}:
             self.calls.in_flight[id_] = call
         else:
@@ -264,65 +265,65 @@ class TenantLedger:
     def _keep(self, id_: str, call: ReservationEntry) -> None:
         """Remember a call that has ended."""
         if self.calls.end(id_, call):
-            self.accounts.let_go.append(call.accounts)
-            call.accounts = ()
+            self.counters.to_deactivate.append(call.counters)
+            call.counters = ()
 
-    def _count_own(self, ask: ReservationRequest) -> None:
+    def _count_own(self, request: ReservationRequest) -> None:
         """Have counted what an ask's own limits are about: for everyone, as another's may be about the same."""
-        lacking = [limit for limit in ask.limits if self.accounts.lack(limit)]
+        lacking = [limit for limit in request.limits if self.counters.lack(limit)]
         if lacking:
-            before = self.accounts.counted()
+            before = self.counters.counted()
             for limit in lacking:
-                self.accounts.count_everyone(limit)
+                self.counters.count_all(limit)
             self._count_calls(before)
 
     def _count_calls(self, before: CountedIds) -> None:
         """Count the calls that are remembered where they were not counted before; who waits is to be counted there too."""
-        more = self.accounts.new_since(before)
+        more = self.counters.new_since(before)
         for call in self.calls if more else ():
-            found = self.accounts.of(call.ask, call.at, more)
-            new = [account for account in found if account.id not in more[account.table]]
+            found = self.counters.of(call.request, call.at, more)
+            new = [counter for counter in found if counter.id not in more[counter.table]]
             _count(call, new)
-            self.accounts.let_go.append(found)
-            if call.accounts:
-                call.accounts = [*call.accounts, *new]
-        for waiter in self.line:
-            _look_up(self.accounts, waiter, waiter.since)
-        self.accounts.tidy(self._in_use())
+            self.counters.to_deactivate.append(found)
+            if call.counters:
+                call.counters = [*call.counters, *new]
+        for queued in self.queue:
+            _look_up(self.counters, queued, queued.since)
+        self.counters.tidy(self._active())
 
 
-def _close(book: TenantLedger, closure: Fence) -> None:
-    book.progress.closure = closure
-    book.line.dismiss(lambda: book.progress.refusal(closure))
+def _close(ledger: TenantLedger, fence: Fence) -> None:
+    ledger.epoch.fence = fence
+    ledger.queue.dismiss(lambda: ledger.epoch.refusal(fence))
 
 
-def _look_up(accounts: TenantCounters, waiter: QueuedRequest, present: datetime) -> None:
+def _look_up(counters: TenantCounters, queued: QueuedRequest, present: datetime) -> None:
     """Find the accounts of somebody who waits, after these may have changed."""
-    found = accounts.of(waiter.ask, waiter.ask.at or present)
-    accounts.take_back(found)
-    if found != waiter.accounts:
-        accounts.let_go.append(waiter.accounts)
-        waiter.accounts = found
+    found = counters.of(queued.request, queued.request.at or present)
+    counters.take_back(found)
+    if found != queued.counters:
+        counters.to_deactivate.append(queued.counters)
+        queued.counters = found
 
 
 def _booked(
-    bookings: Iterable[tuple[LedgerEntry, datetime]], ended: Collection[str]
+    entries: Iterable[tuple[LedgerEntry, datetime]], ended: Collection[str]
 ) -> dict[str, ReservationEntry]:
     """Return calls of the past; of those that have ended since, a booking in doubt is older than what is known."""
     return {
-        booking.ask.reservation_id: ReservationEntry(
-            booking.ask, at, (), at, 0.0, booking.state, booking.charged
+        entry.request.reservation_id: ReservationEntry(
+            entry.request, at, (), at, 0.0, entry.state, entry.charged
         )
-        for booking, at in bookings
-        if booking.state is SETTLED or booking.ask.reservation_id not in ended
+        for entry, at in entries
+        if entry.state is SETTLED or entry.request.reservation_id not in ended
     }
 
 
-def _count(call: ReservationEntry, accounts: Sequence[WindowCounter]) -> None:
+def _count(call: ReservationEntry, counters: Sequence[WindowCounter]) -> None:
     """Count a call in accounts that do not know it, as far as it has come."""
     if call.charged is None:
-        hold(accounts, call.booked)
+        hold(counters, call.booked)
     else:
-        post_charge(accounts, call.booked, NOTHING, NOTHING)
+        post_charge(counters, call.booked, NOTHING, NOTHING)
     if call.state is ReservationState.IN_DOUBT:
-        post_in_doubt(accounts, call.booked)
+        post_in_doubt(counters, call.booked)

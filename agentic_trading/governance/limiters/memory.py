@@ -21,8 +21,8 @@ from agentic_trading.governance.limiters.deployment import PLACE_S, DeploymentLi
 class MemoryLimiter:
     """Keep the port's promise among the tasks of one process; time is the clock's `monotonic`.
 
-    `limits` are those of named lanes, `default` those of every other one by itself. `place_s` is how long after its
-    wait a place in line is kept for who does not ask again.
+    `limits` are those of named deployments, `default` those of every other one by itself. `place_s` is how long after
+    its `retry_after_s` a place in the queue is kept without another `acquire`.
     """
 
     def __init__(
@@ -41,46 +41,46 @@ class MemoryLimiter:
         self._retries = retries
         self._place_s = place_s
         self._clock = clock or SystemClock()
-        self._books: dict[Deployment, DeploymentLimiter] = {}
+        self._limiters: dict[Deployment, DeploymentLimiter] = {}
 
-    async def enter(self, entry: PermitRequest) -> Permit | Throttled | NotPermitted:
-        """Let an attempt in, or say for how long not."""
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        """Return a permit, or for how long there is none."""
         now_ms = self._now_ms()
-        return self._book(entry.lane, now_ms).enter(entry, self._place_s, now_ms)
+        return self._limiter_of(request.deployment, now_ms).acquire(request, self._place_s, now_ms)
 
-    async def leave(
+    async def release(
         self,
         permit: Permit,
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
         """End a permit; harmless twice, and after its lease."""
         now_ms = self._now_ms()
-        self._book(permit.lane, now_ms).leave(permit.id, outcome, tokens, pause_s, now_ms)
+        self._limiter_of(permit.deployment, now_ms).release(permit.id, outcome, tokens, cooldown_s, now_ms)
 
-    async def give_up(self, entry: PermitRequest) -> None:
-        """Forget an attempt that does not want to enter any more and was not sent."""
+    async def cancel(self, request: PermitRequest) -> None:
+        """Forget an attempt that was not sent and will not be."""
         now_ms = self._now_ms()
-        self._book(entry.lane, now_ms).give_up(entry.id, now_ms)
+        self._limiter_of(request.deployment, now_ms).cancel(request.id, now_ms)
 
-    async def status(self, lane: Deployment) -> DeploymentStatus:
-        """Return how a lane stands."""
+    async def status(self, deployment: Deployment) -> DeploymentStatus:
+        """Return the state of a deployment."""
         now_ms = self._now_ms()
-        return self._book(lane, now_ms).status(now_ms)
+        return self._limiter_of(deployment, now_ms).status(now_ms)
 
     async def aclose(self) -> None:
         """Nothing is open."""
 
-    def _book(self, lane: Deployment, now_ms: int) -> DeploymentLimiter:
-        book = self._books.get(lane)
-        if book is None:
-            limits = self._limits.get(lane, self._default)
-            book = self._books[lane] = DeploymentLimiter(
-                lane, limits, self._breaker, self._retries, now_ms=now_ms
+    def _limiter_of(self, deployment: Deployment, now_ms: int) -> DeploymentLimiter:
+        limiter = self._limiters.get(deployment)
+        if limiter is None:
+            limits = self._limits.get(deployment, self._default)
+            limiter = self._limiters[deployment] = DeploymentLimiter(
+                deployment, limits, self._breaker, self._retries, now_ms=now_ms
             )
-        return book
+        return limiter
 
     def _now_ms(self) -> int:
         return round(self._clock.monotonic() * 1000)

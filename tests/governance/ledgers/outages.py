@@ -2,11 +2,9 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from datetime import UTC
 from typing import Any, TypeVar
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.allowance import KEY, AllowanceRules
 from agentic_trading.governance.errors import (
     LedgerUnavailableError,
 )
@@ -24,7 +22,6 @@ from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.ids import seeded_ids
 from tests.governance.asking import AT, ask, reserved, tenant
 
 Answer = TypeVar("Answer")
@@ -44,7 +41,6 @@ class Server(MemoryLedger):
     """
 
     away = False
-    loses_allowances = False
     is_full = False
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -54,8 +50,6 @@ class Server(MemoryLedger):
         self.slow: dict[str, asyncio.Event] = {}
 
     async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
-        if self.loses_allowances and ask.key.startswith(KEY):
-            raise LedgerUnavailableError("connection reset")
         if self.is_full:
             return Blocked(ScopeKind.TENANT, ask.tenant, Window.NONE, "calls", ask.amount.calls, 0)
         return await self._taken("reserve", super().reserve(ask))
@@ -90,27 +84,15 @@ class Server(MemoryLedger):
         return answer
 
 
-RULES = AllowanceRules(Amount(100, 1000, 10), lasts_s=600)
-
-
 class Case:
-    def __init__(self, *limits: Limit, rules: AllowanceRules | None = None) -> None:
+    def __init__(self, *limits: Limit) -> None:
         self.clock = Wall(AT)
         self.server = Server(limits or (tenant(1000),), clock=self.clock)
-        self.limits = limits or (tenant(1000),)
-        self.rules = rules
-        self.ledger = self.process("outage")
+        self.ledger = self.process()
 
-    def process(self, seed: str) -> DegradedModeLedger:
+    def process(self) -> DegradedModeLedger:
         """Return the ledger of one process more."""
-        return DegradedModeLedger(
-            self.server,
-            clock=self.clock,
-            new_id=seeded_ids(seed),
-            zone=UTC,
-            limits=self.limits,
-            rules=self.rules,
-        )
+        return DegradedModeLedger(self.server, clock=self.clock)
 
     async def begun(self, nusd: int = 60, **more: Any) -> str:
         id_ = await reserved(self.ledger, ask(nusd, **more))
@@ -125,7 +107,7 @@ class Case:
     async def lose(self) -> None:
         """Have the server go back: of the tenant it knows nothing that is true."""
         position = await self.server.checkpoint("acme")
-        await self.server.require_at_least("acme", LedgerCheckpoint(position.generation + 1, "lost", 1))
+        await self.server.require_at_least("acme", LedgerCheckpoint(position.epoch + 1, "lost", 1))
 
     async def begun_with(self, wanted: ReservationRequest) -> str:
         """Reserve and dispatch a call."""
@@ -135,8 +117,8 @@ class Case:
 
     async def remembers(self) -> int:
         """Return how many calls the process still remembers."""
-        return len(self.ledger._under_way)
+        return len(self.ledger._in_flight)
 
     async def owes(self) -> int:
         """Return how many steps the process still owes."""
-        return len(self.ledger._owed)
+        return len(self.ledger._pending)

@@ -92,7 +92,7 @@ class Run:
             await asyncio.sleep(0)
         self.seen.append([task.done() for task in self.waiting])
         self.seen.append(counted(await self.ledger.balances("acme")))
-        assert added_up(self.ledger._book("acme")) == []
+        assert added_up(self.ledger._ledger_of("acme")) == []
 
     async def answer(self, step: Step) -> object:
         """Take a step; return what the ledger says."""
@@ -144,13 +144,13 @@ def added_up(book: TenantLedger) -> list[str]:
     """Spell what every counter should count: the calls that are remembered, each in the windows of its moment."""
     windows = Windows(UTC)
     wrong = []
-    for account in chain.from_iterable(book.accounts.pieces(limited=False)):
+    for account in chain.from_iterable(book.counters.pages(limited=False)):
         kind, window = account.table.kind, account.table.window
         about = [
             call
             for call in book.calls
-            if call.ask.scope_ids.get(kind) == account.id
-            and windows.at(call.at)[window].id == account.span.id
+            if call.request.scope_ids.get(kind) == account.id
+            and windows.at(call.at)[window].id == account.time_window.id
         ]
         parts = {
             "spent": [call.booked for call in about if call.charged is not None],
@@ -162,7 +162,7 @@ def added_up(book: TenantLedger) -> list[str]:
             sums = tuple(map(sum, zip(*(amount.units for amount in amounts), strict=True))) or (0, 0, 0)
             if sums != found[name].units:
                 wrong.append(
-                    f"{kind} {account.id} {window} {account.span.id}: {name} {found[name]}, not {sums}"
+                    f"{kind} {account.id} {window} {account.time_window.id}: {name} {found[name]}, not {sums}"
                 )
     return wrong
 

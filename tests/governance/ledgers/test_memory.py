@@ -43,7 +43,7 @@ async def test_months_of_calls_leave_nothing_behind_but_the_last_days() -> None:
     kept = await ledger.balances("acme")
     assert len(select(kept, ScopeKind.TENANT, "acme", Window.DAY)) <= 3
     assert len(kept) < 150
-    assert len(ledger._book("acme").calls.past) < 30
+    assert len(ledger._ledger_of("acme").calls.past) < 30
 
 
 async def test_ten_thousand_scopes_live_side_by_side() -> None:
@@ -122,7 +122,7 @@ async def test_a_tenant_that_only_asked_in_vain_leaves_nothing_behind() -> None:
     for number in range(3_000):
         await refused(ledger, ask(1, tenant=f"stranger-{number}"))
 
-    assert len(ledger._books) < 1_100
+    assert len(ledger._ledgers) < 1_100
 
 
 async def test_asks_in_vain_leave_no_counters_behind() -> None:

@@ -71,7 +71,7 @@ async def test_a_long_line_that_is_served_or_left_leaves_nothing_behind() -> Non
         await ledger.release(flying)
         await served
 
-    assert len(ledger._book("acme").accounts.let_go) < TenantLedger.tidy_after
+    assert len(ledger._ledger_of("acme").counters.to_deactivate) < TenantLedger.tidy_after
 
 
 async def test_who_waits_over_minutes_and_who_is_turned_away_keep_no_counter_that_counts_nothing() -> None:
@@ -165,8 +165,8 @@ async def test_traces_at_rest_stay_so_when_limits_change_and_are_counted_on() ->
         "acme", [Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=15), tenant(10**6)], version=1
     )
 
-    (table,) = (one for one in ledger._book("acme").accounts._tables if one.kind is ScopeKind.TRACE)
-    assert len(table.in_use) < 2 * TenantLedger.tidy_after
+    (table,) = (one for one in ledger._ledger_of("acme").counters._tables if one.kind is ScopeKind.TRACE)
+    assert len(table.active) < 2 * TenantLedger.tidy_after
     assert (await refused(ledger, ask(6, trace="trace-7"))).left == 5
 
 

@@ -244,7 +244,7 @@ async def test_who_is_cancelled_when_the_ledger_closes_just_goes() -> None:
         leaving = group.create_task(ledger.wait_for_reservation(ask(90)))
         await in_line(ledger, 1)
         found = await ledger.checkpoint("acme")
-        await ledger.require_at_least("acme", replace(found, generation=9))
+        await ledger.require_at_least("acme", replace(found, epoch=9))
         leaving.cancel()
 
     assert leaving.cancelled()

@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
-from agentic_trading.governance.ledger import Reservation, ReservationRequest, ReservationState
+from agentic_trading.governance.ledger import Reservation, ReservationRequest
 from agentic_trading.governance.prices import Amount
-from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
-from tests.governance.ledgers.outages import RULES, Case
+from tests.governance.asking import AT, ask, of_tenant, reserved
+from tests.governance.ledgers.outages import Case
 
 
 async def not_noted(case: Case, wanted: ReservationRequest) -> str:
@@ -58,7 +58,7 @@ async def test_retries_that_come_while_it_is_being_taken_back_are_reserved_after
 
 
 async def test_a_retry_waits_until_what_is_owed_can_be_taken() -> None:
-    case = Case(rules=RULES)
+    case = Case()
     await case.begun(agent="agent-1")
     wanted = ask(50)
     await not_noted(case, wanted)
@@ -70,72 +70,9 @@ async def test_a_retry_waits_until_what_is_owed_can_be_taken() -> None:
         await case.ledger.wait_for_reservation(wanted)
 
 
-async def test_a_call_under_way_is_not_begun_again_from_what_was_set_aside() -> None:
-    case = Case(rules=RULES)
-    wanted = ask(50)
-    await case.begun_with(wanted)
-    case.server.away = True
-
-    with pytest.raises(LedgerUnavailableError):
-        await case.ledger.reserve(wanted)
-
-
-async def test_who_is_cancelled_while_a_sum_is_set_aside_holds_nothing() -> None:
-    case = Case(tenant(100), rules=RULES)
-    case.server.slow["position"] = asyncio.Event()
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await case.ledger.wait_for_reservation(ask(50))
-
-    assert (await of_tenant(case.server)).held.nusd == 0
-    assert await case.remembers() == 0
-
-
-async def test_who_is_cancelled_after_another_run_has_sent_leaves_it_alone() -> None:
-    case = Case(rules=RULES)
-    case.server.slow["position"] = asyncio.Event()
-    wanted = ask(50)
-
-    async with asyncio.TaskGroup() as group:
-        waits = group.create_task(case.ledger.wait_for_reservation(wanted))
-        await asyncio.sleep(0)
-        await case.ledger.dispatch(wanted.reservation_id)
-        waits.cancel()
-
-    assert await case.ledger.state_of(wanted.reservation_id) is ReservationState.DISPATCHED
-
-
-async def test_a_sum_that_was_booked_for_who_was_cancelled_is_given_back() -> None:
-    case = Case(rules=RULES)
-    case.server.slow["dispatch"] = asyncio.Event()
-
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await case.ledger.reserve(ask(50))
-    case.clock.advance_to(AT + timedelta(seconds=301))
-    await case.ledger.expire_leases()
-
-    found = await of_tenant(case.server)
-    assert (found.spent.nusd, found.held.nusd) == (0, 0)
-
-
-async def test_a_sum_whose_reservation_was_all_that_came_is_given_back() -> None:
-    case = Case(rules=RULES)
-    case.server.fails = {"dispatch"}
-    await reserved(case.ledger, ask(50))
-    case.server.fails = set()
-    assert (await of_tenant(case.server)).held.nusd == 150
-
-    case.clock.advance_to(AT + timedelta(seconds=301))
-    await case.ledger.expire_leases()
-
-    assert (await of_tenant(case.server)).held.nusd == 0
-
-
 async def test_duplicates_leave_nothing_behind() -> None:
     case = Case()
-    other = case.process("other")
+    other = case.process()
     for _ in range(20):
         wanted = ask(1)
         id_ = await reserved(other, wanted)
@@ -151,7 +88,7 @@ async def test_duplicates_leave_nothing_behind() -> None:
 
 async def test_what_others_have_sent_or_ended_is_not_remembered() -> None:
     case = Case()
-    other = case.process("other")
+    other = case.process()
     sent, swept = ask(1), ask(1)
     for wanted in (sent, swept):
         await reserved(case.ledger, wanted)
@@ -185,7 +122,7 @@ async def test_a_run_that_loses_the_race_to_send_does_not_make_the_other_be_forg
 
 async def test_a_call_that_another_process_has_reserved_is_sent_and_settled_here() -> None:
     case = Case()
-    id_ = await reserved(case.process("other"), ask(60))
+    id_ = await reserved(case.process(), ask(60))
 
     await case.ledger.dispatch(id_)
     await case.ledger.settle(id_, Amount(50, 0))

@@ -120,7 +120,7 @@ async def test_what_nobody_knows_any_more_is_said_when_it_cannot_be_booked() -> 
         await case.ledger.expire_leases()
         await case.ledger.expire_leases()
 
-    assert [(line["event"], line["nusd"]) for line in logs] == [("charge_unbooked", 70)]
+    assert [(line["event"], line["nusd"]) for line in logs] == [("charge_not_posted", 70)]
 
 
 async def test_a_ledger_that_has_no_room_for_a_charge_is_asked_again() -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_trading.governance.allowance import AllowanceRules
 from agentic_trading.governance.errors import (
     LedgerUnavailableError,
     ReservationStateError,
@@ -47,8 +46,8 @@ class Desk:
     """Makes calls as a worker does, of which some are deliveries of the same."""
 
     def __init__(self, chance: Chance, *, keys: int) -> None:
-        self.case = Case(tenant(CEILING), rules=AllowanceRules(Amount(100, 10**6, 10**6)))
-        self.processes = [self.case.ledger, self.case.process("two"), self.case.process("three")]
+        self.case = Case(tenant(CEILING))
+        self.processes = [self.case.ledger, self.case.process(), self.case.process()]
         self.chance = chance
         self.keys = keys
         self.flying: list[tuple[DegradedModeLedger, str, int]] = []
@@ -126,6 +125,6 @@ def test_what_was_paid_is_charged_and_no_ceiling_is_passed(keys: int, seed: int)
         found = await of_tenant(desk.case.server)
         assert desk.paid <= found.spent.nusd <= CEILING
         assert found.held.nusd == 0
-        assert sum(len(process._under_way) + len(process._owed) for process in desk.processes) == 0
+        assert sum(len(process._in_flight) + len(process._pending) for process in desk.processes) == 0
 
     asyncio.run(play())

@@ -71,7 +71,7 @@ async def test_who_knew_more_of_an_empty_server_closes_it_by_a_look(opens: Openi
     with pytest.raises(LedgerRolledBackError):
         await newcomer.reserve(ask(1))
 
-    assert (await newcomer.restore("acme", [])).generation == 1
+    assert (await newcomer.restore("acme", [])).epoch == 1
     with pytest.raises(LedgerRolledBackError):
         await ledger.reserve(ask(1))
 
@@ -172,7 +172,7 @@ async def test_another_rebuild_that_began_meanwhile_stays_closed(opens: Opening)
         begun.set()
         await waits.wait()
         await ledger._run(of, "look")
-        await ledger._run(of, "open", first.generation)
+        await ledger._run(of, "open", first.epoch)
 
     with pytest.raises(LedgerRolledBackError):
         await ledger.reserve(ask(1))

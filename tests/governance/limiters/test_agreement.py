@@ -21,10 +21,10 @@ from agentic_trading.governance.limiter import (
 )
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.limiters.redis import RedisLimiter
-from tests.contracts.limiter_opening import LANE, HandClock
+from tests.contracts.limiter_opening import DEPLOYMENT, HandClock
 from tests.redis_server import namespace
 
-BREAKER = CircuitBreakerConfig(window_s=3600, least_calls=4, failure_share=0.6, open_s=3600)
+BREAKER = CircuitBreakerConfig(window_s=3600, min_calls=4, failure_rate=0.6, wait_open_s=3600)
 RETRIES = RetryBudget(share=0.25, least=2, window_s=3600)
 
 
@@ -62,14 +62,14 @@ async def told(limiter: Limiter, steps: list[Enter | Leave | GiveUp]) -> list[ob
     for one in steps:
         match one:
             case Enter(id_, tens, priority, is_retry):
-                wanted = PermitRequest(LANE, str(id_), tens * 10, priority, is_retry=is_retry)
-                answers.append(_timeless(await limiter.enter(wanted)))
+                wanted = PermitRequest(DEPLOYMENT, str(id_), tens * 10, priority, is_retry=is_retry)
+                answers.append(_timeless(await limiter.acquire(wanted)))
             case Leave(id_, outcome, tens):
                 used = None if tens is None else tens * 10
-                await limiter.leave(Permit(LANE, str(id_), 0), outcome, tokens=used)
+                await limiter.release(Permit(DEPLOYMENT, str(id_), 0), outcome, tokens=used)
             case GiveUp(id_):
-                await limiter.give_up(PermitRequest(LANE, str(id_)))
-        answers.append(_timeless(await limiter.status(LANE)))
+                await limiter.cancel(PermitRequest(DEPLOYMENT, str(id_)))
+        answers.append(_timeless(await limiter.status(DEPLOYMENT)))
     return answers
 
 

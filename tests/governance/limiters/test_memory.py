@@ -18,10 +18,10 @@ from agentic_trading.governance.limiter import (
     Throttled,
 )
 from agentic_trading.governance.limiters.memory import MemoryLimiter
-from tests.contracts.limiter_opening import LANE, OTHER, HandClock, entry
+from tests.contracts.limiter_opening import DEPLOYMENT, OTHER, HandClock, request
 
 MINUTE_MS = 60_000
-NEVER_OPENS = CircuitBreakerConfig(least_calls=10**6)
+NEVER_OPENS = CircuitBreakerConfig(min_calls=10**6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class World:
     limits: RateLimits
     clock: HandClock = field(default_factory=HandClock)
     entered: list[tuple[int, Caller]] = field(default_factory=list)
-    inside: list[tuple[int, Permit, Caller]] = field(default_factory=list)
+    call: list[tuple[int, Permit, Caller]] = field(default_factory=list)
     waiting: list[tuple[int, PermitRequest, Caller]] = field(default_factory=list)
     most_inside: int = 0
 
@@ -61,34 +61,36 @@ class World:
 
     async def run(self, plan: list[Caller]) -> None:
         coming = sorted(((self.clock.ms + one.comes_ms, one) for one in plan), key=lambda pair: pair[0])
-        while coming or self.inside or self.waiting:
-            times = [at for at, _ in coming[:1]] + [at for at, *_ in self.inside + self.waiting]
+        while coming or self.call or self.waiting:
+            times = [at for at, _ in coming[:1]] + [at for at, *_ in self.call + self.waiting]
             self.clock.ms = max(self.clock.ms, min(times))
             await self._leave()
             while coming and coming[0][0] <= self.clock.ms:
                 _, caller = coming.pop(0)
-                self.waiting.append((self.clock.ms, entry(caller.tokens, priority=caller.priority), caller))
+                self.waiting.append((self.clock.ms, request(caller.tokens, priority=caller.priority), caller))
             await self._ask()
 
     async def _leave(self) -> None:
-        for one in [one for one in self.inside if one[0] <= self.clock.ms]:
-            self.inside.remove(one)
+        for one in [one for one in self.call if one[0] <= self.clock.ms]:
+            self.call.remove(one)
             _, permit, caller = one
-            await self.limiter.leave(permit, PermitOutcome.ANSWERED, tokens=int(caller.tokens * caller.used))
+            await self.limiter.release(
+                permit, PermitOutcome.ANSWERED, tokens=int(caller.tokens * caller.used)
+            )
 
     async def _ask(self) -> None:
         for one in [one for one in self.waiting if one[0] <= self.clock.ms]:
             self.waiting.remove(one)
             _, wanted, caller = one
-            answer = await self.limiter.enter(wanted)
+            answer = await self.limiter.acquire(wanted)
             match answer:
                 case Permit():
                     self.entered.append((self.clock.ms, caller))
-                    self.inside.append((self.clock.ms + caller.stays_ms, answer, caller))
-                    self.most_inside = max(self.most_inside, len(self.inside))
+                    self.call.append((self.clock.ms + caller.stays_ms, answer, caller))
+                    self.most_inside = max(self.most_inside, len(self.call))
                 case Throttled():
-                    assert 0 < answer.seconds <= 1
-                    self.waiting.append((self.clock.ms + round(answer.seconds * 1000), wanted, caller))
+                    assert 0 < answer.retry_after_s <= 1
+                    self.waiting.append((self.clock.ms + round(answer.retry_after_s * 1000), wanted, caller))
                 case NotPermitted():
                     raise AssertionError(answer)
 
@@ -121,16 +123,16 @@ def test_they_enter_by_priority_and_then_by_arrival_whoever_asks_first(
     async def order() -> list[str]:
         clock = HandClock()
         limiter = MemoryLimiter(default=RateLimits(concurrent=1), clock=clock, place_s=3600)
-        permit = await limiter.enter(entry(id_="first"))
-        waiting = [entry(id_=f"{n:02}", priority=priority) for n, priority in enumerate(priorities)]
+        permit = await limiter.acquire(request(id_="first"))
+        waiting = [request(id_=f"{n:02}", priority=priority) for n, priority in enumerate(priorities)]
         for one in waiting:
-            assert isinstance(await limiter.enter(one), Throttled)
+            assert isinstance(await limiter.acquire(one), Throttled)
         entered = []
         while waiting:
             assert isinstance(permit, Permit)
-            await limiter.leave(permit, PermitOutcome.ANSWERED)
+            await limiter.release(permit, PermitOutcome.ANSWERED)
             asking = sorted(waiting, key=lambda one: shuffled[int(one.id)])
-            answers = [(one, await limiter.enter(one)) for one in asking]
+            answers = [(one, await limiter.acquire(one)) for one in asking]
             (chosen, permit), *others = [pair for pair in answers if isinstance(pair[1], Permit)]
             assert others == []
             entered.append(chosen.id)
@@ -142,10 +144,10 @@ def test_they_enter_by_priority_and_then_by_arrival_whoever_asks_first(
 
 
 async def test_a_lane_has_its_own_limits_and_the_others_the_default() -> None:
-    limits = {LANE: RateLimits(requests_per_minute=7)}
+    limits = {DEPLOYMENT: RateLimits(requests_per_minute=7)}
     limiter = MemoryLimiter(limits, default=RateLimits(concurrent=3), clock=SystemClock())
 
-    assert (await limiter.status(LANE)).limits == RateLimits(requests_per_minute=7)
+    assert (await limiter.status(DEPLOYMENT)).limits == RateLimits(requests_per_minute=7)
     assert (await limiter.status(OTHER)).limits == RateLimits(concurrent=3)
     await limiter.aclose()
 
@@ -154,10 +156,10 @@ async def test_ten_thousand_permits_that_died_leave_nothing_behind() -> None:
     clock = HandClock()
     limiter = MemoryLimiter(default=RateLimits(concurrent=10_000), clock=clock)
     for _ in range(10_000):
-        assert isinstance(await limiter.enter(entry(lease_s=1)), Permit)
-    assert isinstance(await limiter.enter(entry()), Throttled)
+        assert isinstance(await limiter.acquire(request(lease_s=1)), Permit)
+    assert isinstance(await limiter.acquire(request()), Throttled)
 
     await clock.sleep(1)
 
-    assert (await limiter.status(LANE)).in_flight == 0
-    assert isinstance(await limiter.enter(entry()), Permit)
+    assert (await limiter.status(DEPLOYMENT)).in_flight == 0
+    assert isinstance(await limiter.acquire(request()), Permit)

@@ -20,11 +20,11 @@ from agentic_trading.governance.limiter import (
     Throttled,
 )
 from agentic_trading.governance.limiters.redis import RedisLimiter
-from tests.contracts.limiter_opening import LANE, OTHER, entry
+from tests.contracts.limiter_opening import DEPLOYMENT, OTHER, request
 from tests.redis_server import RealServer, namespace
 
 OPEN = RateLimits()
-FAILS_FAST = CircuitBreakerConfig(least_calls=2, open_s=60)
+FAILS_FAST = CircuitBreakerConfig(min_calls=2, wait_open_s=60)
 
 
 @asynccontextmanager
@@ -43,45 +43,45 @@ async def limiters(
 
 async def test_processes_share_what_a_lane_takes(redis_url: str) -> None:
     async with limiters(redis_url, 2, RateLimits(concurrent=1)) as (one, other):
-        permit = await one.enter(entry())
+        permit = await one.acquire(request())
         assert isinstance(permit, Permit)
-        assert isinstance(await other.enter(entry(id_="first")), Throttled)
-        assert isinstance(await one.enter(entry(id_="second")), Throttled)
+        assert isinstance(await other.acquire(request(id_="first")), Throttled)
+        assert isinstance(await one.acquire(request(id_="second")), Throttled)
 
-        await other.leave(permit, PermitOutcome.ANSWERED)
+        await other.release(permit, PermitOutcome.ANSWERED)
 
-        assert isinstance(await one.enter(entry(id_="second")), Throttled)
-        assert isinstance(await one.enter(entry(id_="first")), Permit)
+        assert isinstance(await one.acquire(request(id_="second")), Throttled)
+        assert isinstance(await one.acquire(request(id_="first")), Permit)
 
 
 async def test_processes_share_a_circuit(redis_url: str) -> None:
     async with limiters(redis_url, 2) as (one, other):
         for _ in range(2):
-            permit = await one.enter(entry())
+            permit = await one.acquire(request())
             assert isinstance(permit, Permit)
-            await one.leave(permit, PermitOutcome.FAILED)
+            await one.release(permit, PermitOutcome.FAILED)
 
-        assert isinstance(await other.enter(entry()), NotPermitted)
-        assert (await other.status(LANE)).breaker is CircuitState.OPEN
-        assert isinstance(await other.enter(entry(lane=OTHER)), Permit)
+        assert isinstance(await other.acquire(request()), NotPermitted)
+        assert (await other.status(DEPLOYMENT)).breaker is CircuitState.OPEN
+        assert isinstance(await other.acquire(request(deployment=OTHER)), Permit)
 
 
 async def test_at_any_moment_no_more_are_in_flight_than_allowed_whoever_asks(redis_url: str) -> None:
     clock = SystemClock()
-    inside, most, done = 0, 0, 0
+    running, most, done = 0, 0, 0
 
     async def call(limiter: RedisLimiter) -> None:
-        nonlocal inside, most, done
-        wanted = entry(5)
-        while not isinstance(answer := await limiter.enter(wanted), Permit):
+        nonlocal running, most, done
+        wanted = request(5)
+        while not isinstance(answer := await limiter.acquire(wanted), Permit):
             assert isinstance(answer, Throttled)
-            await clock.sleep(min(answer.seconds, 0.02))
-        inside += 1
-        most = max(most, inside)
+            await clock.sleep(min(answer.retry_after_s, 0.02))
+        running += 1
+        most = max(most, running)
         await clock.sleep(0)
-        inside -= 1
+        running -= 1
         done += 1
-        await limiter.leave(answer, PermitOutcome.ANSWERED)
+        await limiter.release(answer, PermitOutcome.ANSWERED)
 
     async with (
         limiters(redis_url, 3, RateLimits(concurrent=4, requests_per_minute=1000)) as opened,
@@ -99,8 +99,8 @@ async def test_namespaces_do_not_share(redis_url: str) -> None:
         limiters(redis_url, 1, RateLimits(concurrent=1)) as (one,),
         limiters(redis_url, 1, RateLimits(concurrent=1)) as (other,),
     ):
-        assert isinstance(await one.enter(entry()), Permit)
-        assert isinstance(await other.enter(entry()), Permit)
+        assert isinstance(await one.acquire(request()), Permit)
+        assert isinstance(await other.acquire(request()), Permit)
 
 
 async def test_all_keys_of_a_lane_are_under_one_tag_and_pass_when_nobody_asks(redis_url: str) -> None:
@@ -109,8 +109,8 @@ async def test_all_keys_of_a_lane_are_under_one_tag_and_pass_when_nobody_asks(re
         Redis.from_url(redis_url, decode_responses=True, driver_info=None) as client,
         limiters(redis_url, 1, RateLimits(concurrent=1), space) as (limiter,),
     ):
-        await limiter.enter(entry(lane=OTHER))
-        await limiter.enter(entry(lane=OTHER))
+        await limiter.acquire(request(deployment=OTHER))
+        await limiter.acquire(request(deployment=OTHER))
 
         keys = [key async for key in client.scan_iter(f"{space}:*")]
 
@@ -126,60 +126,60 @@ async def test_a_server_that_forgot_the_scripts_is_told_again(redis_url: str) ->
         Redis.from_url(redis_url, driver_info=None) as client,
         limiters(redis_url, 1, RateLimits(concurrent=1)) as (limiter,),
     ):
-        permit = await limiter.enter(entry())
+        permit = await limiter.acquire(request())
         assert isinstance(permit, Permit)
 
         await client.script_flush()
 
-        assert isinstance(await limiter.enter(entry()), Throttled)
+        assert isinstance(await limiter.acquire(request()), Throttled)
         await client.script_flush()
-        await limiter.leave(permit, PermitOutcome.ANSWERED)
-        assert (await limiter.status(LANE)).in_flight == 0
+        await limiter.release(permit, PermitOutcome.ANSWERED)
+        assert (await limiter.status(DEPLOYMENT)).in_flight == 0
 
 
 async def test_a_cancelled_entry_leaves_nothing_behind_when_it_is_given_up(redis_url: str) -> None:
     async with limiters(redis_url, 1, RateLimits(concurrent=1)) as (limiter,):
         for wait_s in (0.0, 0.0001, 0.0005, 0.001, 0.002):
-            wanted = entry()
+            wanted = request()
             try:
                 async with asyncio.timeout(wait_s):
-                    await limiter.enter(wanted)
+                    await limiter.acquire(wanted)
             except TimeoutError:
                 pass
-            await limiter.give_up(wanted)
+            await limiter.cancel(wanted)
 
-        status = await limiter.status(LANE)
+        status = await limiter.status(DEPLOYMENT)
         assert (status.in_flight, status.waiting) == (0, 0)
-        assert isinstance(await limiter.enter(entry()), Permit)
+        assert isinstance(await limiter.acquire(request()), Permit)
 
 
 async def test_a_refused_connection_fails_fast_and_says_so(own_redis: RealServer) -> None:
     own_redis.kill()
     async with limiters(own_redis.url) as (limiter,), asyncio.timeout(1):
         with pytest.raises(LimiterUnavailableError, match="ConnectionError"):
-            await limiter.enter(entry())
+            await limiter.acquire(request())
         with pytest.raises(LimiterUnavailableError):
-            await limiter.leave(Permit(LANE, "any", 0), PermitOutcome.ANSWERED)
+            await limiter.release(Permit(DEPLOYMENT, "any", 0), PermitOutcome.ANSWERED)
         with pytest.raises(LimiterUnavailableError):
-            await limiter.give_up(entry())
+            await limiter.cancel(request())
         with pytest.raises(LimiterUnavailableError):
-            await limiter.status(LANE)
+            await limiter.status(DEPLOYMENT)
 
 
 async def test_after_a_crash_of_the_server_the_lane_is_as_it_was(own_redis: RealServer) -> None:
     async with limiters(own_redis.url, 1, RateLimits(concurrent=2)) as (limiter,):
-        wanted = entry()
-        permit = await limiter.enter(wanted)
+        wanted = request()
+        permit = await limiter.acquire(wanted)
         assert isinstance(permit, Permit)
 
         await asyncio.to_thread(own_redis.kill)
         with pytest.raises(LimiterUnavailableError):
-            await limiter.leave(permit, PermitOutcome.ANSWERED)
+            await limiter.release(permit, PermitOutcome.ANSWERED)
         await asyncio.to_thread(own_redis.start)
 
-        assert await limiter.enter(wanted) == permit
-        await limiter.leave(permit, PermitOutcome.ANSWERED)
-        status = await limiter.status(LANE)
+        assert await limiter.acquire(wanted) == permit
+        await limiter.release(permit, PermitOutcome.ANSWERED)
+        status = await limiter.status(DEPLOYMENT)
         assert (status.in_flight, status.answered) == (0, 1)
 
 
@@ -189,7 +189,7 @@ async def test_an_error_of_the_server_is_an_absent_limiter(redis_url: str) -> No
         Redis.from_url(redis_url, driver_info=None) as client,
         limiters(redis_url, space=space) as (limiter,),
     ):
-        await client.set(f"{space}:{{anthropic/{LANE.model}}}:lane", "something else")
+        await client.set(f"{space}:{{anthropic/{DEPLOYMENT.model}}}:lane", "something else")
 
         with pytest.raises(LimiterUnavailableError, match="ResponseError"):
-            await limiter.enter(entry())
+            await limiter.acquire(request())

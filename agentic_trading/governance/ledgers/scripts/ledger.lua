@@ -6,7 +6,6 @@ local FIRST_CALL = 10 -- in KEYS
 local FIRST = 6 -- in ARGV: what is the script's own
 local OWN = 'by ' .. ARGV[5]
 local REBUILDING = 'a log that is being booked again'
-local ALLOWANCE = '^[^:]*:agentic/allowance/' -- how the id of a sum that was set aside begins
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

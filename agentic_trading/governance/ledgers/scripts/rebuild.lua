@@ -1,7 +1,6 @@
 -- Begin the next generation, closed until all that the log knows is booked. Forget all calls and counters but for those
 -- of the given calls that have ended since the ledger was closed, and that are in flight: if it was found to have gone
--- back, forget the latter too, as they may be over. Sums that were set aside and have ended are forgotten: the calls that
--- they paid for are in the log. If the ledger has gone on since the calls were named, they have to be named again.
+-- back, forget the latter too, as they may be over. If the ledger has gone on since the calls were named, they have to be named again.
 local is_healthy = closed == REBUILDING
 local since, given, carried, counted = redis.call('HGET', META, 'since'), {}, {}, {}
 
@@ -45,7 +44,7 @@ for i = FIRST_CALL, #KEYS do
   local call, id = find(KEYS[i]), ARGV[FIRST + i - FIRST_CALL]
   local stays = call and call.is_under_way and is_healthy
   local has_ended = call and not call.is_under_way and call.state ~= 'released'
-  if stays or has_ended and not string.find(id, ALLOWANCE) then
+  if stays or has_ended then
     carry(KEYS[i], call)
   else
     redis.call('DEL', KEYS[i])

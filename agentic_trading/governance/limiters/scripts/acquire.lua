@@ -1,4 +1,4 @@
--- Let an attempt in, keep it waiting or turn it away.
+-- Let an attempt in, keep it waiting or deny it.
 -- ARGV[3..6]: tokens, priority, lease in ms, 1 for a retry.
 -- Returns {'permit', tokens} · {'wait', reason, ms} · {'shut', reason, ms}.
 
@@ -9,13 +9,13 @@ local function keep(...)
 end
 
 local function shut()
-  if lane.open_until > now then return 'circuit_open', lane.open_until - now end
-  if lane.open_until > 0 and lane.probes >= rules.probes then
-    return 'circuit_open', math.min(rules.probe_look_ms, rules.open_ms)
+  if deployment.open_until > now then return 'circuit_open', deployment.open_until - now end
+  if deployment.open_until > 0 and deployment.probes >= rules.half_open_calls then
+    return 'circuit_open', math.min(rules.probe_look_ms, rules.wait_open_ms)
   end
   if is_retry == 1 and retries_left() == 0 then
     local slot = math.floor(now / rules.retry_slot_ms)
-    for _, kept in ipairs(lane.traffic) do
+    for _, kept in ipairs(deployment.traffic) do
       if kept[3] > 0 then
         slot = kept[1]
         break
@@ -25,7 +25,7 @@ local function shut()
   end
 end
 
--- The tokens that these members of the line need, and how many of them were dead: those are dropped.
+-- The tokens that these members of the queue need, and how many of them were dead: those are dropped.
 local function first_in_line(members)
   local ids, tokens, dead = {}, 0, 0
   for i, member in ipairs(members) do ids[i] = string.sub(member, string.find(member, ':', 1, true) + 1) end
@@ -44,7 +44,7 @@ local function first_in_line(members)
 end
 
 -- Those with a better place: how many, and the tokens that the first of them need. Dead ones are dropped on the way,
--- unless it is only asked `how_many`: who has to wait in any case need not read the whole line each time.
+-- unless it is only asked `how_many`: who has to wait in any case need not read the whole queue each time.
 local function ahead_of(place, how_many)
   if redis.call('EXISTS', LINE) == 0 then return 0, 0 end
   if place then redis.call('ZADD', LINE, -priority, place.member) end
@@ -71,7 +71,7 @@ local function short(ahead, tokens_ahead)
 end
 
 local function missing(place)
-  if now < lane.paused_until then return 'pause', lane.paused_until - now end
+  if now < deployment.paused_until then return 'cooldown', deployment.paused_until - now end
   local alone, reason = short(0, 0)
   local ahead, tokens_ahead = ahead_of(place, alone > 0 and not rules.tokens)
   local wait = alone
@@ -81,13 +81,13 @@ local function missing(place)
       wait = math.max(wait, rules.slot_look_ms + rules.slot_look_more_ms * ahead)
     end
   end
-  if wait > 0 then return alone > 0 and reason or 'line', math.min(wait, rules.look_again_ms) end
+  if wait > 0 then return alone > 0 and reason or 'queue', math.min(wait, rules.look_again_ms) end
 end
 
 local function keep_place(place, wait)
   if not place then
-    place = { member = string.format('%016.0f:', lane.tickets) .. id }
-    lane.tickets = lane.tickets + 1
+    place = { member = string.format('%016.0f:', deployment.tickets) .. id }
+    deployment.tickets = deployment.tickets + 1
   end
   place.tokens, place['until'] = math.min(wanted, rules.tokens or 0), now + wait + rules.place_ms
   redis.call('ZADD', LINE, -priority, place.member)
@@ -98,10 +98,10 @@ end
 local function let_in()
   take('requests', rules.requests, 1)
   take('tokens', rules.tokens, wanted)
-  count(lane.traffic, rules.retry_slot_ms, 1, is_retry)
-  if lane.open_until > 0 then lane.probes = lane.probes + 1 end
+  count(deployment.traffic, rules.retry_slot_ms, 1, is_retry)
+  if deployment.open_until > 0 then deployment.probes = deployment.probes + 1 end
   redis.call('ZADD', INSIDE, now + lease_ms, id)
-  redis.call('HSET', PERMITS, id, cjson.encode({ tokens = wanted, at = now, retry = is_retry, era = lane.era }))
+  redis.call('HSET', PERMITS, id, cjson.encode({ tokens = wanted, at = now, retry = is_retry, era = deployment.era }))
   keep(INSIDE, PERMITS)
 end
 
