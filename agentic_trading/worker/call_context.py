@@ -8,6 +8,8 @@ from functools import partial
 
 import structlog
 
+from agentic_trading.cancellation import run_shielded
+from agentic_trading.governance.admission_decisions import Admitted, Charge
 from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
@@ -18,8 +20,15 @@ from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.parser import OutputParser
 from agentic_trading.structured.prompts import request_over
 from agentic_trading.structured.pydantic_schema import SemanticCheck
-from agentic_trading.worker.attempt_result import recorded_response, served_again
-from agentic_trading.worker.error_boundary import describe_error, run_shielded
+from agentic_trading.worker.attempt_result import (
+    Timing,
+    answered,
+    is_of_wrong_model,
+    not_used,
+    recorded_response,
+    served_again,
+)
+from agentic_trading.worker.error_boundary import describe_error
 from agentic_trading.worker.next_attempt import (
     AnsweredAttempt,
     Attempted,
@@ -161,6 +170,21 @@ class CallContext:
         if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
             return read()
         return await run_shielded(asyncio.to_thread(read))
+
+    async def answered(
+        self,
+        request: ModelRequest,
+        response: ModelResponse,
+        admission: Admitted,
+        charge: Charge,
+        timing: Timing,
+    ) -> Attempted:
+        """Read an answer that was charged; one of a wrong model ends the call."""
+        outcome = await self.read(request, response)
+        to_result = partial(answered, request, response, outcome, admission, charge, timing)
+        if is_of_wrong_model(request, response, self.capability):
+            return FinalAttempt(lambda step: not_used(to_result(step)))
+        return AnsweredAttempt(to_result, outcome)
 
     async def replay(self, request: ModelRequest, recorded: LLMResult) -> Attempted:
         """Serve a recorded attempt: an answer is read again, a failure is the same failure, and so is what follows."""

@@ -7,11 +7,11 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, assert_never
 
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
 from agentic_trading.governance.admission_decisions import (
     Admitted,
     AlreadyDispatched,
-    Charge,
     Deferred,
     Denied,
     freezes,
@@ -20,7 +20,7 @@ from agentic_trading.governance.admission_decisions import (
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.throttle import Failed
+from agentic_trading.governance.sent_call import SentCall, failed_by
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
@@ -31,17 +31,13 @@ from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.parser import select
 from agentic_trading.worker.attempt_result import (
     Timing,
-    answered,
     degraded,
     dispatched,
     failed,
-    is_of_wrong_model,
-    not_used,
 )
 from agentic_trading.worker.call_context import CallContext, Checks, InputTokenCounter, UnsupportedSchemas
-from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error, run_shielded
+from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
 from agentic_trading.worker.next_attempt import (
-    AnsweredAttempt,
     Attempted,
     AttemptPlan,
     FailedAttempt,
@@ -231,83 +227,65 @@ class CallRunner:
                 return Denied(_STOPPED)
 
     async def _send(self, call: CallContext, request: ModelRequest, admission: Admitted) -> Attempted:
-        patience_s = await self._dispatched(request, admission)
-        if isinstance(patience_s, FailureReason):
-            return self._unsent(request.envelope, request.attempt, patience_s)
-        timing = partial(_timing, self._clock, self._clock.now(), self._clock.monotonic())
-        response: ModelResponse | None = None
-        limit = asyncio.timeout(patience_s)
-        try:
-            async with limit:
-                _refuse_halted(self._parts.gate.halts.problem(request.envelope))
-                with self._parts.gate.halts.reached(request.envelope, limit):
-                    response = _metered(await self._parts.provider.complete(request))
-            charge = await self._settle(admission, response)
-        except ProviderError as e:
-            failure = e
-        except TimeoutError:
-            failure = _given_up(self._parts.gate.halts.problem(request.envelope), patience_s)
-        except asyncio.CancelledError:
-            await run_shielded(self._cancelled(call, request, admission, response, timing()))
-            raise
-        except Exception as e:  # noqa: BLE001 - an adapter's error is one failed call, charged and on record
-            failure = ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
-        else:
-            return await self._answered(call, request, response, admission, charge, timing())
-        return await run_shielded(self._unanswered(request, admission, failure, timing()))
+        """Send a request that was admitted, and read its answer. What is not sent holds nothing.
 
-    async def _dispatched(self, request: ModelRequest, admission: Admitted) -> float | FailureReason:
-        """Note that the request is about to be sent; returns how many seconds an answer may take, or why it is not sent.
-
-        What is not sent holds nothing. Raises `AttemptTakenError` if another run was faster.
+        Raises `AttemptTakenError` if another run was faster.
         """
-        gate = self._parts.gate
+        gate, envelope = self._parts.gate, request.envelope
         try:
             await self._note_dispatch(request, admission)
-            patience_s = _patience_s(request.envelope, self._clock.now())
-            if patience_s <= 0:
-                await gate.release(admission)
-                return _NO_TIME_LEFT
-            await gate.dispatch(admission, patience_s=patience_s)
-        except ReservationStateError as e:
-            await gate.step_aside(admission)
-            if e.state == ReservationState.RELEASED:
-                return _LEASE_OVER
-            raise AttemptTakenError(request.envelope.envelope_id, request.attempt, e.state) from e
-        except LedgerUnavailableError as e:
-            await run_shielded(gate.release(admission))
-            return unavailable(e, request.envelope.workflow)
         except BaseException:
             await run_shielded(gate.release(admission))
             raise
-        return patience_s
+        patience_s = _patience_s(envelope, self._clock.now())
+        if patience_s <= 0:
+            await run_shielded(gate.release(admission))
+            return self._unsent(envelope, request.attempt, _NO_TIME_LEFT)
+        exchange = _Exchange(
+            request, admission, gate.sent(admission, envelope, patience_s=patience_s), self._clock
+        )
+        try:
+            failure = await self._failure_of(exchange)
+            return await self._attempted(call, exchange, failure)
+        except asyncio.CancelledError:
+            if exchange.sent.is_charged:
+                await run_shielded(self._keep_cancelled(call, exchange))
+            raise
+        except (ReservationStateError, LedgerUnavailableError) as e:
+            if exchange.sent.is_dispatched:
+                raise
+            return self._unsent(envelope, request.attempt, _not_dispatched(request, e))
 
-    async def _settle(self, admission: Admitted, response: ModelResponse) -> Charge:
-        return await self._parts.gate.settle(admission, response.usage, served_model=response.model)
+    async def _failure_of(self, exchange: "_Exchange") -> ProviderError | None:
+        """Send the request and charge its answer; returns why there is none, or None."""
+        sent = exchange.sent
+        try:
+            async with sent:
+                exchange.begin()
+                response = _metered(await self._parts.provider.complete(exchange.request))
+                exchange.response = response
+                await sent.answered(response.usage, served_model=response.model)
+        except ProviderError as e:
+            return e
+        except Exception as e:  # an adapter's error is one failed call, charged and on record
+            if not sent.is_charged:
+                raise
+            return ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
+        return None
 
-    async def _answered(
-        self,
-        call: CallContext,
-        request: ModelRequest,
-        response: ModelResponse,
-        admission: Admitted,
-        charge: Charge,
-        timing: Timing,
+    async def _attempted(
+        self, call: CallContext, exchange: "_Exchange", failure: ProviderError | None
     ) -> Attempted:
-        outcome = await call.read(request, response)
-        to_result = partial(answered, request, response, outcome, admission, charge, timing)
-        if is_of_wrong_model(request, response, call.capability):
-            return FinalAttempt(lambda step: not_used(to_result(step)))
-        return AnsweredAttempt(to_result, outcome)
-
-    async def _unanswered(
-        self, request: ModelRequest, admission: Admitted, e: ProviderError, timing: Timing
-    ) -> FailedAttempt:
-        gate = self._parts.gate
-        failed_call = Failed(kind=e.kind, sent=e.sent, retry_after_s=e.retry_after_s)
-        settle = gate.in_doubt if e.sent else gate.settle_unsent
-        charge = await settle(admission, failed_call)
-        reason = FailureReason(category=e.kind, description=e.message, recoverable=not e.sent)
+        request, admission, charge = exchange.request, exchange.admission, exchange.sent.charge
+        timing, response = exchange.timing(), exchange.response
+        if failure is None and response is not None:
+            return await call.answered(request, response, admission, charge, timing)
+        failure = failure or ProviderError(
+            FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True
+        )
+        reason = FailureReason(
+            category=failure.kind, description=failure.message, recoverable=not failure.sent
+        )
         to_result = partial(
             failed,
             request.envelope,
@@ -317,31 +295,20 @@ class CallRunner:
             admission=admission,
             charge=charge,
             timing=timing,
-            in_doubt=e.sent,
-            provider_request_id=e.provider_request_id,
+            in_doubt=failure.sent,
+            provider_request_id=failure.provider_request_id,
         )
-        return FailedAttempt(to_result, failed_call)
+        return FailedAttempt(to_result, failed_by(failure))
 
     def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> FinalAttempt:
         return FinalAttempt(partial(failed, envelope, attempt, reason, now=self._clock.now()))
 
-    async def _cancelled(
-        self,
-        call: CallContext,
-        request: ModelRequest,
-        admission: Admitted,
-        response: ModelResponse | None,
-        timing: Timing,
-    ) -> None:
-        """Settle and keep a call that was cancelled before or after its answer came."""
-        attempted: Attempted
-        if response is None:
-            stopped = ProviderError(FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True)
-            attempted = await self._unanswered(request, admission, stopped, timing)
-        else:
-            charge = await self._settle(admission, response)
-            attempted = await self._answered(call, request, response, admission, charge, timing)
-        await self._keep(request.envelope, attempted, "final", call.frozen)
+    async def _keep_cancelled(self, call: CallContext, exchange: "_Exchange") -> None:
+        """Keep a call that was cancelled before or after its answer came."""
+        if exchange.sent.charge.in_doubt:  # an answer that could not be charged is none
+            exchange.response = None
+        attempted = await self._attempted(call, exchange, exchange.sent.failure)
+        await self._keep(exchange.request.envelope, attempted, "final", call.frozen)
 
     async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> None:
         envelope = request.envelope
@@ -351,14 +318,37 @@ class CallRunner:
         await self._parts.recorder.keep_event(event)
 
 
-def _refuse_halted(halted: FailureReason | None) -> None:
-    """Raise `ProviderError`, unsent, for what was halted since it was admitted."""
-    if halted is not None:
-        raise ProviderError(FailureKind.HALTED, halted.description, sent=False)
+@dataclass(slots=True)
+class _Exchange:
+    """One request on its way, and what has come back so far."""
+
+    request: ModelRequest
+    admission: Admitted
+    sent: SentCall
+    clock: Clock
+    response: ModelResponse | None = None
+    _began: tuple[datetime, float] | None = None
+
+    def begin(self) -> None:
+        """Take the time from now on."""
+        self._began = self.clock.now(), self.clock.monotonic()
+
+    def timing(self) -> Timing:
+        """Return the time that it took until now; none, if it was halted before it began."""
+        finished_at, finished = self.clock.now(), self.clock.monotonic()
+        dispatched_at, started = self._began or (finished_at, finished)
+        return Timing(dispatched_at, finished_at, (finished - started) * 1000)
 
 
-def _timing(clock: Clock, dispatched_at: datetime, started: float) -> Timing:
-    return Timing(dispatched_at, clock.now(), (clock.monotonic() - started) * 1000)
+def _not_dispatched(
+    request: ModelRequest, e: ReservationStateError | LedgerUnavailableError
+) -> FailureReason:
+    """Return why a request was not sent; raises `AttemptTakenError` if another run was faster."""
+    if isinstance(e, LedgerUnavailableError):
+        return unavailable(e, request.envelope.workflow)
+    if e.state == ReservationState.RELEASED:
+        return _LEASE_OVER
+    raise AttemptTakenError(request.envelope.envelope_id, request.attempt, e.state) from e
 
 
 def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:
@@ -367,13 +357,6 @@ def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:
     if envelope.deadline is None:
         return patience
     return min(patience, max(0.0, (envelope.deadline - now).total_seconds()))
-
-
-def _given_up(halted: FailureReason | None, patience_s: float) -> ProviderError:
-    """Return why a call was given up: it was halted, or nobody waits for it any longer."""
-    if halted is not None:
-        return ProviderError(FailureKind.HALTED, halted.description, sent=True)
-    return ProviderError(FailureKind.TIMEOUT, f"no answer within {patience_s:g} s", sent=True)
 
 
 def _metered(response: ModelResponse) -> ModelResponse:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
+from agentic_trading.cancellation import end_wait
 from agentic_trading.clock import Clock
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Slots:
         while self._idle:
             idle = self._idle.pop()
             if not idle.expired():
-                idle.reschedule(0)
+                end_wait(idle)
                 return
 
     async def _take(self, line: SlotQueue) -> None:
@@ -123,8 +124,7 @@ class StoppableWait:
         """End every wait, and let nobody wait any more. Harmless twice."""
         self._stopping = True
         for pause in self._under_way:
-            if not pause.expired():
-                pause.reschedule(0)
+            end_wait(pause)
 
     async def over(self, wait: Awaitable[object]) -> bool:
         """Wait for something; returns False if there is no time for that, because of `stop`: it is then cancelled."""
