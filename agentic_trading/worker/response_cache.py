@@ -9,7 +9,6 @@ from datetime import datetime
 from weakref import WeakValueDictionary
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import freezes
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError
@@ -111,7 +110,7 @@ class ResponseCache:
         under_way: dict[tuple[str, str], list[LLMResult]] = {}
         for interaction in interactions:
             envelope = interaction.envelope
-            if not freezes(envelope):
+            if not envelope.is_cacheable:
                 continue
             attempts = under_way.setdefault((envelope.tenant_id, envelope.envelope_id), [])
             attempts.append(interaction.result)
@@ -135,7 +134,7 @@ class ResponseCache:
         Who waits longer than its deadline, or than `pauses` allow, gets None too: it has not its turn, and must not be
         sent. `parked` is entered for as long as somebody waits.
         """
-        return self._turn(envelope, pauses, parked) if freezes(envelope) else _NOTHING_FROZEN
+        return self._turn(envelope, pauses, parked) if envelope.is_cacheable else _NOTHING_FROZEN
 
     @asynccontextmanager
     async def _turn(

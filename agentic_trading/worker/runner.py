@@ -14,7 +14,6 @@ from agentic_trading.governance.admission_decisions import (
     AlreadyDispatched,
     Deferred,
     Denied,
-    freezes,
     unavailable,
 )
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
@@ -152,7 +151,7 @@ class CallRunner:
         )
         if problem is not None:
             return problem
-        if frozen is None and freezes(envelope) and self._pauses.are_over:
+        if frozen is None and envelope.is_cacheable and self._pauses.are_over:
             return _STOPPED
         try:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
