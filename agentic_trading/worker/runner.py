@@ -1,4 +1,4 @@
-"""The attempts of one envelope: ask, admit, answer, settle, read, record, decide."""
+"""The attempts of one envelope: admit, send, settle, read, record, plan the next one."""
 
 import asyncio
 from contextlib import nullcontext
@@ -56,7 +56,7 @@ _NO_TIME_LEFT: Final = FailureReason(
 )
 _LEASE_OVER: Final = FailureReason(
     category=FailureKind.LEDGER_UNAVAILABLE,
-    description="what was set aside was given back before the request could be sent: its lease was over",
+    description="the reservation's lease expired before the request was sent",
     recoverable=True,
 )
 _STOPPED: Final = FailureReason(
@@ -76,11 +76,11 @@ class RecordedAnswerSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunnerDependencies:
-    """What a runner needs, named once: the gate, who answers, where it is kept, what is checked.
+    """What a runner needs: the gate, the provider, the recorder, the checks.
 
     `strict_workflows` have a dispatched record on disk before each call. Of `counted_workflows` the provider is asked for
     its own count of the input before money is set aside; of others, and where it gives none, bytes bound the tokens.
-    `frozen` holds the answers of level `recorded`; without it the runner begins with none.
+    `response_cache` holds the answers of level `recorded`; without it the runner begins with none.
     """
 
     gate: Gate
@@ -92,7 +92,7 @@ class RunnerDependencies:
     recorded: RecordedAnswerSource | None = None
     strict_workflows: frozenset[EnvelopeWorkflow] = frozenset()
     counted_workflows: frozenset[EnvelopeWorkflow] = frozenset()
-    frozen: ResponseCache | None = None
+    response_cache: ResponseCache | None = None
 
 
 class CallRunner:
@@ -101,13 +101,13 @@ class CallRunner:
     def __init__(self, parts: RunnerDependencies) -> None:
         self._parts = parts
         self._clock = parts.clock
-        self._pauses = StoppableWait(parts.clock)
-        self._refused_schemas = UnsupportedSchemas()
-        self._frozen = parts.frozen or ResponseCache(parts.clock)
+        self._waits = StoppableWait(parts.clock)
+        self._unsupported_schemas = UnsupportedSchemas()
+        self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
         """Wait for no retry any more: a call that would have to wait ends with `shutdown`. Harmless twice."""
-        self._pauses.stop()
+        self._waits.stop()
 
     async def run(
         self, envelope: LLMEnvelope, *, principal: str = "", parked: Parking = nullcontext
@@ -116,34 +116,34 @@ class CallRunner:
 
         `parked` is entered for as long as the call waits for headroom, or for another one of the same request.
 
-        Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, keep and tell.
-        Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not told to anybody.
+        Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, store and publish.
+        Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published.
         """
-        async with self._frozen.turn(envelope, self._pauses, parked) as frozen:
-            call = self._prepare(envelope, principal, parked, frozen)
-            return await self._run(envelope, call, frozen)
+        async with self._response_cache.turn(envelope, self._waits, parked) as cached:
+            call = self._prepare(envelope, principal, parked, cached)
+            return await self._run(envelope, call, cached)
 
     async def _run(
-        self, envelope: LLMEnvelope, call: CallContext | FailureReason, frozen: CachedCall | None
+        self, envelope: LLMEnvelope, call: CallContext | FailureReason, cached: CachedCall | None
     ) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        turn = AttemptPlan(call.first_request(self._refused_schemas))
+        plan = AttemptPlan(call.first_request(self._unsupported_schemas))
         while True:
-            if not await self._pauses.passed(turn.wait_s):
-                stopped = self._unsent(envelope, turn.request.attempt, _STOPPED)
+            if not await self._waits.passed(plan.wait_s):
+                stopped = self._unsent(envelope, plan.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
-            attempted = await self._attempt(call, turn.request, is_retry=turn.step == "retry")
-            self._refused_schemas.learn(turn.request, attempted)
-            following = plan_next_attempt(turn, attempted, call.capability, now=self._clock.now())
+            attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
+            self._unsupported_schemas.learn(plan.request, attempted)
+            following = plan_next_attempt(plan, attempted, call.capability, now=self._clock.now())
             step = following.step if following else "final"
-            interaction = await self._keep(envelope, attempted, step, frozen)
+            interaction = await self._keep(envelope, attempted, step, cached)
             if following is None:
                 return interaction
-            turn = following
+            plan = following
 
     def _prepare(
-        self, envelope: LLMEnvelope, principal: str, parked: Parking, frozen: CachedCall | None
+        self, envelope: LLMEnvelope, principal: str, parked: Parking, cached: CachedCall | None
     ) -> CallContext | FailureReason:
         """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
         problem = schema_problem(
@@ -151,7 +151,7 @@ class CallRunner:
         )
         if problem is not None:
             return problem
-        if frozen is None and envelope.is_cacheable and self._pauses.are_over:
+        if cached is None and envelope.is_cacheable and self._waits.is_stopped:
             return _STOPPED
         try:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
@@ -160,16 +160,16 @@ class CallRunner:
         is_counted = envelope.workflow in self._parts.counted_workflows
         count = InputTokenCounter(self._parts.provider) if is_counted else None
         parser = select(capability, envelope)
-        return CallContext(envelope, capability, parser, self._parts.checks, count, frozen, principal, parked)
+        return CallContext(envelope, capability, parser, self._parts.checks, count, cached, principal, parked)
 
     async def _keep(
-        self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, frozen: CachedCall | None = None
+        self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, cached: CachedCall | None = None
     ) -> LLMInteraction:
         result = attempted.to_result(step)
         if step == "final" and not result.success and may_degrade(envelope, attempted):
             result = degraded(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
-        keep = partial(self._kept, interaction, frozen, final=step == "final")
+        keep = partial(self._kept, interaction, cached, final=step == "final")
         try:
             await keep()
         except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
@@ -177,10 +177,10 @@ class CallRunner:
             raise
         return interaction
 
-    async def _kept(self, interaction: LLMInteraction, frozen: CachedCall | None, *, final: bool) -> None:
+    async def _kept(self, interaction: LLMInteraction, cached: CachedCall | None, *, final: bool) -> None:
         await self._parts.recorder.keep(interaction, final=final)
-        if frozen is not None:
-            frozen.hear(interaction.result)
+        if cached is not None:
+            cached.add(interaction.result)
 
     async def _attempt(self, call: CallContext, request: ModelRequest, *, is_retry: bool) -> Attempted:
         recorded = await self._recorded(call, request)
@@ -203,9 +203,9 @@ class CallRunner:
             recorded = await answers.find(request.envelope, request.attempt)
             if recorded is not None:
                 return recorded
-        if call.frozen is None or gate.problem(request.envelope, call.principal) is not None:
+        if call.cached is None or gate.problem(request.envelope, call.principal) is not None:
             return None
-        return call.frozen.find(request.attempt)
+        return call.cached.find(request.attempt)
 
     async def _admit(
         self, call: CallContext, request: ModelRequest, *, is_retry: bool
@@ -221,7 +221,7 @@ class CallRunner:
             if not isinstance(admitted, Deferred):
                 return admitted
             async with call.parked():
-                has_waited = await self._pauses.over(self._parts.gate.headroom(admitted))
+                has_waited = await self._waits.over(self._parts.gate.headroom(admitted))
             if not has_waited:
                 return Denied(_STOPPED)
 
@@ -307,7 +307,7 @@ class CallRunner:
         if exchange.sent.charge.in_doubt:  # an answer that could not be charged is none
             exchange.response = None
         attempted = await self._attempted(call, exchange, exchange.sent.failure)
-        await self._keep(exchange.request.envelope, attempted, "final", call.frozen)
+        await self._keep(exchange.request.envelope, attempted, "final", call.cached)
 
     async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> None:
         envelope = request.envelope

@@ -110,7 +110,7 @@ async def test_who_is_idle_makes_room_for_who_comes_back() -> None:
 
     async def idle() -> None:
         async with slots.taken():
-            await slots.unless_called_away(nothing.wait())
+            await slots.unless_needed(nothing.wait())
 
     async with asyncio.timeout(1), asyncio.TaskGroup() as group:
         group.create_task(parked())
@@ -167,7 +167,7 @@ async def serve(slots: Slots, deliveries: asyncio.Queue[str], up_to: Callable[[i
     found: str | None = None
     while found != LAST:
         async with slots.taken() as slot:
-            found = await slots.unless_called_away(deliveries.get())
+            found = await slots.unless_needed(deliveries.get())
             for _ in range(up_to(3) if found else 0):
                 await passes(up_to(3))
                 async with slot.given_back():
