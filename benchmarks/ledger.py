@@ -102,8 +102,8 @@ async def through_the_gate(calls: int) -> float:
     for asked in requests:
         answer = await gate.admit(asked)
         assert isinstance(answer, Admitted)
-        await gate.dispatch(answer)
-        await gate.settle(answer, USAGE)
+        await gate.lifecycle.dispatch(answer)
+        await gate.lifecycle.settle(answer, USAGE)
     return time.perf_counter() - start
 
 
@@ -139,10 +139,10 @@ async def at_once(callers: int, calls_each: int) -> tuple[int, int, int]:
                 answer = await gate.admit(asked)
             if not isinstance(answer, Admitted):
                 return
-            await gate.dispatch(answer)
+            await gate.lifecycle.dispatch(answer)
             await asyncio.sleep(0)
             used = Usage(output_tokens=int(4096 * fraction("used", number, call)))
-            charged.append((await gate.settle(answer, used)).cost_nusd)
+            charged.append((await gate.lifecycle.settle(answer, used)).cost_nusd)
 
     async with asyncio.TaskGroup() as group:
         for number in range(callers):

@@ -214,9 +214,9 @@ async def a_few_stage_by_stage(gateway: Gateway, stages: Stages) -> int:
         responses = [await provider.complete(request) for request in requests]
     with stages.timed("settle"):
         for admission in admissions:
-            await gate.dispatch(admission)
+            await gate.lifecycle.dispatch(admission)
         charges = [
-            await gate.settle(admission, response.usage)
+            await gate.lifecycle.settle(admission, response.usage)
             for admission, response in zip(admissions, responses, strict=True)
         ]
     with stages.timed("read"):

@@ -12,6 +12,7 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import Limit
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
@@ -93,6 +94,7 @@ def gateway(
     workers: int = 4,
     capabilities: Capabilities = CAPABILITIES,
     policy: Policy | None = None,
+    traffic: Throttle | None = None,
 ) -> MemoryGateway:
     """Return a gateway in memory; `script` is what its provider answers, or the provider."""
     clock = clock or SimClock(START)
@@ -100,7 +102,13 @@ def gateway(
     store = store or MemoryInteractionStore()
     broker, ledger = broker or MemoryBroker(), ledger or MemoryLedger(limits)
     gate = Gate(
-        ledger=ledger, prices=PRICES, capabilities=capabilities, clock=clock, mode="paper", policy=policy
+        ledger=ledger,
+        prices=PRICES,
+        capabilities=capabilities,
+        clock=clock,
+        mode="paper",
+        policy=policy,
+        traffic=traffic,
     )
     recorder = Recorder(store, broker)
     parts = RunnerDependencies(

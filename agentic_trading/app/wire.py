@@ -268,12 +268,14 @@ def worker_pool(
         claims=MemoryClaimStore(),
         clock=clock,
         workers=workers,
-        upkeep=_upkeep(ledger, gate, recorder, clock, tenant, oversight) if oversight is not None else None,
-        senders=_senders(oversight) if oversight is not None else None,
+        housekeeper=_housekeeper(ledger, gate, recorder, clock, tenant, oversight)
+        if oversight is not None
+        else None,
+        acl=_acl(oversight) if oversight is not None else None,
     )
 
 
-def _senders(oversight: BudgetControls) -> ProducerAcl:
+def _acl(oversight: BudgetControls) -> ProducerAcl:
     return ProducerAcl(oversight.verifier, oversight.principal, oversight.policy)
 
 
@@ -294,7 +296,7 @@ def _gate(
     )
 
 
-def _upkeep(
+def _housekeeper(
     ledger: Ledger, gate: Gate, recorder: Recorder, clock: Clock, tenant: str, oversight: BudgetControls
 ) -> Housekeeper:
     board, statuses = oversight.board, oversight.statuses

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Protocol
 
+from agentic_trading.cancellation import end_wait
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
@@ -177,7 +178,7 @@ class TradingSession:
         """End after the moment under way; a wait for the next bar ends at once. Harmless twice."""
         self._stopping = True
         if self._waiting is not None:
-            self._waiting.reschedule(0)
+            end_wait(self._waiting)
 
     async def run(self, feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> None:
         """Trade until the feeds end or `stop` is called.

@@ -51,36 +51,6 @@ def determinism_problem(
     return _retired_problem(capability, today)
 
 
-def freezes(envelope: LLMEnvelope) -> bool:
-    """Whether the first accepted answer to `envelope` is frozen until its deadline, and served again.
-
-    It must ask for `recorded` and say at which moment of the market it stands: without `as_of` the same words may mean
-    another question an hour later.
-    """
-    return envelope.determinism is DeterminismLevel.RECORDED and envelope.as_of is not None
-
-
-def level_of(
-    envelope: LLMEnvelope, capability: Capability, *, sampling_applied: bool, accepted: bool
-) -> DeterminismLevel:
-    """Return the level that a live answer really has, which may be lower than the one its envelope asks for.
-
-    `recorded` if the answer is frozen: `accepted`, from the model that was asked, and `freezes(envelope)`. Else `greedy`
-    if temperature 0 was really sent, else `pinned`.
-    """
-    if accepted and freezes(envelope):
-        return DeterminismLevel.RECORDED
-    if sampling_applied and capability.sampling and envelope.temperature == 0.0:
-        return DeterminismLevel.GREEDY
-    return DeterminismLevel.PINNED
-
-
-def level_served_again(envelope: LLMEnvelope) -> DeterminismLevel:
-    """Return the level of an answer that comes from a recording: the same each time it is asked for."""
-    is_demanded = envelope.determinism is DeterminismLevel.REPLAY_ONLY
-    return DeterminismLevel.REPLAY_ONLY if is_demanded else DeterminismLevel.RECORDED
-
-
 def _greedy_problem(envelope: LLMEnvelope, capability: Capability) -> FailureReason | None:
     if not capability.sampling:
         return _refused(

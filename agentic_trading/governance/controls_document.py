@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, assert_never
 
 from pydantic import BaseModel, Field, model_validator
 
+from agentic_trading.cancellation import end_wait
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, agent_of
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -219,7 +220,7 @@ class HaltRegistry:
         """Have `limit` run out as soon as the envelope is halted, at once if it is, for as long as the block lasts."""
         self._reachable[limit] = envelope
         if self._why(envelope) is not None:
-            limit.reschedule(0)
+            end_wait(limit)
         try:
             yield
         finally:
@@ -227,8 +228,8 @@ class HaltRegistry:
 
     def _end_what_is_halted(self) -> None:
         for reach, envelope in list(self._reachable.items()):
-            if self._why(envelope) is not None and not reach.expired():
-                reach.reschedule(0)
+            if self._why(envelope) is not None:
+                end_wait(reach)
 
     def _why(self, envelope: LLMEnvelope) -> str | None:
         for tenant in (PLATFORM, envelope.tenant_id):

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
@@ -12,7 +11,6 @@ from agentic_trading.governance.admission_decisions import (
     SIMULATED,
     Admitted,
     AlreadyDispatched,
-    Charge,
     ClockMode,
     Deferred,
     Denied,
@@ -30,8 +28,6 @@ from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.errors import (
     LedgerUnavailableError,
     ReservationRequestError,
-    ReservationStateError,
-    UnknownReservationError,
 )
 from agentic_trading.governance.ledger import (
     Blocked,
@@ -40,22 +36,19 @@ from agentic_trading.governance.ledger import (
     Reservation,
     ReservationRequest,
     ReservationState,
-    Settlement,
 )
 from agentic_trading.governance.limiter import Permit, Throttled
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.prices import Amount, PriceBook, charged_models, cost_of
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.sent_call import ReservationLifecycle, SentCall
 from agentic_trading.governance.status_feed import AdmissionCounters, AdmissionStatistics, DeniedCall
-from agentic_trading.governance.throttle import Failed, Throttle
+from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.result import Usage
 
 _SENT = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
-_GRACE_S = 30.0
-"""How much longer than an answer is waited for a call counts as under way: it has to be settled as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +92,7 @@ class Gate:
         self._tenants = tenants
         self._policy = policy
         self._traffic = traffic or Throttle(None, self._wall)
+        self.lifecycle = ReservationLifecycle(ledger, prices, self._traffic)
         self._in_turn: dict[str, _Asked | Denied] = {}
         self._counts = AdmissionCounters()
 
@@ -141,51 +135,13 @@ class Gate:
         finally:
             self._counts.note_wait(self._clock.monotonic() - started)
 
-    async def dispatch(self, admission: Admitted, *, patience_s: float = 60.0) -> None:
-        """Note that the request is about to be sent; an answer is waited for up to `patience_s` seconds.
-
-        Raises `ReservationStateError` the second time: the attempt is then taken by who was first; and
-        `LedgerUnavailableError` if it could not be noted, so that nothing may be sent.
-        """
-        await self._ledger.dispatch(admission.reservation_id, lease_s=patience_s + _GRACE_S)
-
-    async def settle(self, admission: Admitted, usage: Usage, *, served_model: str = "") -> Charge:
-        """Charge what the provider reports; harmless twice.
-
-        Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
-        A usage or a model without a price costs the whole reservation at least.
-        """
-        await self._traffic.answered(admission.permit, usage.total_tokens)
-        cost, priced = _cost(self._prices, admission, usage, served_model)
-        settlement = await self._ledger.settle(admission.reservation_id, Amount(cost, usage.total_tokens))
-        return _charge(settlement, priced=priced)
-
-    async def settle_unsent(self, admission: Admitted, failure: Failed | None = None) -> Charge:
-        """Charge nothing for a dispatched request that surely was not sent, as by a refused connection.
-
-        Harmless twice. Only for who has dispatched it; raises `ReservationStateError` if nobody has. `failure` is what
-        the provider's others have to be told of.
-        """
-        await self._traffic.failed(admission.permit, failure)
-        settlement = await self._ledger.settle(admission.reservation_id, Amount(0, 0, 0))
-        return _charge(settlement, priced=True)
+    def sent(self, admission: Admitted, envelope: LLMEnvelope, *, patience_s: float = 60.0) -> SentCall:
+        """Return the block within which the request is sent; an answer is waited for up to `patience_s` seconds."""
+        return SentCall(self.lifecycle, self.halts, admission, envelope, patience_s=patience_s)
 
     async def release(self, admission: Admitted) -> None:
-        """Give back a reservation that was never dispatched; whatever else became of it is left alone.
-
-        Harmless twice, and from a run whose attempt was taken by another one.
-        """
-        await self._traffic.unused(admission.permit)
-        await _give_back(self._ledger, admission.reservation_id)
-
-    async def step_aside(self, admission: Admitted) -> None:
-        """Leave the traffic to a model, as another run has sent the attempt; what is set aside is that run's."""
-        await self._traffic.unused(admission.permit)
-
-    async def in_doubt(self, admission: Admitted, failure: Failed | None = None) -> Charge:
-        """Charge the whole reservation, as nobody knows whether the call was billed; a late `settle` corrects it."""
-        await self._traffic.failed(admission.permit, failure)
-        return _charge(await self._ledger.in_doubt(admission.reservation_id), priced=True)
+        """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
+        await self.lifecycle.release(admission)
 
     def problem(self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0) -> FailureReason | None:
         """Return why nothing of this envelope may run now, at whatever price; None if something may.
@@ -224,7 +180,7 @@ class Gate:
         problem = self.problem(envelope, principal, max_tokens=request.max_tokens)
         if problem is not None:
             if isinstance(waited_for, _Asked):
-                await _give_back(self._ledger, id_)
+                await self.lifecycle.give_back(id_)
             if self.stranger(envelope, principal, max_tokens=request.max_tokens) is not None:
                 return Denied(problem)  # nothing is asked about what they name
             return await self._unless_sent(id_, problem)
@@ -327,31 +283,3 @@ def _final(
             return AlreadyDispatched(answer.id, answer.state)
         case _:
             assert_never(answer)
-
-
-async def _give_back(ledger: Ledger, reservation_id: str) -> None:
-    with suppress(ReservationStateError, UnknownReservationError):  # sent by another run, or over: not ours
-        await ledger.release(reservation_id)
-
-
-def _cost(prices: PriceBook, admission: Admitted, usage: Usage, served_model: str) -> tuple[int, bool]:
-    capability = admission.capability
-    models = charged_models(capability.model, served_model, capability.served_as)
-    return cost_of(
-        usage,
-        prices,
-        capability.provider,
-        models,
-        at=admission.priced_at,
-        reserved_nusd=admission.amount.nusd,
-    )
-
-
-def _charge(settlement: Settlement, *, priced: bool) -> Charge:
-    return Charge(
-        cost_nusd=settlement.charged.nusd,
-        overrun_nusd=settlement.overrun.nusd,
-        late=settlement.late,
-        in_doubt=settlement.in_doubt,
-        priced=priced,
-    )

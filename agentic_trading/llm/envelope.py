@@ -152,6 +152,32 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         """Whether the checksum is another writer's, over the fields that it gave."""
         return "envelope_hash" in self.model_fields_set
 
+    @property
+    def is_cacheable(self) -> bool:
+        """Whether the first accepted answer is kept until the deadline, and served again.
+
+        The envelope must ask for `recorded` and state its moment of the market: without `as_of` the same words may mean
+        another question an hour later.
+        """
+        return self.determinism is DeterminismLevel.RECORDED and self.as_of is not None
+
+    def level(self, *, accepted: bool, sampling_applied: bool) -> DeterminismLevel:
+        """Return the level that a live answer really has, which may be lower than `determinism` asks for.
+
+        `accepted`: the answer passed every check and came from the model that was asked. `sampling_applied`: the model
+        takes a temperature, and it was sent.
+        """
+        if accepted and self.is_cacheable:
+            return DeterminismLevel.RECORDED
+        is_greedy = sampling_applied and self.temperature == 0.0
+        return DeterminismLevel.GREEDY if is_greedy else DeterminismLevel.PINNED
+
+    @property
+    def replayed_level(self) -> DeterminismLevel:
+        """The level of an answer that comes from a recording: the same each time it is asked for."""
+        is_demanded = self.determinism is DeterminismLevel.REPLAY_ONLY
+        return DeterminismLevel.REPLAY_ONLY if is_demanded else DeterminismLevel.RECORDED
+
     @lazy_property
     def context_json(self) -> bytes:
         """The context in canonical JSON, spelled once for hash, prompt and wire."""

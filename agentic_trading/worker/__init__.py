@@ -1,1 +1,1 @@
-"""The one loop: envelopes taken from the bus, run under the gate, kept, told, acknowledged."""
+"""The one loop: envelopes taken from the bus, run under the gate, stored, published, acknowledged."""

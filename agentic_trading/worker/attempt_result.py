@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from agentic_trading.governance.admission_decisions import Admitted, Charge, level_of, level_served_again
+from agentic_trading.governance.admission_decisions import Admitted, Charge
 from agentic_trading.governance.limits import agent_of
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
@@ -90,11 +90,9 @@ def answered(
         success=accepted,
         failure=None if isinstance(outcome, Accepted) else outcome.failure,
         reading=outcome.trace,
-        determinism_level=level_of(
-            request.envelope,
-            admission.capability,
-            sampling_applied=sampling,
+        determinism_level=request.envelope.level(
             accepted=accepted and not _is_of_another(request, response, admission.capability),
+            sampling_applied=sampling and admission.capability.sampling,
         ),
         sampling_applied=sampling,
         dispatched_at=timing.dispatched_at,
@@ -166,7 +164,7 @@ def served_again(
         "reserved_tokens": 0,
         "served_from": "recorded",
         "next_step": next_step,
-        "determinism_level": level_served_again(envelope),
+        "determinism_level": envelope.replayed_level,
     }
     match outcome:
         case Accepted():

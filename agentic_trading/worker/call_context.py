@@ -8,6 +8,8 @@ from functools import partial
 
 import structlog
 
+from agentic_trading.cancellation import run_shielded
+from agentic_trading.governance.admission_decisions import Admitted, Charge
 from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
@@ -18,8 +20,15 @@ from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.parser import OutputParser
 from agentic_trading.structured.prompts import request_over
 from agentic_trading.structured.pydantic_schema import SemanticCheck
-from agentic_trading.worker.attempt_result import recorded_response, served_again
-from agentic_trading.worker.error_boundary import describe_error, run_shielded
+from agentic_trading.worker.attempt_result import (
+    Timing,
+    answered,
+    is_of_wrong_model,
+    not_used,
+    recorded_response,
+    served_again,
+)
+from agentic_trading.worker.error_boundary import describe_error
 from agentic_trading.worker.next_attempt import (
     AnsweredAttempt,
     Attempted,
@@ -30,8 +39,8 @@ from agentic_trading.worker.next_attempt import (
 from agentic_trading.worker.response_cache import CachedCall
 from agentic_trading.worker.slots import Parking
 
-LONGEST_S = 5.0
-"""A count that takes longer is not waited for."""
+COUNT_WITHIN_S = 5.0
+"""A count that takes longer is given up."""
 
 MOST_TOKENS = 10**9
 """No request has more: a count of more is none."""
@@ -50,14 +59,14 @@ class InputTokenCounter:
     async def of(self, request: ModelRequest, patience_s: float) -> int | None:
         """Return how many tokens `request` sends, or None where bytes have to bound them.
 
-        None: the provider has no count to give, failed, or took longer than `LONGEST_S` or `patience_s` seconds; and for
+        None: the provider has no count to give, failed, or took longer than `COUNT_WITHIN_S` or `patience_s` seconds; and for
         a request that must not leave the process (`replay_only`), or for which no time is left.
         """
         if request.envelope.determinism is DeterminismLevel.REPLAY_ONLY or patience_s <= 0:
             return None
         asked = replace(request, attempt=1)
         if asked != self._request:
-            self._tokens = await self._counted(request, min(LONGEST_S, patience_s))
+            self._tokens = await self._counted(request, min(COUNT_WITHIN_S, patience_s))
             self._request = asked
         return self._tokens
 
@@ -116,7 +125,7 @@ def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violati
     try:
         return check(envelope, text)
     except ValueError:
-        raise  # what is wrong with the text: the reader tells it
+        raise  # of the text: the parser states it
     except Exception as e:  # noqa: BLE001 - a broken rule must not become an accepted answer
         return [
             Violation(
@@ -136,8 +145,8 @@ SHOWN_AT_ONCE_CHARS = 64 * 1024
 class CallContext:
     """One envelope under way: the model that answers it, and the one parser that asks and reads.
 
-    `count` is there if its input is to be counted, `frozen` if its first accepted answer is the answer. `principal` is
-    who sent it, as the bus has proved it, `parked` is entered while it waits for headroom.
+    `count` is there if its input is to be counted, `cached` if its first accepted answer is the answer. `principal`
+    sent it, as the bus has proved, `parked` is entered while it waits for headroom.
     """
 
     envelope: LLMEnvelope
@@ -145,22 +154,37 @@ class CallContext:
     parser: OutputParser
     checks: Checks
     count: InputTokenCounter | None = None
-    frozen: CachedCall | None = None
+    cached: CachedCall | None = None
     principal: str = ""
     parked: Parking = nullcontext
 
     def first_request(self, refused_schemas: UnsupportedSchemas) -> ModelRequest:
-        """Return the request to begin with: a schema that was refused before is told in words at once."""
+        """Return the request to begin with: a schema that was refused before is stated in the prompt at once."""
         if refused_schemas.holds(self.envelope):
             return request_over("prompted", self.envelope, self.capability, attempt=1, answer=1)
         return self.parser.request(self.envelope, self.capability, attempt=1, answer=1)
 
     async def read(self, request: ModelRequest, response: ModelResponse) -> Accepted | Rejected:
-        """Read an answer; one that takes long is read beside the loop, and a cancellation waits for that."""
+        """Read an answer; one that takes long is read in a thread, and a cancellation waits for that."""
         read = partial(self.parser.read, response, request, check=check_of(self.envelope, self.checks))
         if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
             return read()
         return await run_shielded(asyncio.to_thread(read))
+
+    async def answered(
+        self,
+        request: ModelRequest,
+        response: ModelResponse,
+        admission: Admitted,
+        charge: Charge,
+        timing: Timing,
+    ) -> Attempted:
+        """Read an answer that was charged; one of a wrong model ends the call."""
+        outcome = await self.read(request, response)
+        to_result = partial(answered, request, response, outcome, admission, charge, timing)
+        if is_of_wrong_model(request, response, self.capability):
+            return FinalAttempt(lambda step: not_used(to_result(step)))
+        return AnsweredAttempt(to_result, outcome)
 
     async def replay(self, request: ModelRequest, recorded: LLMResult) -> Attempted:
         """Serve a recorded attempt: an answer is read again, a failure is the same failure, and so is what follows."""

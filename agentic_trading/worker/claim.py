@@ -16,7 +16,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else runs it; `content` is what they claimed it with."""
+    """Another owner runs it; `content` is what it was claimed with."""
 
     owner: str
     content: str = ""
@@ -33,14 +33,14 @@ class ClaimStore(Protocol):
     """Give each envelope to one owner at a time; a finished envelope stays finished."""
 
     async def claim(self, key: str, owner: str, content: str = "") -> Claim | Busy | Finished:
-        """Take `key` for `owner`, unless somebody holds it or it is finished. Claims are counted when taken.
+        """Take `key` for `owner`, unless it is held or finished. Claims are counted when taken.
 
-        `content` names what is run under the key, so that who asks for other content under it can see that.
+        `content` names what is run under the key: a claim with other content shows by it.
         """
         ...
 
     async def until_free(self, key: str) -> None:
-        """Wait until nobody holds `key`; who claims it next may still be another. A cancelled wait changes nothing."""
+        """Wait until `key` is free; another owner may still claim it first. A cancelled wait changes nothing."""
         ...
 
     async def finish(self, claim: Claim) -> None:
@@ -48,5 +48,5 @@ class ClaimStore(Protocol):
         ...
 
     async def give_up(self, claim: Claim) -> None:
-        """Let somebody else take it; a stale claim changes nothing."""
+        """Let another owner take it; a stale claim changes nothing."""
         ...

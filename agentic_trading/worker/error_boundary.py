@@ -1,9 +1,7 @@
-"""A boundary around work that comes again: what goes wrong in it is logged, and the rest goes on."""
+"""Where an error ends: described in one line, logged, and the rest goes on; the two errors of a worker's own."""
 
-import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -13,19 +11,18 @@ from agentic_trading.llm.errors import LLMError, RecordError, StoreError
 
 
 def describe_error(e: Exception) -> str:
-    """Say what was raised and where; a formatted traceback would read files on the loop.
+    """Return what was raised and where; a formatted traceback would read files on the loop.
 
-    Of a `ValidationError` only places and kinds are told: its own words repeat what was validated, which may be an
-    answer.
+    Of a `ValidationError` only places and kinds: its own words repeat what was validated, which may be an answer.
     """
     last = e.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     where = f" ({last.tb_frame.f_code.co_qualname}, line {last.tb_lineno})" if last else ""
-    return f"{type(e).__name__}: {_said(e)}{where}"
+    return f"{type(e).__name__}: {_message(e)}{where}"
 
 
-def _said(e: Exception) -> str:
+def _message(e: Exception) -> str:
     if not isinstance(e, ValidationError):
         return str(e)
     errors = e.errors(include_url=False, include_context=False, include_input=False)
@@ -37,46 +34,15 @@ log = structlog.get_logger()
 
 @contextmanager
 def log_and_continue(what: str, **facts: object) -> Iterator[None]:
-    """Log an error of the block as `what`, with `facts`; only a log that gave up is not passed over: `StoreError`."""
+    """Log an error of the block as `what`, with `facts`; a log that gave up goes on: `StoreError`."""
     try:
         yield
     except StoreError:
         raise
     except (LedgerError, ControlError, RecordError) as e:
         log.warning(what, reason=str(e), **facts)
-    except Exception as e:  # noqa: BLE001 - the boundary: orders are followed whatever else is wrong
-        log.error(what, error=describe_error(e), **facts)  # noqa: TRY400 - told in one line
-
-
-T = TypeVar("T")
-
-LONGEST_S = 30.0
-"""What takes longer than this is given up: a process must be able to end."""
-
-
-async def run_shielded(work: Coroutine[Any, Any, T], *, longest_s: float = LONGEST_S) -> T:
-    """Return what `work` gives, even if the caller is cancelled meanwhile, once or again and again.
-
-    The cancellation comes to the caller at its next wait. Nothing is left behind: `work` is over when this returns
-    or raises. Raises `TimeoutError` if it takes longer than `longest_s` seconds after the last cancellation.
-    """
-    task = asyncio.Task(work)  # outside any group, which would cancel it together with the caller
-    was_cancelled = False
-    while not task.done():
-        try:
-            done, _ = await asyncio.wait([task], timeout=longest_s)
-        except asyncio.CancelledError:
-            was_cancelled = True
-            continue
-        if not done:
-            task.cancel()
-            await asyncio.wait([task])
-            raise TimeoutError(f"not done within {longest_s:g} s; allowed is less")
-    caller = asyncio.current_task()
-    if was_cancelled and caller is not None:
-        caller.uncancel()
-        caller.cancel()
-    return task.result()
+    except Exception as e:  # noqa: BLE001 - the boundary: other work goes on
+        log.error(what, error=describe_error(e), **facts)  # noqa: TRY400 - in one line
 
 
 class AttemptTakenError(LLMError):
@@ -92,7 +58,7 @@ class AttemptTakenError(LLMError):
 
 
 class UndeliverableError(LLMError):
-    """A delivery for `envelope_id` of `trace_id` cannot be served, for `reason`, and trying again does not help."""
+    """A delivery for `envelope_id` of `trace_id` cannot be served, for `reason`: another try does not help."""
 
     def __init__(self, reason: str, detail: str, *, envelope_id: str = "", trace_id: str = "") -> None:
         self.reason = reason

@@ -1,4 +1,4 @@
-"""What a pool does beside its calls: sees what operators order, ends what has run out, warns before a ceiling."""
+"""What a pool does besides its calls: applies operators' controls, expires leases, reports, warns before a ceiling."""
 
 import asyncio
 from collections import deque
@@ -41,17 +41,17 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class ControlReconciler:
-    """Knows the orders that were last seen, and has new ones done.
+    """Applies the controls of each tenant as they change, and puts the commands that led to them on record.
 
-    Until a tenant's orders were read once, and whenever something stands there that cannot be read, nothing of it
-    runs: an order that is not known may be a halt. While the board is only away, what was read last holds.
+    Until a tenant's controls were read once, and whenever they cannot be read, nothing of it runs: an unknown command
+    may be a halt. While the store is only unavailable, the last controls hold.
 
-    A board that was lost begins anew with version 1. Such orders are followed as any new ones: what the operators see
-    there is what holds. An empty board, or an older copy of it, takes nothing back: what was seen last holds until
-    somebody orders anew.
+    A store that was lost starts again with version 1. Such controls are applied like any new ones: what operators see
+    there is what holds. An empty store, or an older copy of it, takes nothing back: the last controls hold until the
+    next command.
     """
 
-    board: ControlStore
+    store: ControlStore
     halts: HaltRegistry
     ledger: Ledger
     recorder: Recorder
@@ -59,51 +59,51 @@ class ControlReconciler:
     _adopted: dict[str, int] = field(default_factory=dict)
 
     def version(self, tenant: str) -> int:
-        """Return the version of a tenant's orders that is followed."""
+        """Return the version of a tenant's controls that is applied."""
         return self._seen.get(tenant, TenantControls()).version
 
-    async def follow(self, tenant: str) -> bool:
-        """See what stands on the board, have it done and put it on record; returns whether it was new.
+    async def reconcile(self, tenant: str) -> bool:
+        """Read a tenant's controls, apply them and record their commands; returns whether they were new.
 
-        Raises what the board and the ledger raise; then all of it is to be tried again.
+        Raises what the store and the ledger raise; then all of it is to be tried again.
         """
         controls = await self._read(tenant)
         seen = self._seen.get(tenant)
-        if seen is not None and not _is_news(controls, seen):
+        if seen is not None and not _is_newer(controls, seen):
             self.halts.open(tenant)
             if controls != seen:
-                log.error("orders_went_back", tenant=tenant, seen=seen.version, found=controls.version)
+                log.error("controls_rolled_back", tenant=tenant, seen=seen.version, found=controls.version)
             return False
         self.halts.update(tenant, controls)
         if tenant != PLATFORM and controls.speaks_of_limits:
-            await self._adopt(tenant, controls)
-        _say_if_begun_anew(tenant, controls, seen)
-        for action in _new_actions(controls, seen):
-            with log_and_continue("order_not_on_record", tenant=tenant, version=action.version):
-                await self.recorder.keep_event(event_of(tenant, action))
+            await self._apply_limits(tenant, controls)
+        _log_restart(tenant, controls, seen)
+        for command in _new_commands(controls, seen):
+            with log_and_continue("command_not_on_record", tenant=tenant, version=command.version):
+                await self.recorder.keep_event(event_of(tenant, command))
         self._seen[tenant] = controls
         return True
 
     async def _read(self, tenant: str) -> TenantControls:
         try:
-            return await self.board.read(tenant)
+            return await self.store.read(tenant)
         except Exception as e:
             if isinstance(e, ControlsUnreadableError) or not self.halts.knows(tenant):
                 self.halts.close(tenant, str(e))
             raise
 
-    async def _adopt(self, tenant: str, controls: TenantControls) -> None:
+    async def _apply_limits(self, tenant: str, controls: TenantControls) -> None:
         """Hand limits to the ledger, under a number that is larger than any before: an older one changes nothing there.
 
-        The serial is the same in every process that follows the board, and outlives the orders that it comes from.
+        The serial is the same in every process that reads the store, and outlives the commands that it comes from.
         """
         number = max(controls.serial, self._adopted.get(tenant, 0) + 1)
         await self.ledger.apply_limits(tenant, controls.limits, version=number)
         self._adopted[tenant] = number
 
 
-def _is_news(controls: TenantControls, seen: TenantControls) -> bool:
-    """Whether a document was written after another one: it is a later version, or its last order is not known there.
+def _is_newer(controls: TenantControls, seen: TenantControls) -> bool:
+    """Whether a document was written after another one: it is a later version, or its last command is not known there.
 
     Moments are not compared, as operators' clocks differ; only what is older than all that is still known counts as
     an old copy.
@@ -116,37 +116,37 @@ def _is_news(controls: TenantControls, seen: TenantControls) -> bool:
     return is_all_known or controls.actions[-1].at >= seen.actions[0].at
 
 
-def _new_actions(controls: TenantControls, seen: TenantControls | None) -> Sequence[AppliedCommand]:
+def _new_commands(controls: TenantControls, seen: TenantControls | None) -> Sequence[AppliedCommand]:
     known = seen.actions if seen is not None else ()
     return [action for action in controls.actions if action not in known]
 
 
-def _say_if_begun_anew(tenant: str, controls: TenantControls, seen: TenantControls | None) -> None:
+def _log_restart(tenant: str, controls: TenantControls, seen: TenantControls | None) -> None:
     if seen is None or controls.version > seen.version:
         return
     gone = [f"{halt.scope} {halt.id}" for halt in seen.halts if controls.halt(halt.scope, halt.id) is None]
     log.error(
-        "orders_began_anew", tenant=tenant, seen=seen.version, found=controls.version, no_longer_halted=gone
+        "controls_restarted", tenant=tenant, seen=seen.version, found=controls.version, no_longer_halted=gone
     )
 
 
-LOOK_EVERY_S = 0.25
-"""An order of an operator reaches every worker within a second."""
+RECONCILE_EVERY_S = 0.25
+"""A command of an operator reaches every worker within a second."""
 
-TEND_EVERY_S = 0.5
-NOTE_POSITION_EVERY_S = 60.0
+TICK_EVERY_S = 0.5
+CHECKPOINT_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class HousekeepingScope:
-    """What upkeep looks after: the ledger, the gate and the orders of these tenants; `statuses` is where it tells of them.
+    """What a housekeeper serves: the ledger, the gate and the controls of these tenants; `statuses` takes its reports.
 
-    A ledger that `outlives` this process has its position put on record, so that the next one can see it go back.
+    A ledger that `outlives` this process has its checkpoints put on record: by them the next process sees a rollback.
     """
 
     ledger: Ledger
     gate: Gate
-    board: ControlStore
+    controls: ControlStore
     statuses: StatusFeed
     tenants: Sequence[str]
     outlives: bool = False
@@ -154,9 +154,9 @@ class HousekeepingScope:
 
 @dataclass(slots=True)
 class Housekeeper:
-    """Runs beside the workers until it is cancelled; what it cannot reach now it looks for again.
+    """Runs with the workers until it is cancelled; what it cannot reach now it tries again.
 
-    Orders are looked for at their own pace, however long the rest takes. Whatever goes wrong is logged, and the next
+    Controls are read at a pace of their own, however long the rest takes. Whatever goes wrong is logged, and the next
     round comes: only a log that gave up, `StoreError`, ends it.
 
     `clock` is the time of the calls, simulated or not, that forecasts are made in; `wall` is the one it waits by.
@@ -169,67 +169,69 @@ class Housekeeper:
     wall: Clock
     worker: str = "worker"
     alerts: Alerts = field(default_factory=Alerts)
-    _following: ControlReconciler = field(init=False)
-    _to_tell: deque[Event] = field(default_factory=deque)
-    _next_tending: float = 0.0
-    _next_position: float = 0.0
+    _reconciler: ControlReconciler = field(init=False)
+    _expiries: deque[Event] = field(default_factory=deque)
+    _next_tick: float = 0.0
+    _next_checkpoint: float = 0.0
 
     def __post_init__(self) -> None:
         watched = self.watched
-        self._following = ControlReconciler(watched.board, watched.gate.halts, watched.ledger, self.recorder)
+        self._reconciler = ControlReconciler(
+            watched.controls, watched.gate.halts, watched.ledger, self.recorder
+        )
 
     async def run(self) -> None:
-        """Look after everything, again and again; raises `StoreError` if the log gave up."""
+        """Reconcile and tick again and again; raises `StoreError` if the log gave up."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._look_on(), name="orders")
-                group.create_task(self._tend_on(), name="tending")
+                group.create_task(self._reconcile_on(), name="controls")
+                group.create_task(self._tick_on(), name="ticks")
         except ExceptionGroup as e:
             raise e.exceptions[0] from e
 
     async def end(self) -> None:
-        """Tell the last of it, and leave on record how far the ledger has come."""
-        self._next_position = 0.0
-        await self.tend(is_running=False)
+        """Report for the last time, and record the last checkpoints."""
+        self._next_checkpoint = 0.0
+        await self.tick(is_running=False)
 
-    async def look(self) -> bool:
-        """See what operators have ordered, have it done and put it on record; returns whether there was anything new."""
+    async def reconcile(self) -> bool:
+        """Apply the controls of the platform and of every tenant; returns whether any were new."""
         is_changed = False
         for tenant in (PLATFORM, *self.watched.tenants):
-            with log_and_continue("orders_not_seen", tenant=tenant):
-                is_changed |= await self._following.follow(tenant)
+            with log_and_continue("controls_not_read", tenant=tenant):
+                is_changed |= await self._reconciler.reconcile(tenant)
         return is_changed
 
-    async def tend(self, *, is_running: bool = True) -> None:
-        """End the calls whose lease has run out, warn of counters that near their ceiling, tell how all stands."""
-        with log_and_continue("ledger_not_tended"):
-            self._to_tell.extend(map(self._expired, await self.watched.ledger.expire_leases()))
-            while self._to_tell:  # what a stop leaves here is told by `end`
-                await self._keep(self._to_tell[0])
-                self._to_tell.popleft()
-            await self._tell_all(is_running=is_running)
-            await self._note_positions()
+    async def tick(self, *, is_running: bool = True) -> None:
+        """Expire leases, report the status of every tenant, warn of counters that near their ceiling."""
+        with log_and_continue("housekeeping_failed"):
+            self._expiries.extend(map(self._expired, await self.watched.ledger.expire_leases()))
+            while self._expiries:  # what a stop leaves here is recorded by `end`
+                await self._keep(self._expiries[0])
+                self._expiries.popleft()
+            await self._report_all(is_running=is_running)
+            await self._record_checkpoints()
 
-    async def _look_on(self) -> None:
+    async def _reconcile_on(self) -> None:
         while True:
-            if await self.look():
-                self._next_tending = 0.0
-            await self.wall.sleep(LOOK_EVERY_S)
+            if await self.reconcile():
+                self._next_tick = 0.0
+            await self.wall.sleep(RECONCILE_EVERY_S)
 
-    async def _tend_on(self) -> None:
+    async def _tick_on(self) -> None:
         while True:
-            if self.wall.monotonic() >= self._next_tending:
-                self._next_tending = self.wall.monotonic() + TEND_EVERY_S
-                await self.tend()
-            await self.wall.sleep(LOOK_EVERY_S)
+            if self.wall.monotonic() >= self._next_tick:
+                self._next_tick = self.wall.monotonic() + TICK_EVERY_S
+                await self.tick()
+            await self.wall.sleep(RECONCILE_EVERY_S)
 
     async def _keep(self, event: Event) -> None:
-        """Put an event on record, if it can be: an id that somebody else has taken is no reason to end."""
+        """Put an event on record, if it can be: an id that is taken already is no reason to end."""
         with log_and_continue("event_not_on_record", kind=event.kind, id=event.id):
             await self.recorder.keep_event(event)
 
-    async def _tell_all(self, *, is_running: bool) -> None:
-        """Tell how every tenant stands, and warn where that is near its end."""
+    async def _report_all(self, *, is_running: bool) -> None:
+        """Report the status of every tenant, and record the warnings that follow from it."""
         balances = {
             tenant: await self.watched.ledger.balances(tenant, limited=True)
             for tenant in self.watched.tenants
@@ -237,11 +239,11 @@ class Housekeeper:
         forecasts = self.meter.look(chain.from_iterable(balances.values()), self.clock.now())
         for tenant, of_tenant in balances.items():
             leading = [one for one in forecasts if one.balance.tenant == tenant]
-            await self._tell(tenant, of_tenant, leading, is_running=is_running)
+            await self._report(tenant, of_tenant, leading, is_running=is_running)
         for alert in self.alerts.new(forecasts):
             await self._keep(self._warning(alert))
 
-    async def _tell(
+    async def _report(
         self, tenant: str, balances: Sequence[Balance], forecasts: Sequence[Forecast], *, is_running: bool
     ) -> None:
         watched = self.watched
@@ -252,7 +254,7 @@ class Housekeeper:
             time=self.wall.now(),
             as_of=self.clock.now(),
             is_running=is_running,
-            limits_version=self._following.version(tenant),
+            limits_version=self._reconciler.version(tenant),
             counters=counters(balances, forecasts),
             parked=parked(await watched.ledger.waiting(tenant)),
             refusals=refusals(watched.gate.refusals(), tenant),
@@ -262,17 +264,17 @@ class Housekeeper:
         )
         await watched.statuses.publish(status)
 
-    async def _note_positions(self) -> None:
-        """Put on record how far a ledger has come that will be there when this process is not."""
-        if not self.watched.outlives or self.wall.monotonic() < self._next_position:
+    async def _record_checkpoints(self) -> None:
+        """Put the checkpoints of a ledger on record that outlives this process."""
+        if not self.watched.outlives or self.wall.monotonic() < self._next_checkpoint:
             return
-        self._next_position = self.wall.monotonic() + NOTE_POSITION_EVERY_S
+        self._next_checkpoint = self.wall.monotonic() + CHECKPOINT_EVERY_S
         for tenant in self.watched.tenants:
-            position = await self.watched.ledger.checkpoint(tenant)
-            await self._keep(checkpoint_event(tenant, position, self.wall.now()))
+            checkpoint = await self.watched.ledger.checkpoint(tenant)
+            await self._keep(checkpoint_event(tenant, checkpoint, self.wall.now()))
 
     def _expired(self, expired: ExpiredReservation) -> Event:
-        """Return the record of a call that ran out; one that was asked for anew may run out again."""
+        """Return the record of a call that ran out; one that was reserved again may run out again."""
         amount, now = expired.amount, self.wall.now()
         facts = (expired.state, amount.nusd, amount.tokens, now.isoformat())
         return Event(

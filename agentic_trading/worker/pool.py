@@ -1,11 +1,11 @@
 """Workers that take envelopes from the bus, each delivery within a boundary of its own."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, assert_never
+from typing import assert_never
 
 import structlog
 
@@ -24,45 +24,7 @@ from agentic_trading.worker.error_boundary import AttemptTakenError, Undeliverab
 from agentic_trading.worker.housekeeping import Housekeeper
 from agentic_trading.worker.recorder import DeadLetterPublisher, Recorder
 from agentic_trading.worker.runner import CallRunner
-from agentic_trading.worker.slots import Slot, Slots
-
-NOT_ALLOWED = "not_allowed"
-
-OURS = ("operator.", "budget.", "attempt.")
-"""Kinds of events that only workers make: a ledger is rebuilt from them, and operators are told by them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerAcl:
-    """Knows senders by their signatures, where a `verifier` asks for them; else all are `principal`, who is trusted.
-
-    Without a `policy` everybody may put events of every tenant on record.
-    """
-
-    verifier: Verifier | None = None
-    principal: str = ""
-    policy: Policy | None = None
-
-    def of(self, delivery: Delivery) -> str:
-        """Return who sent a message; raises `SignatureError` if that is not proved."""
-        return self.principal if self.verifier is None else self.verifier.principal_of(delivery.message)
-
-    def check_event(self, principal: str, event: Event) -> None:
-        """Raise `UndeliverableError` for an event that `principal` may not put on record."""
-        if event.kind.startswith(OURS):
-            why = f"an event of kind {event.kind!r:.100} is a worker's own; allowed are other kinds"
-            raise UndeliverableError(NOT_ALLOWED, why)
-        self.check_tenant(principal, event.tenant_id)
-
-    def check_tenant(self, principal: str, tenant_id: str) -> None:
-        """Raise `UndeliverableError` for a tenant for whom `principal` may send nothing.
-
-        Nothing of a forged tenant goes on record: it would stand in the place of the real one.
-        """
-        problem = self.policy.tenant_problem(principal, tenant_id) if self.policy is not None else None
-        if problem is not None:
-            raise UndeliverableError(NOT_ALLOWED, problem.description)
-
+from agentic_trading.worker.slots import Slot, Slots, StoppableWait
 
 log = structlog.get_logger()
 
@@ -75,16 +37,51 @@ LANES = (
 """The order in which lanes are served: an execution envelope never waits behind an analysis."""
 
 PARKED_A_WORKER = 8
-"""How many calls may wait for headroom, for each that is under way."""
+"""How many calls may wait for headroom, for each that has a slot."""
 
 EVENTS_GROUP = "workers-events"
 
-T = TypeVar("T")
+NOT_ALLOWED = "not_allowed"
+
+OURS = ("operator.", "budget.", "attempt.")
+"""Kinds of events that only workers make: a ledger is rebuilt from them, and operators read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAcl:
+    """Which principal sent a message, by its signature if there is a `verifier`, else `principal`; and what it may send.
+
+    Without a `policy` every principal may put events of every tenant on record.
+    """
+
+    verifier: Verifier | None = None
+    principal: str = ""
+    policy: Policy | None = None
+
+    def of(self, delivery: Delivery) -> str:
+        """Return the principal that sent a message; raises `SignatureError` if that is not proved."""
+        return self.principal if self.verifier is None else self.verifier.principal_of(delivery.message)
+
+    def check_event(self, principal: str, event: Event) -> None:
+        """Raise `UndeliverableError` for an event that `principal` may not put on record."""
+        if event.kind.startswith(OURS):
+            why = f"an event of kind {event.kind!r:.100} is a worker's own; allowed are other kinds"
+            raise UndeliverableError(NOT_ALLOWED, why)
+        self.check_tenant(principal, event.tenant_id)
+
+    def check_tenant(self, principal: str, tenant_id: str) -> None:
+        """Raise `UndeliverableError` for a tenant for which `principal` may send nothing.
+
+        Nothing of a forged tenant goes on record: it would stand in the place of the real one.
+        """
+        problem = self.policy.tenant_problem(principal, tenant_id) if self.policy is not None else None
+        if problem is not None:
+            raise UndeliverableError(NOT_ALLOWED, problem.description)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """Deliveries so far, by what became of them."""
+    """Deliveries so far, by how they ended."""
 
     finished: int
     dead_letters: int
@@ -93,12 +90,12 @@ class PoolStatistics:
 
 
 class WorkerPool:
-    """Run envelopes with `workers` of them at once, until stopped; who is parked for headroom is not counted.
+    """Run envelopes with `workers` of them at once, until stopped; calls parked for headroom are not counted.
 
     One delivery is one boundary: whatever it raises, its neighbours go on. A delivery that raises comes again, and
     after `max_deliveries` becomes a dead letter. An envelope that was run already is not run again: the last attempt
-    on record is told once more. A log that cannot be written stops the pool: nothing more is
-    taken, nothing unkept is acknowledged, and `run` raises the `StoreError`.
+    on record is published again. A log that cannot be written stops the pool: nothing more is taken, nothing that
+    is not stored is acknowledged, and `run` raises the `StoreError`.
     """
 
     def __init__(
@@ -112,8 +109,8 @@ class WorkerPool:
         workers: int = 8,
         max_deliveries: int = 3,
         name: str = "worker",
-        upkeep: Housekeeper | None = None,
-        senders: ProducerAcl | None = None,
+        housekeeper: Housekeeper | None = None,
+        acl: ProducerAcl | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}; allowed is 1 and more")
@@ -125,11 +122,10 @@ class WorkerPool:
         self._slots = Slots(workers)
         self._max_deliveries = max_deliveries
         self._name = name
-        self._upkeep = upkeep
-        self._senders = senders or ProducerAcl()
-        self._burial = DeadLetterPublisher(broker, clock)
-        self._idle: set[asyncio.Timeout] = set()
-        self._stopping = False
+        self._housekeeper = housekeeper
+        self._acl = acl or ProducerAcl()
+        self._dead_letters = DeadLetterPublisher(broker, clock)
+        self._waits = StoppableWait(clock)
         self._fatal: StoreError | None = None
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
 
@@ -142,18 +138,15 @@ class WorkerPool:
 
         Calls under way are finished, but no retry is waited for; events that wait are kept.
         """
-        self._stopping = True
+        self._waits.stop()
         self._runner.stop()
-        for waiting in self._idle:
-            if not waiting.expired():
-                waiting.reschedule(0)
 
     async def run(self) -> None:
         """Serve all lanes and keep all events until `stop`; raises `StoreError` if the log gave up."""
         envelopes = await self._broker.subscribe([ENVELOPES[lane] for lane in LANES], "workers")
         events = await self._broker.subscribe([EVENTS], EVENTS_GROUP)
         try:
-            async with self._kept_up():
+            async with self._housekeeping():
                 await self._serve_all(envelopes, events)
         finally:
             await envelopes.aclose()
@@ -169,22 +162,24 @@ class WorkerPool:
                 group.create_task(self._work(envelopes, owner), name=owner)
 
     @asynccontextmanager
-    async def _kept_up(self) -> AsyncGenerator[None]:
-        """Have upkeep run beside the block: what operators have ordered is known before the first delivery."""
-        if self._upkeep is None:
+    async def _housekeeping(self) -> AsyncGenerator[None]:
+        """Run the housekeeper for as long as the block lasts: controls are known before the first delivery."""
+        housekeeper = self._housekeeper
+        if housekeeper is None:
             yield
             return
-        await self._tended(self._upkeep.look())
+        await self._unless_fatal(housekeeper.reconcile())
         async with asyncio.TaskGroup() as group:
-            upkeep = group.create_task(self._tended(self._upkeep.run()), name=f"{self._name}-upkeep")
+            running = self._unless_fatal(housekeeper.run())
+            task = group.create_task(running, name=f"{self._name}-housekeeper")
             try:
                 yield
             finally:
-                upkeep.cancel()
+                task.cancel()
         if self._fatal is None:
-            await self._tended(self._upkeep.end())
+            await self._unless_fatal(housekeeper.end())
 
-    async def _tended(self, work: Awaitable[object]) -> None:
+    async def _unless_fatal(self, work: Awaitable[object]) -> None:
         try:
             await work
         except StoreError as e:
@@ -192,24 +187,12 @@ class WorkerPool:
 
     async def _take(self, subscription: Subscription) -> Delivery | None:
         """Return the next delivery, or None once the pool is stopping."""
-        return None if self._stopping else await self._unless_stopped(subscription.take())
-
-    async def _unless_stopped(self, wait: Coroutine[Any, Any, T]) -> T | None:
-        """Return what is waited for, or None once the pool is stopping."""
-        waiting = asyncio.timeout(0 if self._stopping else None)
-        try:
-            async with waiting:
-                self._idle.add(waiting)
-                return await wait
-        except TimeoutError:
-            return None
-        finally:
-            self._idle.discard(waiting)
+        return None if self._waits.is_stopped else await self._waits.result_of(subscription.take())
 
     async def _work(self, envelopes: Subscription, owner: str) -> None:
-        while not self._stopping:
+        while not self._waits.is_stopped:
             async with self._slots.taken() as slot:
-                delivery = await self._slots.unless_called_away(self._take(envelopes))
+                delivery = await self._slots.unless_needed(self._take(envelopes))
                 if delivery is not None:
                     serve = partial(self._serve, owner=owner, slot=slot)
                     await self._within_boundary(delivery, envelopes, serve)
@@ -218,8 +201,8 @@ class WorkerPool:
         """Keep what comes; after a stop, what is there to be taken."""
         is_last_look = False
         while self._fatal is None and not is_last_look:
-            was_stopped = self._stopping
-            delivery = await self._unless_stopped(events.take())
+            was_stopped = self._waits.is_stopped
+            delivery = await self._waits.result_of(events.take())
             if delivery is not None:
                 await self._within_boundary(delivery, events, self._keep_event)
             is_last_look = was_stopped and delivery is None
@@ -227,7 +210,7 @@ class WorkerPool:
     async def _within_boundary(
         self, delivery: Delivery, subscription: Subscription, handle: Callable[[Delivery], Awaitable[bool]]
     ) -> None:
-        """Handle a delivery and acknowledge it; whatever it raises is its own affair, but for a log that gave up."""
+        """Handle a delivery and acknowledge it; what it raises concerns no other, but for a log that gave up."""
         try:
             is_done = await handle(delivery)
         except StoreError as e:
@@ -241,16 +224,16 @@ class WorkerPool:
             await subscription.give_back(delivery)
 
     async def _serve(self, delivery: Delivery, *, owner: str, slot: Slot) -> bool:
-        """Run an envelope, or tell again what came of it; returns False if it is to come again."""
-        principal = self._senders.of(delivery)
+        """Run an envelope, or publish its last attempt again; returns False if it is to come again."""
+        principal = self._acl.of(delivery)
         envelope = read_envelope(delivery)
-        self._senders.check_tenant(principal, envelope.tenant_id)
+        self._acl.check_tenant(principal, envelope.tenant_id)
         claim = await self._claimed(envelope, owner, slot)
         match claim:
             case None:
                 return False
             case Finished():
-                await self._tell_again(envelope)
+                await self._publish_last(envelope)
             case Claim():
                 await self._run(envelope, claim, principal, slot)
                 self._counts["finished"] += 1
@@ -259,7 +242,7 @@ class WorkerPool:
         return True
 
     async def _claimed(self, envelope: LLMEnvelope, owner: str, slot: Slot) -> Claim | Finished | None:
-        """Claim an envelope as soon as nobody holds it; returns None if the pool is stopped meanwhile."""
+        """Claim an envelope as soon as it is free; returns None if the pool is stopped meanwhile."""
         key, content = f"{envelope.tenant_id}\x1f{envelope.envelope_id}", envelope.envelope_hash
         while True:
             claim = await self._claims.claim(key, owner, content)
@@ -270,9 +253,9 @@ class WorkerPool:
                 raise _undeliverable("id_conflict", detail, envelope)
             if isinstance(claim, Finished):
                 return claim
-            async with slot.given_back():  # who holds it may be parked, and come back to a slot
-                await self._unless_stopped(self._claims.until_free(key))
-            if self._stopping:
+            async with slot.given_back():  # its owner may be parked, and come back to a slot
+                await self._waits.over(self._claims.until_free(key))
+            if self._waits.is_stopped:
                 return None
 
     async def _run(self, envelope: LLMEnvelope, claim: Claim, principal: str, slot: Slot) -> None:
@@ -280,7 +263,7 @@ class WorkerPool:
             await self._runner.run(envelope, principal=principal, parked=slot.given_back)
         except AttemptTakenError:
             await self._claims.finish(claim)
-            await self._tell_again(envelope)
+            await self._publish_last(envelope)
         except RecordError:
             await self._claims.finish(claim)
             raise
@@ -290,32 +273,32 @@ class WorkerPool:
         else:
             await self._claims.finish(claim)
 
-    async def _tell_again(self, envelope: LLMEnvelope) -> None:
-        if not await self._recorder.tell_again(envelope):
-            detail = "another run has sent it, and nothing is on record yet of what came of it"
+    async def _publish_last(self, envelope: LLMEnvelope) -> None:
+        if not await self._recorder.publish_again(envelope):
+            detail = "another run has sent it, and its outcome is not on record yet"
             raise _undeliverable("taken_elsewhere", detail, envelope)
 
     async def _keep_event(self, delivery: Delivery) -> bool:
-        principal = self._senders.of(delivery)
+        principal = self._acl.of(delivery)
         event = read_event(delivery.message)
-        self._senders.check_event(principal, event)
+        self._acl.check_event(principal, event)
         await self._recorder.keep_event(event)
         self._counts["events"] += 1
         return True
 
     async def _after_error(self, delivery: Delivery, e: Exception) -> bool:
-        """Bury a delivery that cannot be served, or not after all its tries; returns False if it is to come again."""
+        """Make a dead letter of a delivery that cannot be served, or failed too often; returns False if it is to come again."""
         match e:
             case UnreadableMessageError() | UndeliverableError():
-                return await self._buried(delivery, e.reason, e.detail, e.envelope_id, e.trace_id)
+                return await self._dead_letter(delivery, e.reason, e.detail, e.envelope_id, e.trace_id)
             case SignatureError():
-                return await self._buried(delivery, "signature", str(e))
+                return await self._dead_letter(delivery, "signature", str(e))
             case RecordError():
-                return await self._buried(delivery, "unrecordable", str(e))
+                return await self._dead_letter(delivery, "unrecordable", str(e))
             case _:
-                return await self._tried(delivery, e)
+                return await self._retry(delivery, e)
 
-    async def _tried(self, delivery: Delivery, e: Exception) -> bool:
+    async def _retry(self, delivery: Delivery, e: Exception) -> bool:
         log.error(
             "delivery_failed", topic=delivery.topic, position=delivery.position, error=describe_error(e)
         )
@@ -323,15 +306,17 @@ class WorkerPool:
             self._counts["given_back"] += 1
             return False
         detail = f"failed {delivery.deliveries} times, last with {describe_error(e)}"
-        return await self._buried(delivery, "crash_loop", detail)
+        return await self._dead_letter(delivery, "crash_loop", detail)
 
-    async def _buried(
+    async def _dead_letter(
         self, delivery: Delivery, reason: str, detail: str, envelope_id: str = "", trace_id: str = ""
     ) -> bool:
         try:
-            await self._burial.bury(delivery, reason, detail, envelope_id=envelope_id, trace_id=trace_id)
-        except Exception as e:  # noqa: BLE001 - a letter that cannot be sent is no reason to serve nobody
-            log.error(  # noqa: TRY400 - told in one line
+            await self._dead_letters.publish(
+                delivery, reason, detail, envelope_id=envelope_id, trace_id=trace_id
+            )
+        except Exception as e:  # noqa: BLE001 - other deliveries are served without the letter
+            log.error(  # noqa: TRY400 - in one line
                 "dead_letter_lost", topic=delivery.topic, position=delivery.position, error=describe_error(e)
             )
         self._counts["dead_letters"] += 1

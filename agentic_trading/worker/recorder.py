@@ -1,4 +1,4 @@
-"""Keep first, then tell."""
+"""Records first, then messages: attempts stored and published, and dead letters."""
 
 import structlog
 
@@ -14,7 +14,7 @@ from agentic_trading.llm.store import InteractionStore
 
 
 class Recorder:
-    """Put each attempt into the log, then on the bus: what is told is kept already."""
+    """Store each attempt, then publish it: what is on the bus is in the log."""
 
     def __init__(self, store: InteractionStore, broker: Broker | None = None) -> None:
         self._store = store
@@ -26,47 +26,47 @@ class Recorder:
         Raises `StoreError` or `RecordError` if it could not be kept; nothing is then published.
         """
         await self._store.store(interaction)
-        await self._tell(interaction, final=final)
+        await self._publish(interaction, final=final)
 
-    async def tell_again(self, envelope: LLMEnvelope) -> bool:
+    async def publish_again(self, envelope: LLMEnvelope) -> bool:
         """Publish the last attempt on record at `envelope` as its final one; returns False where there is none."""
         last = await self._store.get_by_envelope_id(envelope.envelope_id)
         if last is None or last.envelope.envelope_hash != envelope.envelope_hash:
             return False
-        await self._tell(last, final=True)
+        await self._publish(last, final=True)
         return True
 
     async def keep_event(self, event: Event) -> None:
         """Store an event durably; raises `StoreError` or `RecordError` if it could not be kept."""
         await self._store.record(event)
 
-    async def _tell(self, interaction: LLMInteraction, *, final: bool) -> None:
+    async def _publish(self, interaction: LLMInteraction, *, final: bool) -> None:
         if self._broker is not None:
             await self._broker.publish(INTERACTIONS, interaction_message(interaction, final=final))
 
 
 log = structlog.get_logger()
 
-_NOT_TRUSTED = ("signature", "not_allowed")
-"""Reasons for which nothing that a message says of itself is taken over: it may name somebody else's call."""
+_UNTRUSTED = ("signature", "not_allowed")
+"""Reasons for which no id of a message is taken over: it may name another sender's call."""
 
 
 class DeadLetterPublisher:
-    """Publish dead letters; a message that is too large for one is told of without most of its bytes."""
+    """Publish dead letters; of a message that is too large for one, without most of its bytes."""
 
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
 
-    async def bury(
+    async def publish(
         self, delivery: Delivery, reason: str, detail: str, *, envelope_id: str = "", trace_id: str = ""
     ) -> None:
         """Publish why `delivery` was given up; ids that are not given are taken from its headers.
 
-        A message that nobody has proved, or that its sender may not send, answers no call: its letter has no ids. An
+        A message without a proved sender, or that its sender may not send, answers no call: its letter has no ids. An
         event answers none either.
         """
-        is_trusted = reason not in _NOT_TRUSTED
+        is_trusted = reason not in _UNTRUSTED
         is_call = is_trusted and delivery.topic != EVENTS.name
         letter = DeadLetter.of(
             delivery,

@@ -9,7 +9,6 @@ from datetime import datetime
 from weakref import WeakValueDictionary
 
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import freezes
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError
@@ -17,15 +16,15 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.worker.slots import Parking, StoppableWait
 
-MOST_FROZEN = 10_000
-"""Answers that are kept; beyond that those whose deadline has come go first, then those not asked for the longest."""
+MOST_CACHED = 10_000
+"""Answers that are kept; beyond that those whose deadline has come go first, then those unused for the longest."""
 
 _Key = tuple[str, str, int]
-_NOTHING_FROZEN: AbstractAsyncContextManager[None] = nullcontext()
+_NOT_CACHED: AbstractAsyncContextManager[None] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
-class _Frozen:
+class _CachedAttempts:
     """The attempts at the envelope that was answered first, up to the accepted one."""
 
     envelope_id: str
@@ -49,14 +48,14 @@ class _Frozen:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Queue:
-    """Those who make the same request, one after the other: who has its turn, and who waits for it."""
+    """The calls that make the same request, one after the other: `turn` is held by the one under way."""
 
     length: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @contextmanager
     def joined(self) -> Iterator[bool]:
-        """Stand in it; gives whether others do already."""
+        """Join it; gives whether others have already."""
         others = self.length > 0
         self.length += 1
         try:
@@ -66,128 +65,128 @@ class _Queue:
 
 
 class CachedCall:
-    """One call of level `recorded` under way: what is served to it, and what it gives to be frozen."""
+    """One call of level `recorded` under way: what is served to it, and what it adds to the cache."""
 
     def __init__(
-        self, answers: "ResponseCache", envelope: LLMEnvelope, served: Mapping[int, LLMResult]
+        self, cache: "ResponseCache", envelope: LLMEnvelope, served: Mapping[int, LLMResult]
     ) -> None:
-        self._answers = answers
+        self._cache = cache
         self._envelope = envelope
         self._served = served
-        self._heard: list[LLMResult] = []
+        self._attempts: list[LLMResult] = []
 
     def find(self, attempt: int) -> LLMResult | None:
         """Return what this attempt gave when the request was answered first, or None."""
         return self._served.get(attempt)
 
-    def hear(self, result: LLMResult) -> None:
-        """Take an attempt that is on record; the first accepted one is frozen together with those before it."""
-        self._heard.append(result)
+    def add(self, result: LLMResult) -> None:
+        """Take an attempt that is on record; the first accepted one is cached together with those before it."""
+        self._attempts.append(result)
         if _is_first(result):
-            self._answers.freeze(self._envelope, self._heard)
+            self._cache.store(self._envelope, self._attempts)
 
 
 class ResponseCache:
-    """The first accepted answer of each tenant's request and occurrence, until the deadline of who asked first.
+    """The first accepted answer of each tenant's request and occurrence, until the deadline of the call that made it first.
 
     Without a deadline it is kept for as long as the process lives. Of two same requests at once the second waits for
     the first, so that one of them is paid for; that holds within one process. An answer of another model than the one
-    asked for is not frozen. The log is the truth: after a restart `fill` it from there.
+    asked for is not cached. The log is the truth: after a restart `fill` it from there.
     """
 
-    def __init__(self, clock: Clock, *, most: int = MOST_FROZEN) -> None:
+    def __init__(self, clock: Clock, *, most: int = MOST_CACHED) -> None:
         if most < 1:
             raise ValueError(f"most is {most}; allowed is 1 and more")
         self._clock = clock
         self._most = most
-        self._frozen: OrderedDict[_Key, _Frozen] = OrderedDict()
+        self._cached: OrderedDict[_Key, _CachedAttempts] = OrderedDict()
         self._queues: WeakValueDictionary[_Key, _Queue] = WeakValueDictionary()
 
     def fill(self, interactions: Iterable[LLMInteraction]) -> None:
-        """Freeze what was frozen when these were recorded; they must come in the log's order.
+        """Cache what was cached when these were recorded; they must come in the log's order.
 
-        What is over by this clock is not served, and what is frozen here already stays.
+        What is over by this clock is not served, and what is cached here already stays.
         """
         under_way: dict[tuple[str, str], list[LLMResult]] = {}
         for interaction in interactions:
             envelope = interaction.envelope
-            if not freezes(envelope):
+            if not envelope.is_cacheable:
                 continue
             attempts = under_way.setdefault((envelope.tenant_id, envelope.envelope_id), [])
             attempts.append(interaction.result)
             if _is_first(interaction.result):
-                self.freeze(envelope, attempts)
+                self.store(envelope, attempts)
 
-    def freeze(self, envelope: LLMEnvelope, attempts: Iterable[LLMResult]) -> None:
+    def store(self, envelope: LLMEnvelope, attempts: Iterable[LLMResult]) -> None:
         """Keep the attempts at `envelope`, of which the last one was accepted, unless its request has an answer."""
         key, now = _key(envelope), self._clock.now()
         if self._known(key, now) is not None:
             return
-        if len(self._frozen) >= self._most:
+        if len(self._cached) >= self._most:
             self._make_room(now)
-        self._frozen[key] = _Frozen(envelope.envelope_id, envelope.deadline, tuple(attempts))
+        self._cached[key] = _CachedAttempts(envelope.envelope_id, envelope.deadline, tuple(attempts))
 
     def turn(
-        self, envelope: LLMEnvelope, pauses: StoppableWait, parked: Parking = nullcontext
+        self, envelope: LLMEnvelope, waits: StoppableWait, parked: Parking = nullcontext
     ) -> AbstractAsyncContextManager[CachedCall | None]:
         """Let one call at a time make a request of level `recorded`; gives None for an envelope of any other level.
 
-        Who waits longer than its deadline, or than `pauses` allow, gets None too: it has not its turn, and must not be
-        sent. `parked` is entered for as long as somebody waits.
+        A call that waits longer than its deadline, or than `waits` allow, gets None too: it has not its turn, and must
+        not be sent. `parked` is entered for as long as it waits.
         """
-        return self._turn(envelope, pauses, parked) if freezes(envelope) else _NOTHING_FROZEN
+        return self._turn(envelope, waits, parked) if envelope.is_cacheable else _NOT_CACHED
 
     @asynccontextmanager
     async def _turn(
-        self, envelope: LLMEnvelope, pauses: StoppableWait, parked: Parking
+        self, envelope: LLMEnvelope, waits: StoppableWait, parked: Parking
     ) -> AsyncGenerator[CachedCall | None]:
         queue = self._queues.setdefault(_key(envelope), _Queue())
         has_turn = False
         with queue.joined() as must_wait:
             try:
                 async with parked() if must_wait else nullcontext():
-                    has_turn = await self._acquired(queue.turn, envelope.deadline, pauses)
+                    has_turn = await self._acquired(queue.turn, envelope.deadline, waits)
                 yield CachedCall(self, envelope, self._served(envelope)) if has_turn else None
             finally:
                 if has_turn:
                     queue.turn.release()
 
-    async def _acquired(self, lock: asyncio.Lock, deadline: datetime | None, pauses: StoppableWait) -> bool:
+    async def _acquired(self, lock: asyncio.Lock, deadline: datetime | None, waits: StoppableWait) -> bool:
         while deadline is None or self._clock.now() < deadline:
             left_s = None if deadline is None else (deadline - self._clock.now()).total_seconds()
             try:
                 async with asyncio.timeout(left_s):
-                    return await pauses.over(lock.acquire())
+                    return await waits.over(lock.acquire())
             except TimeoutError:
                 continue  # a clock that stands still says when the deadline has come
         return False
 
     def _served(self, envelope: LLMEnvelope) -> Mapping[int, LLMResult]:
-        """Return the frozen attempts; none to an envelope that breaks a rule, which is for the gate to refuse."""
+        """Return the cached attempts; none to an envelope that breaks a rule, which is for the gate to refuse."""
         key = _key(envelope)
-        frozen = self._known(key, self._clock.now())
-        if frozen is None:
+        cached = self._known(key, self._clock.now())
+        if cached is None:
             return {}
         try:
             check_envelope(envelope)
         except EnvelopeValidationError:
             return {}
-        self._frozen.move_to_end(key)
-        return frozen.served_to(envelope)
+        self._cached.move_to_end(key)
+        return cached.served_to(envelope)
 
-    def _known(self, key: _Key, now: datetime) -> _Frozen | None:
-        frozen = self._frozen.get(key)
-        if frozen is not None and frozen.is_over(now):
-            del self._frozen[key]
+    def _known(self, key: _Key, now: datetime) -> _CachedAttempts | None:
+        cached = self._cached.get(key)
+        if cached is not None and cached.is_over(now):
+            del self._cached[key]
             return None
-        return frozen
+        return cached
 
     def _make_room(self, now: datetime) -> None:
         """Drop what is over, and a tenth if that is not enough: each sweep then makes room for many."""
-        for key in [key for key, frozen in self._frozen.items() if frozen.is_over(now)]:
-            del self._frozen[key]
-        while len(self._frozen) > self._most * 9 // 10:
-            self._frozen.popitem(last=False)
+        for key in [key for key, cached in self._cached.items() if cached.is_over(now)]:
+            del self._cached[key]
+        while len(self._cached) > self._most * 9 // 10:
+            self._cached.popitem(last=False)
 
 
 def _key(envelope: LLMEnvelope) -> _Key:
@@ -195,5 +194,5 @@ def _key(envelope: LLMEnvelope) -> _Key:
 
 
 def _is_first(result: LLMResult) -> bool:
-    """Whether a result is of an answer that was accepted live, and of level `recorded` because it is frozen."""
+    """Whether a result is of an answer that was accepted live, and of level `recorded` because it is cached."""
     return result.served_from == "live" and result.determinism_level is DeterminismLevel.RECORDED

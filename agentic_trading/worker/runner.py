@@ -1,4 +1,4 @@
-"""The attempts of one envelope: ask, admit, answer, settle, read, record, decide."""
+"""The attempts of one envelope: admit, send, settle, read, record, plan the next one."""
 
 import asyncio
 from contextlib import nullcontext
@@ -7,20 +7,19 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, assert_never
 
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
 from agentic_trading.governance.admission_decisions import (
     Admitted,
     AlreadyDispatched,
-    Charge,
     Deferred,
     Denied,
-    freezes,
     unavailable,
 )
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.throttle import Failed
+from agentic_trading.governance.sent_call import SentCall, failed_by
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
@@ -31,17 +30,13 @@ from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.parser import select
 from agentic_trading.worker.attempt_result import (
     Timing,
-    answered,
     degraded,
     dispatched,
     failed,
-    is_of_wrong_model,
-    not_used,
 )
 from agentic_trading.worker.call_context import CallContext, Checks, InputTokenCounter, UnsupportedSchemas
-from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error, run_shielded
+from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
 from agentic_trading.worker.next_attempt import (
-    AnsweredAttempt,
     Attempted,
     AttemptPlan,
     FailedAttempt,
@@ -61,7 +56,7 @@ _NO_TIME_LEFT: Final = FailureReason(
 )
 _LEASE_OVER: Final = FailureReason(
     category=FailureKind.LEDGER_UNAVAILABLE,
-    description="what was set aside was given back before the request could be sent: its lease was over",
+    description="the reservation's lease expired before the request was sent",
     recoverable=True,
 )
 _STOPPED: Final = FailureReason(
@@ -81,11 +76,11 @@ class RecordedAnswerSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunnerDependencies:
-    """What a runner needs, named once: the gate, who answers, where it is kept, what is checked.
+    """What a runner needs: the gate, the provider, the recorder, the checks.
 
     `strict_workflows` have a dispatched record on disk before each call. Of `counted_workflows` the provider is asked for
     its own count of the input before money is set aside; of others, and where it gives none, bytes bound the tokens.
-    `frozen` holds the answers of level `recorded`; without it the runner begins with none.
+    `response_cache` holds the answers of level `recorded`; without it the runner begins with none.
     """
 
     gate: Gate
@@ -97,7 +92,7 @@ class RunnerDependencies:
     recorded: RecordedAnswerSource | None = None
     strict_workflows: frozenset[EnvelopeWorkflow] = frozenset()
     counted_workflows: frozenset[EnvelopeWorkflow] = frozenset()
-    frozen: ResponseCache | None = None
+    response_cache: ResponseCache | None = None
 
 
 class CallRunner:
@@ -106,13 +101,13 @@ class CallRunner:
     def __init__(self, parts: RunnerDependencies) -> None:
         self._parts = parts
         self._clock = parts.clock
-        self._pauses = StoppableWait(parts.clock)
-        self._refused_schemas = UnsupportedSchemas()
-        self._frozen = parts.frozen or ResponseCache(parts.clock)
+        self._waits = StoppableWait(parts.clock)
+        self._unsupported_schemas = UnsupportedSchemas()
+        self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
         """Wait for no retry any more: a call that would have to wait ends with `shutdown`. Harmless twice."""
-        self._pauses.stop()
+        self._waits.stop()
 
     async def run(
         self, envelope: LLMEnvelope, *, principal: str = "", parked: Parking = nullcontext
@@ -121,34 +116,34 @@ class CallRunner:
 
         `parked` is entered for as long as the call waits for headroom, or for another one of the same request.
 
-        Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, keep and tell.
-        Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not told to anybody.
+        Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, store and publish.
+        Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published.
         """
-        async with self._frozen.turn(envelope, self._pauses, parked) as frozen:
-            call = self._prepare(envelope, principal, parked, frozen)
-            return await self._run(envelope, call, frozen)
+        async with self._response_cache.turn(envelope, self._waits, parked) as cached:
+            call = self._prepare(envelope, principal, parked, cached)
+            return await self._run(envelope, call, cached)
 
     async def _run(
-        self, envelope: LLMEnvelope, call: CallContext | FailureReason, frozen: CachedCall | None
+        self, envelope: LLMEnvelope, call: CallContext | FailureReason, cached: CachedCall | None
     ) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        turn = AttemptPlan(call.first_request(self._refused_schemas))
+        plan = AttemptPlan(call.first_request(self._unsupported_schemas))
         while True:
-            if not await self._pauses.passed(turn.wait_s):
-                stopped = self._unsent(envelope, turn.request.attempt, _STOPPED)
+            if not await self._waits.passed(plan.wait_s):
+                stopped = self._unsent(envelope, plan.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
-            attempted = await self._attempt(call, turn.request, is_retry=turn.step == "retry")
-            self._refused_schemas.learn(turn.request, attempted)
-            following = plan_next_attempt(turn, attempted, call.capability, now=self._clock.now())
+            attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
+            self._unsupported_schemas.learn(plan.request, attempted)
+            following = plan_next_attempt(plan, attempted, call.capability, now=self._clock.now())
             step = following.step if following else "final"
-            interaction = await self._keep(envelope, attempted, step, frozen)
+            interaction = await self._keep(envelope, attempted, step, cached)
             if following is None:
                 return interaction
-            turn = following
+            plan = following
 
     def _prepare(
-        self, envelope: LLMEnvelope, principal: str, parked: Parking, frozen: CachedCall | None
+        self, envelope: LLMEnvelope, principal: str, parked: Parking, cached: CachedCall | None
     ) -> CallContext | FailureReason:
         """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
         problem = schema_problem(
@@ -156,7 +151,7 @@ class CallRunner:
         )
         if problem is not None:
             return problem
-        if frozen is None and freezes(envelope) and self._pauses.are_over:
+        if cached is None and envelope.is_cacheable and self._waits.is_stopped:
             return _STOPPED
         try:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
@@ -165,16 +160,16 @@ class CallRunner:
         is_counted = envelope.workflow in self._parts.counted_workflows
         count = InputTokenCounter(self._parts.provider) if is_counted else None
         parser = select(capability, envelope)
-        return CallContext(envelope, capability, parser, self._parts.checks, count, frozen, principal, parked)
+        return CallContext(envelope, capability, parser, self._parts.checks, count, cached, principal, parked)
 
     async def _keep(
-        self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, frozen: CachedCall | None = None
+        self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, cached: CachedCall | None = None
     ) -> LLMInteraction:
         result = attempted.to_result(step)
         if step == "final" and not result.success and may_degrade(envelope, attempted):
             result = degraded(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
-        keep = partial(self._kept, interaction, frozen, final=step == "final")
+        keep = partial(self._kept, interaction, cached, final=step == "final")
         try:
             await keep()
         except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
@@ -182,10 +177,10 @@ class CallRunner:
             raise
         return interaction
 
-    async def _kept(self, interaction: LLMInteraction, frozen: CachedCall | None, *, final: bool) -> None:
+    async def _kept(self, interaction: LLMInteraction, cached: CachedCall | None, *, final: bool) -> None:
         await self._parts.recorder.keep(interaction, final=final)
-        if frozen is not None:
-            frozen.hear(interaction.result)
+        if cached is not None:
+            cached.add(interaction.result)
 
     async def _attempt(self, call: CallContext, request: ModelRequest, *, is_retry: bool) -> Attempted:
         recorded = await self._recorded(call, request)
@@ -208,9 +203,9 @@ class CallRunner:
             recorded = await answers.find(request.envelope, request.attempt)
             if recorded is not None:
                 return recorded
-        if call.frozen is None or gate.problem(request.envelope, call.principal) is not None:
+        if call.cached is None or gate.problem(request.envelope, call.principal) is not None:
             return None
-        return call.frozen.find(request.attempt)
+        return call.cached.find(request.attempt)
 
     async def _admit(
         self, call: CallContext, request: ModelRequest, *, is_retry: bool
@@ -226,88 +221,70 @@ class CallRunner:
             if not isinstance(admitted, Deferred):
                 return admitted
             async with call.parked():
-                has_waited = await self._pauses.over(self._parts.gate.headroom(admitted))
+                has_waited = await self._waits.over(self._parts.gate.headroom(admitted))
             if not has_waited:
                 return Denied(_STOPPED)
 
     async def _send(self, call: CallContext, request: ModelRequest, admission: Admitted) -> Attempted:
-        patience_s = await self._dispatched(request, admission)
-        if isinstance(patience_s, FailureReason):
-            return self._unsent(request.envelope, request.attempt, patience_s)
-        timing = partial(_timing, self._clock, self._clock.now(), self._clock.monotonic())
-        response: ModelResponse | None = None
-        limit = asyncio.timeout(patience_s)
-        try:
-            async with limit:
-                _refuse_halted(self._parts.gate.halts.problem(request.envelope))
-                with self._parts.gate.halts.reached(request.envelope, limit):
-                    response = _metered(await self._parts.provider.complete(request))
-            charge = await self._settle(admission, response)
-        except ProviderError as e:
-            failure = e
-        except TimeoutError:
-            failure = _given_up(self._parts.gate.halts.problem(request.envelope), patience_s)
-        except asyncio.CancelledError:
-            await run_shielded(self._cancelled(call, request, admission, response, timing()))
-            raise
-        except Exception as e:  # noqa: BLE001 - an adapter's error is one failed call, charged and on record
-            failure = ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
-        else:
-            return await self._answered(call, request, response, admission, charge, timing())
-        return await run_shielded(self._unanswered(request, admission, failure, timing()))
+        """Send a request that was admitted, and read its answer. What is not sent holds nothing.
 
-    async def _dispatched(self, request: ModelRequest, admission: Admitted) -> float | FailureReason:
-        """Note that the request is about to be sent; returns how many seconds an answer may take, or why it is not sent.
-
-        What is not sent holds nothing. Raises `AttemptTakenError` if another run was faster.
+        Raises `AttemptTakenError` if another run was faster.
         """
-        gate = self._parts.gate
+        gate, envelope = self._parts.gate, request.envelope
         try:
             await self._note_dispatch(request, admission)
-            patience_s = _patience_s(request.envelope, self._clock.now())
-            if patience_s <= 0:
-                await gate.release(admission)
-                return _NO_TIME_LEFT
-            await gate.dispatch(admission, patience_s=patience_s)
-        except ReservationStateError as e:
-            await gate.step_aside(admission)
-            if e.state == ReservationState.RELEASED:
-                return _LEASE_OVER
-            raise AttemptTakenError(request.envelope.envelope_id, request.attempt, e.state) from e
-        except LedgerUnavailableError as e:
-            await run_shielded(gate.release(admission))
-            return unavailable(e, request.envelope.workflow)
         except BaseException:
             await run_shielded(gate.release(admission))
             raise
-        return patience_s
+        patience_s = _patience_s(envelope, self._clock.now())
+        if patience_s <= 0:
+            await run_shielded(gate.release(admission))
+            return self._unsent(envelope, request.attempt, _NO_TIME_LEFT)
+        exchange = _Exchange(
+            request, admission, gate.sent(admission, envelope, patience_s=patience_s), self._clock
+        )
+        try:
+            failure = await self._failure_of(exchange)
+            return await self._attempted(call, exchange, failure)
+        except asyncio.CancelledError:
+            if exchange.sent.is_charged:
+                await run_shielded(self._keep_cancelled(call, exchange))
+            raise
+        except (ReservationStateError, LedgerUnavailableError) as e:
+            if exchange.sent.is_dispatched:
+                raise
+            return self._unsent(envelope, request.attempt, _not_dispatched(request, e))
 
-    async def _settle(self, admission: Admitted, response: ModelResponse) -> Charge:
-        return await self._parts.gate.settle(admission, response.usage, served_model=response.model)
+    async def _failure_of(self, exchange: "_Exchange") -> ProviderError | None:
+        """Send the request and charge its answer; returns why there is none, or None."""
+        sent = exchange.sent
+        try:
+            async with sent:
+                exchange.begin()
+                response = _metered(await self._parts.provider.complete(exchange.request))
+                exchange.response = response
+                await sent.answered(response.usage, served_model=response.model)
+        except ProviderError as e:
+            return e
+        except Exception as e:  # an adapter's error is one failed call, charged and on record
+            if not sent.is_charged:
+                raise
+            return ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
+        return None
 
-    async def _answered(
-        self,
-        call: CallContext,
-        request: ModelRequest,
-        response: ModelResponse,
-        admission: Admitted,
-        charge: Charge,
-        timing: Timing,
+    async def _attempted(
+        self, call: CallContext, exchange: "_Exchange", failure: ProviderError | None
     ) -> Attempted:
-        outcome = await call.read(request, response)
-        to_result = partial(answered, request, response, outcome, admission, charge, timing)
-        if is_of_wrong_model(request, response, call.capability):
-            return FinalAttempt(lambda step: not_used(to_result(step)))
-        return AnsweredAttempt(to_result, outcome)
-
-    async def _unanswered(
-        self, request: ModelRequest, admission: Admitted, e: ProviderError, timing: Timing
-    ) -> FailedAttempt:
-        gate = self._parts.gate
-        failed_call = Failed(kind=e.kind, sent=e.sent, retry_after_s=e.retry_after_s)
-        settle = gate.in_doubt if e.sent else gate.settle_unsent
-        charge = await settle(admission, failed_call)
-        reason = FailureReason(category=e.kind, description=e.message, recoverable=not e.sent)
+        request, admission, charge = exchange.request, exchange.admission, exchange.sent.charge
+        timing, response = exchange.timing(), exchange.response
+        if failure is None and response is not None:
+            return await call.answered(request, response, admission, charge, timing)
+        failure = failure or ProviderError(
+            FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True
+        )
+        reason = FailureReason(
+            category=failure.kind, description=failure.message, recoverable=not failure.sent
+        )
         to_result = partial(
             failed,
             request.envelope,
@@ -317,31 +294,20 @@ class CallRunner:
             admission=admission,
             charge=charge,
             timing=timing,
-            in_doubt=e.sent,
-            provider_request_id=e.provider_request_id,
+            in_doubt=failure.sent,
+            provider_request_id=failure.provider_request_id,
         )
-        return FailedAttempt(to_result, failed_call)
+        return FailedAttempt(to_result, failed_by(failure))
 
     def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> FinalAttempt:
         return FinalAttempt(partial(failed, envelope, attempt, reason, now=self._clock.now()))
 
-    async def _cancelled(
-        self,
-        call: CallContext,
-        request: ModelRequest,
-        admission: Admitted,
-        response: ModelResponse | None,
-        timing: Timing,
-    ) -> None:
-        """Settle and keep a call that was cancelled before or after its answer came."""
-        attempted: Attempted
-        if response is None:
-            stopped = ProviderError(FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True)
-            attempted = await self._unanswered(request, admission, stopped, timing)
-        else:
-            charge = await self._settle(admission, response)
-            attempted = await self._answered(call, request, response, admission, charge, timing)
-        await self._keep(request.envelope, attempted, "final", call.frozen)
+    async def _keep_cancelled(self, call: CallContext, exchange: "_Exchange") -> None:
+        """Keep a call that was cancelled before or after its answer came."""
+        if exchange.sent.charge.in_doubt:  # an answer that could not be charged is none
+            exchange.response = None
+        attempted = await self._attempted(call, exchange, exchange.sent.failure)
+        await self._keep(exchange.request.envelope, attempted, "final", call.cached)
 
     async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> None:
         envelope = request.envelope
@@ -351,14 +317,37 @@ class CallRunner:
         await self._parts.recorder.keep_event(event)
 
 
-def _refuse_halted(halted: FailureReason | None) -> None:
-    """Raise `ProviderError`, unsent, for what was halted since it was admitted."""
-    if halted is not None:
-        raise ProviderError(FailureKind.HALTED, halted.description, sent=False)
+@dataclass(slots=True)
+class _Exchange:
+    """One request on its way, and what has come back so far."""
+
+    request: ModelRequest
+    admission: Admitted
+    sent: SentCall
+    clock: Clock
+    response: ModelResponse | None = None
+    _began: tuple[datetime, float] | None = None
+
+    def begin(self) -> None:
+        """Take the time from now on."""
+        self._began = self.clock.now(), self.clock.monotonic()
+
+    def timing(self) -> Timing:
+        """Return the time that it took until now; none, if it was halted before it began."""
+        finished_at, finished = self.clock.now(), self.clock.monotonic()
+        dispatched_at, started = self._began or (finished_at, finished)
+        return Timing(dispatched_at, finished_at, (finished - started) * 1000)
 
 
-def _timing(clock: Clock, dispatched_at: datetime, started: float) -> Timing:
-    return Timing(dispatched_at, clock.now(), (clock.monotonic() - started) * 1000)
+def _not_dispatched(
+    request: ModelRequest, e: ReservationStateError | LedgerUnavailableError
+) -> FailureReason:
+    """Return why a request was not sent; raises `AttemptTakenError` if another run was faster."""
+    if isinstance(e, LedgerUnavailableError):
+        return unavailable(e, request.envelope.workflow)
+    if e.state == ReservationState.RELEASED:
+        return _LEASE_OVER
+    raise AttemptTakenError(request.envelope.envelope_id, request.attempt, e.state) from e
 
 
 def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:
@@ -367,13 +356,6 @@ def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:
     if envelope.deadline is None:
         return patience
     return min(patience, max(0.0, (envelope.deadline - now).total_seconds()))
-
-
-def _given_up(halted: FailureReason | None, patience_s: float) -> ProviderError:
-    """Return why a call was given up: it was halted, or nobody waits for it any longer."""
-    if halted is not None:
-        return ProviderError(FailureKind.HALTED, halted.description, sent=True)
-    return ProviderError(FailureKind.TIMEOUT, f"no answer within {patience_s:g} s", sent=True)
 
 
 def _metered(response: ModelResponse) -> ModelResponse:

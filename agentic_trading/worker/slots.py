@@ -1,4 +1,4 @@
-"""How many calls are under way at once; who only waits for headroom is not one of them."""
+"""How many calls are under way at once, not counting those that wait; and waits that end when the worker stops."""
 
 import asyncio
 from collections import deque
@@ -6,18 +6,19 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
+from agentic_trading.cancellation import end_wait
 from agentic_trading.clock import Clock
 
 T = TypeVar("T")
 
 Parking = Callable[[], AbstractAsyncContextManager[None]]
-"""What is entered for as long as a call waits for another one, so that it does not keep that one from its slot."""
+"""What is entered for as long as a call waits for another one, which may need its slot."""
 
 SlotQueue = deque[asyncio.Future[None]]
 
 
 class Slots:
-    """So many slots. Who comes back to one goes first, then who came first; who is idle makes room."""
+    """So many slots, given out in order of arrival: to returning holders first. An idle holder makes room for them."""
 
     def __init__(self, number: int) -> None:
         self._free = number
@@ -37,21 +38,21 @@ class Slots:
                 self.release()
 
     async def take_again(self) -> None:
-        """Wait for a slot before all who have not had one yet."""
+        """Wait for a slot, ahead of all that have not had one yet."""
         await self._take(self._returning)
 
     def release(self) -> None:
-        """Give a slot to who is next, or keep it free."""
-        for line in (self._returning, self._coming):
-            while line:
-                waiter = line.popleft()
+        """Give a slot to the next in the queue, or keep it free."""
+        for queue in (self._returning, self._coming):
+            while queue:
+                waiter = queue.popleft()
                 if not waiter.done():
                     waiter.set_result(None)
                     return
         self._free += 1
 
-    async def unless_called_away(self, wait: Coroutine[Any, Any, T]) -> T | None:
-        """Return what an idle holder waits for, or None when somebody comes back and needs its slot."""
+    async def unless_needed(self, wait: Coroutine[Any, Any, T]) -> T | None:
+        """Return what an idle holder waits for, or None when a returning holder needs its slot."""
         idle = asyncio.timeout(0 if self._returning else None)
         try:
             async with idle:
@@ -61,30 +62,30 @@ class Slots:
             return None
         finally:
             self._idle.discard(idle)
-        if self._returning:  # it was perhaps this one that was called away for them
-            self._call_away()
+        if self._returning:  # it was perhaps this one that had to make room for them
+            self._reclaim_one()
         return got
 
-    def _call_away(self) -> None:
-        """Have one more idle holder give up its slot; who is about to anyway is passed over."""
+    def _reclaim_one(self) -> None:
+        """Have one more idle holder give up its slot, one that is not about to anyway."""
         while self._idle:
             idle = self._idle.pop()
             if not idle.expired():
-                idle.reschedule(0)
+                end_wait(idle)
                 return
 
-    async def _take(self, line: SlotQueue) -> None:
+    async def _take(self, queue: SlotQueue) -> None:
         if self._free and not self._returning:
             self._free -= 1
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line.append(waiter)
-        if line is self._returning:
-            self._call_away()
+        queue.append(waiter)
+        if queue is self._returning:
+            self._reclaim_one()
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():  # it was its turn already
+            if waiter.done() and not waiter.cancelled():  # it has the slot already
                 self.release()
             raise
 
@@ -115,32 +116,39 @@ class StoppableWait:
         self._under_way: set[asyncio.Timeout] = set()
 
     @property
-    def are_over(self) -> bool:
-        """Whether nobody may wait any more."""
+    def is_stopped(self) -> bool:
+        """Whether every wait ends at once."""
         return self._stopping
 
     def stop(self) -> None:
-        """End every wait, and let nobody wait any more. Harmless twice."""
+        """End every wait, those to come as well. Harmless twice."""
         self._stopping = True
-        for pause in self._under_way:
-            if not pause.expired():
-                pause.reschedule(0)
+        for limit in self._under_way:
+            end_wait(limit)
+
+    async def result_of(self, wait: Awaitable[T]) -> T | None:
+        """Return what is waited for, or None if `stop` or a time limit within ended the wait: it is then cancelled."""
+        limit = asyncio.timeout(0 if self._stopping else None)
+        try:
+            async with limit:
+                self._under_way.add(limit)
+                return await wait
+        except TimeoutError:
+            return None
+        finally:
+            self._under_way.discard(limit)
 
     async def over(self, wait: Awaitable[object]) -> bool:
-        """Wait for something; returns False if there is no time for that, because of `stop`: it is then cancelled."""
-        pause = asyncio.timeout(0 if self._stopping else None)
-        try:
-            async with pause:
-                self._under_way.add(pause)
-                await wait
-        except TimeoutError:
-            return False
-        finally:
-            self._under_way.discard(pause)
-        return True
+        """Wait for something; returns False if the wait was ended."""
+        return await self.result_of(_true_after(wait)) is not None
 
     async def passed(self, seconds: float) -> bool:
-        """Wait; returns False if there is no time for that, because of `stop`."""
+        """Wait so many seconds; returns False if the wait was ended."""
         if seconds <= 0 or self._stopping:
             return seconds <= 0
         return await self.over(self._clock.sleep(seconds))
+
+
+async def _true_after(wait: Awaitable[object]) -> bool:
+    await wait
+    return True

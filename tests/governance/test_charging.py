@@ -38,19 +38,19 @@ async def charged(served_model: str, **asked: str) -> tuple[Charge, Admitted]:
     """Return what a call costs that `served_model` answered, and its admission."""
     at = gate(MemoryLedger())
     admission = await admitted(at, request(**asked))
-    await at.dispatch(admission)
-    return await at.settle(admission, SERVED, served_model=served_model), admission
+    await at.lifecycle.dispatch(admission)
+    return await at.lifecycle.settle(admission, SERVED, served_model=served_model), admission
 
 
 async def test_the_price_is_that_of_the_reservation_however_late_the_answer_comes() -> None:
     wall = SimClock(datetime(2026, 11, 20, 23, 59, tzinfo=UTC))
     at = gate(MemoryLedger(), wall=wall)
     admission = await admitted(at, request(provider="anthropic", model="claude-sonnet-5-5"))
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
     wall.advance_to(datetime(2026, 11, 21, tzinfo=UTC))
 
-    assert (await at.settle(admission, Usage(cache_read_tokens=1000))).cost_nusd == 200_000
+    assert (await at.lifecycle.settle(admission, Usage(cache_read_tokens=1000))).cost_nusd == 200_000
 
 
 async def test_who_was_too_late_to_send_settles_nothing_of_who_sent() -> None:
@@ -58,14 +58,14 @@ async def test_who_was_too_late_to_send_settles_nothing_of_who_sent() -> None:
     at = gate(ledger)
     asked = request()
     sends, loses = await admitted(at, asked), await admitted(at, asked)
-    await at.dispatch(sends)
+    await at.lifecycle.dispatch(sends)
 
     with pytest.raises(ReservationStateError):
-        await at.dispatch(loses)
+        await at.lifecycle.dispatch(loses)
     await at.release(loses)
 
     assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).held == MOST
-    assert await at.settle(sends, USAGE) == Charge(USED_NUSD)
+    assert await at.lifecycle.settle(sends, USAGE) == Charge(USED_NUSD)
     await at.release(loses)
     assert ledger.statistics().charged_nusd == USED_NUSD
 
@@ -89,10 +89,10 @@ async def test_a_refused_connection_costs_nothing_and_counts_no_call() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     admission = await admitted(at, request())
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
-    assert await at.settle_unsent(admission) == Charge(0)
-    assert await at.settle_unsent(admission) == Charge(0)
+    assert await at.lifecycle.settle_unsent(admission) == Charge(0)
+    assert await at.lifecycle.settle_unsent(admission) == Charge(0)
 
     assert (
         await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
@@ -105,16 +105,16 @@ async def test_what_was_never_dispatched_cannot_be_settled_as_unsent() -> None:
     admission = await admitted(at, request())
 
     with pytest.raises(ReservationStateError):
-        await at.settle_unsent(admission)
+        await at.lifecycle.settle_unsent(admission)
 
 
 async def test_what_was_dispatched_or_is_in_doubt_or_forgotten_is_not_given_back() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     admission = await admitted(at, request())
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
     await at.release(admission)
-    await at.in_doubt(admission)
+    await at.lifecycle.in_doubt(admission)
 
     await at.release(admission)
     await at.release(replace(admission, reservation_id="long-forgotten:1"))
@@ -125,32 +125,32 @@ async def test_what_was_dispatched_or_is_in_doubt_or_forgotten_is_not_given_back
 async def test_a_call_in_doubt_that_turns_out_unsent_is_corrected_to_nothing() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
-    await at.dispatch(admission)
-    await at.in_doubt(admission)
+    await at.lifecycle.dispatch(admission)
+    await at.lifecycle.in_doubt(admission)
 
-    assert await at.settle_unsent(admission) == Charge(0, late=True)
+    assert await at.lifecycle.settle_unsent(admission) == Charge(0, late=True)
 
 
 async def test_a_lost_answer_is_charged_in_full_and_corrected_when_it_comes() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
-    doubtful = await at.in_doubt(admission)
-    late = await at.settle(admission, USAGE)
+    doubtful = await at.lifecycle.in_doubt(admission)
+    late = await at.lifecycle.settle(admission, USAGE)
 
     assert doubtful == Charge(MOST_NUSD, in_doubt=True)
     assert late == Charge(USED_NUSD, late=True)
-    assert await at.settle(admission, Usage(output_tokens=1)) == late
+    assert await at.lifecycle.settle(admission, Usage(output_tokens=1)) == late
 
 
 async def test_more_than_was_reserved_is_charged_and_said() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     admission = await admitted(at, request())
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
-    charge = await at.settle(admission, Usage(output_tokens=5000))
+    charge = await at.lifecycle.settle(admission, Usage(output_tokens=5000))
 
     assert charge == Charge(50_000_000, overrun_nusd=50_000_000 - MOST_NUSD)
     assert ledger.statistics().overruns == 1
@@ -159,9 +159,9 @@ async def test_more_than_was_reserved_is_charged_and_said() -> None:
 async def test_a_usage_without_a_price_costs_the_whole_reservation() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
-    charge = await at.settle(admission, Usage(input_tokens=1, service_tier="priority"))
+    charge = await at.lifecycle.settle(admission, Usage(input_tokens=1, service_tier="priority"))
 
     assert charge == Charge(MOST_NUSD, priced=False)
 
@@ -190,9 +190,9 @@ async def test_a_name_that_a_model_is_served_as_has_its_price() -> None:
     renamed = Capabilities([row.model_copy(update={"served_as": ("claude-haiku-5-5-dated",)})])
     at = Gate(ledger=MemoryLedger(), prices=PRICES, capabilities=renamed, clock=SimClock(NOW), mode="live")
     admission = await admitted(at, request(**HAIKU))
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
-    charge = await at.settle(admission, SERVED, served_model="claude-haiku-5-5-dated")
+    charge = await at.lifecycle.settle(admission, SERVED, served_model="claude-haiku-5-5-dated")
 
     assert charge == Charge(price("claude-haiku-5-5"))
 
@@ -206,8 +206,8 @@ async def test_a_served_model_without_a_price_costs_the_whole_reservation_or_mor
 async def test_more_than_the_reservation_is_charged_though_the_served_model_has_no_price() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
-    charge = await at.settle(admission, Usage(output_tokens=5000), served_model="gpt-other")
+    charge = await at.lifecycle.settle(admission, Usage(output_tokens=5000), served_model="gpt-other")
 
     assert charge == Charge(50_000_000, overrun_nusd=50_000_000 - MOST_NUSD, priced=False)

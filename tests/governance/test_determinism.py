@@ -8,9 +8,6 @@ import pytest
 from agentic_trading.governance.admission_decisions import (
     ClockMode,
     determinism_problem,
-    freezes,
-    level_of,
-    level_served_again,
 )
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
 from agentic_trading.llm.errors import FailureKind, FailureReason
@@ -110,15 +107,15 @@ def test_an_accepted_answer_has_the_level_that_was_kept(
 ) -> None:
     asked_for = envelope(determinism=asked, **changes)
 
-    assert level_of(asked_for, SEED, sampling_applied=sampling, accepted=True) == level
-    assert freezes(asked_for) is (level == "recorded")
+    assert asked_for.level(accepted=True, sampling_applied=sampling) == level
+    assert asked_for.is_cacheable is (level == "recorded")
 
 
 @pytest.mark.parametrize(("sampling", "level"), [(False, "pinned"), (True, "greedy")])
 def test_what_was_not_accepted_is_never_recorded(level: str, *, sampling: bool) -> None:
     asked_for = envelope(determinism="recorded", as_of=NOW)
 
-    assert level_of(asked_for, SEED, sampling_applied=sampling, accepted=False) == level
+    assert asked_for.level(accepted=False, sampling_applied=sampling) == level
 
 
 @pytest.mark.parametrize(
@@ -126,12 +123,8 @@ def test_what_was_not_accepted_is_never_recorded(level: str, *, sampling: bool) 
     [("pinned", "recorded"), ("recorded", "recorded"), ("replay_only", "replay_only")],
 )
 def test_what_is_served_from_a_recording_is_recorded(asked: str, level: str) -> None:
-    assert level_served_again(envelope(determinism=asked)) == level
+    assert envelope(determinism=asked).replayed_level == level
 
 
 def test_an_envelope_that_demands_recorded_may_be_answered_live() -> None:
     assert problem(determinism=DeterminismLevel.RECORDED, as_of=NOW) is None
-
-
-def test_a_model_without_a_temperature_is_never_greedy() -> None:
-    assert level_of(envelope(), TODAYS, sampling_applied=True, accepted=True) is DeterminismLevel.PINNED

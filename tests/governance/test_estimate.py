@@ -178,9 +178,9 @@ async def test_the_fast_mode_that_nobody_asked_for_is_charged_twice_and_counted_
     asked = request(max_tokens=10_000)
     asked = replace(asked, envelope=envelope(provider="anthropic", model="claude-opus-5-5"))
     admission = await admitted(at, asked)
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
-    charge = await at.settle(admission, Usage(output_tokens=10_000, speed="fast"))
+    charge = await at.lifecycle.settle(admission, Usage(output_tokens=10_000, speed="fast"))
 
     assert charge.cost_nusd == nusd_from_usd(Decimal("0.40"))
     assert charge.overrun_nusd == charge.cost_nusd - admission.amount.nusd > 0

@@ -43,8 +43,8 @@ async def test_a_call_is_admitted_with_the_most_it_can_cost_and_charged_what_it_
 
     admission = await admitted(at, asked)
     before = await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
-    await at.dispatch(admission)
-    charge = await at.settle(admission, USAGE)
+    await at.lifecycle.dispatch(admission)
+    charge = await at.lifecycle.settle(admission, USAGE)
 
     assert admission == Admitted(
         "default:envelope-1:1", MOST, CAPABILITIES.of(asked.envelope.provider, "scripted-1"), PRICES.id, NOW
@@ -62,7 +62,7 @@ async def test_every_scope_of_the_envelope_is_charged() -> None:
         idempotency_key="key-1", trace_id="trace-1", agent_id="cmt-1", workflow="planning", tenant_id="acme"
     )
 
-    await at.dispatch(await admitted(at, asked))
+    await at.lifecycle.dispatch(await admitted(at, asked))
 
     counters = await ledger.balances("acme")
     ids = {one.scope: one.id for one in counters if one.window is Window.NONE}
@@ -113,9 +113,9 @@ async def test_a_budget_of_zero_lets_rules_through_which_cost_nothing() -> None:
     at = gate(MemoryLedger([tenant(0)]))
 
     admission = await admitted(at, request(provider="rules", model="rules-1"))
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
-    assert await at.settle(admission, USAGE) == Charge(0)
+    assert await at.lifecycle.settle(admission, USAGE) == Charge(0)
 
 
 async def test_what_breaks_a_rule_reserves_nothing() -> None:
@@ -161,8 +161,8 @@ async def test_a_budget_holds_over_all_callers_of_a_gate_for_one_tenant() -> Non
     for number in range(20):
         answer = await at.admit(request(tenant_id=f"t{number % 10}"))
         if isinstance(answer, Admitted):
-            await at.dispatch(answer)
-            charged += (await at.in_doubt(answer)).cost_nusd
+            await at.lifecycle.dispatch(answer)
+            charged += (await at.lifecycle.in_doubt(answer)).cost_nusd
 
     assert charged == MOST_NUSD
 
@@ -201,8 +201,8 @@ async def test_money_over_all_attempts_is_limited_by_the_envelope() -> None:
     at = gate(MemoryLedger())
     asked = request(budget={"max_cost_nusd": MOST_NUSD + USED_NUSD - 1})
     first = await admitted(at, asked)
-    await at.dispatch(first)
-    await at.settle(first, USAGE)
+    await at.lifecycle.dispatch(first)
+    await at.lifecycle.settle(first, USAGE)
 
     assert await refused(at, replace(asked, attempt=2)) is FailureKind.BUDGET_EXHAUSTED
 
@@ -212,8 +212,8 @@ async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
     at = gate(MemoryLedger(), clock=clock, mode="paper")
     for _ in range(2):
         admission = await admitted(at, request(agent_id="cmt-1"))
-        await at.dispatch(admission)
-        await at.settle(admission, USAGE)
+        await at.lifecycle.dispatch(admission)
+        await at.lifecycle.settle(admission, USAGE)
     asked = request(agent_id="cmt-1", budget={"max_calls_per_day": 2})
 
     assert await refused(at, asked) is FailureKind.BUDGET_EXHAUSTED
@@ -241,8 +241,8 @@ async def test_prices_and_retirement_go_by_the_time_of_day() -> None:
     admission = await admitted(at, today)
     await admitted(at, retiring)
 
-    await at.dispatch(admission)
-    charge = await at.settle(admission, Usage(cache_read_tokens=1000))
+    await at.lifecycle.dispatch(admission)
+    charge = await at.lifecycle.settle(admission, Usage(cache_read_tokens=1000))
     wall.advance_to(datetime(2026, 12, 1, tzinfo=UTC))
 
     assert (admission.priced_at, charge.cost_nusd) == (datetime(2026, 11, 21, tzinfo=UTC), 100_000)
@@ -275,11 +275,11 @@ async def test_an_attempt_that_another_run_has_sent_is_taken(state: ReservationS
     at = gate(ledger)
     asked = request(idempotency_key="envelope-1")
     admission = await admitted(at, asked)
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
     if state is ReservationState.IN_DOUBT:
-        await at.in_doubt(admission)
+        await at.lifecycle.in_doubt(admission)
     if state is ReservationState.SETTLED:
-        await at.settle(admission, USAGE)
+        await at.lifecycle.settle(admission, USAGE)
 
     assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, state)
 
@@ -292,7 +292,7 @@ async def test_an_attempt_that_another_run_has_sent_is_taken_and_not_expired() -
     at = gate(MemoryLedger(), clock=clock)
     asked = request(deadline=NOW + timedelta(seconds=5))
     admission = await admitted(at, asked)
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
 
     clock.advance_to(NOW + timedelta(seconds=6))
 
@@ -304,8 +304,8 @@ async def test_an_attempt_that_another_run_has_sent_is_taken_though_its_model_ha
     at = gate(MemoryLedger(), wall=wall)
     asked = request(provider="anthropic", model="claude-sonnet-4-5-20250929")
     admission = await admitted(at, asked)
-    await at.dispatch(admission)
-    await at.settle(admission, USAGE)
+    await at.lifecycle.dispatch(admission)
+    await at.lifecycle.settle(admission, USAGE)
 
     wall.advance_to(datetime(2026, 12, 1, tzinfo=UTC))
 
@@ -333,9 +333,9 @@ async def test_the_same_key_for_another_request_is_refused() -> None:
 async def test_tenants_may_use_the_same_keys(one: tuple[str, str], other: tuple[str, str]) -> None:
     at = gate(MemoryLedger())
     first, second = (request(tenant_id=tenant_id, idempotency_key=key) for tenant_id, key in (one, other))
-    await at.dispatch(await admitted(at, first))
+    await at.lifecycle.dispatch(await admitted(at, first))
 
-    await at.dispatch(await admitted(at, second))
+    await at.lifecycle.dispatch(await admitted(at, second))
 
 
 async def test_an_envelope_that_names_no_tenant_is_refused() -> None:

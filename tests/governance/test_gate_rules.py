@@ -126,7 +126,7 @@ async def test_an_attempt_that_was_sent_before_the_halt_is_taken() -> None:
     at = gate(MemoryLedger())
     asked = request(agent_id="cmt-1")
     admission = await admitted(at, asked)
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
     at.halts.update("default", halted("cmt-1"))
 
     assert await at.admit(asked) == AlreadyDispatched(admission.reservation_id, ReservationState.DISPATCHED)
@@ -254,7 +254,7 @@ async def test_what_could_not_be_noted_as_sent_must_not_be_sent() -> None:
     ledger.leave("dispatch")
 
     with pytest.raises(LedgerUnavailableError):
-        await at.dispatch(admission)
+        await at.lifecycle.dispatch(admission)
 
 
 @pytest.mark.parametrize("state", [ReservationState.DISPATCHED, ReservationState.SETTLED])
@@ -262,9 +262,9 @@ async def test_an_attempt_that_was_sent_with_other_facts_is_taken(state: Reserva
     at = gate(MemoryLedger())
     asked = request(idempotency_key="mine")
     admission = await admitted(at, asked)
-    await at.dispatch(admission)
+    await at.lifecycle.dispatch(admission)
     if state is ReservationState.SETTLED:
-        await at.settle(admission, USAGE)
+        await at.lifecycle.settle(admission, USAGE)
 
     other = await at.admit(replace(asked, max_tokens=2000))
 
@@ -289,7 +289,7 @@ async def test_only_refusals_are_remembered() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger)
     asked = request()
-    await at.dispatch(await admitted(at, asked))
+    await at.lifecycle.dispatch(await admitted(at, asked))
 
     assert isinstance(await at.admit(request()), Deferred)
     assert isinstance(await at.admit(asked), AlreadyDispatched)

@@ -48,14 +48,14 @@ async def test_what_calls_in_flight_hold_is_waited_for() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD + USED_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request())
-    await at.dispatch(first)
+    await at.lifecycle.dispatch(first)
     asked = request()
     waiting = await parked(at, asked)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
         await in_line(ledger, 1, tenant="default")
-        await at.settle(first, USAGE)
+        await at.lifecycle.settle(first, USAGE)
     second = await admitted(at, asked)
 
     assert isinstance(waiting.held, Blocked)
@@ -70,14 +70,14 @@ async def test_who_waited_and_then_was_refused_is_told_once() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD + USED_NUSD)])
     at = gate(ledger)
     first = await admitted(at, request())
-    await at.dispatch(first)
+    await at.lifecycle.dispatch(first)
     asked = request()
     waiting = await parked(at, asked)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
         await in_line(ledger, 1, tenant="default")
-        await at.in_doubt(first)
+        await at.lifecycle.in_doubt(first)
 
     assert await refused(at, asked) is FailureKind.BUDGET_EXHAUSTED
     assert ledger.statistics().refused == 1
@@ -95,7 +95,7 @@ async def test_who_waited_for_an_attempt_that_another_run_then_sent_is_told_so()
         await in_line(ledger, 1, tenant="default")
         await at.release(first)
         sends = await admitted(gate(ledger), asked)
-        await at.dispatch(sends)
+        await at.lifecycle.dispatch(sends)
 
     assert await at.admit(asked) == AlreadyDispatched(sends.reservation_id, ReservationState.DISPATCHED)
     assert await at.admit(asked) == AlreadyDispatched(sends.reservation_id, ReservationState.DISPATCHED)
@@ -109,7 +109,7 @@ async def test_who_had_its_turn_and_comes_after_its_lease_is_admitted_all_the_sa
     assert len(await ledger.expire_leases()) == 1
 
     again = await admitted(at, asked)
-    await at.dispatch(again)
+    await at.lifecycle.dispatch(again)
 
     assert (again.amount, again.reservation_id) == (MOST, reservation_id_of(asked.envelope, 1))
     assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).held == MOST
@@ -129,7 +129,7 @@ async def test_who_comes_after_its_lease_waits_again_for_what_others_hold_by_the
         await in_line(ledger, 1, tenant="default")
         await at.release(other)
 
-    await at.dispatch(await admitted(at, asked))
+    await at.lifecycle.dispatch(await admitted(at, asked))
 
 
 @pytest.mark.parametrize("is_over", [False, True])
@@ -166,7 +166,7 @@ async def test_who_starts_to_wait_after_another_run_has_sent_is_told_so() -> Non
     asked = request()
     waiting = await parked(at, asked)
     await at.release(first)
-    await at.dispatch(await admitted(at, asked))
+    await at.lifecycle.dispatch(await admitted(at, asked))
 
     await at.headroom(waiting)
 
@@ -212,14 +212,14 @@ async def test_a_refusal_that_comes_after_the_deadline_is_an_expiry() -> None:
     ledger = MemoryLedger([tenant(MOST_NUSD)])
     at = gate(ledger, clock=clock)
     first = await admitted(at, request())
-    await at.dispatch(first)
+    await at.lifecycle.dispatch(first)
     asked = request(deadline=NOW + timedelta(seconds=30))
     waiting = await parked(at, asked)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
         await in_line(ledger, 1, tenant="default")
-        await at.in_doubt(first)
+        await at.lifecycle.in_doubt(first)
     clock.advance_to(NOW + timedelta(seconds=31))
 
     assert await refused(at, asked) is FailureKind.EXPIRED
@@ -267,9 +267,9 @@ async def test_sixty_four_calls_on_a_budget_of_ten_worst_cases_all_complete() ->
             answer = await at.admit(asked)
         assert isinstance(answer, Admitted)
         await asyncio.sleep(0)
-        await at.dispatch(answer)
+        await at.lifecycle.dispatch(answer)
         await asyncio.sleep(0)
-        charged.append((await at.settle(answer, small)).cost_nusd)
+        charged.append((await at.lifecycle.settle(answer, small)).cost_nusd)
 
     async with asyncio.TaskGroup() as group:
         for number in range(64):

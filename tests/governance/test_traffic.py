@@ -61,8 +61,8 @@ class Case:
     async def failing(self, times: int) -> None:
         for _ in range(times):
             admission = await admitted(self.gate, self.request())
-            await self.gate.dispatch(admission)
-            await self.gate.in_doubt(admission, OUTAGE)
+            await self.gate.lifecycle.dispatch(admission)
+            await self.gate.lifecycle.in_doubt(admission, OUTAGE)
 
     async def held_nusd(self) -> int:
         (found,) = select(await self.ledger.balances("default"), tenant(1).scope, "default", tenant(1).window)
@@ -87,8 +87,8 @@ async def test_who_has_waited_is_let_in_when_there_is_room() -> None:
     parked = await case.gate.admit(waiting)
     assert isinstance(parked, Deferred)
 
-    await case.gate.dispatch(first)
-    await case.gate.settle(first, USAGE)
+    await case.gate.lifecycle.dispatch(first)
+    await case.gate.lifecycle.settle(first, USAGE)
     await case.gate.headroom(parked)
 
     assert isinstance(await case.gate.admit(waiting), Admitted)
@@ -99,15 +99,15 @@ async def test_every_way_out_gives_the_place_back(way_out: str) -> None:
     case = Case(RateLimits(concurrent=1))
     admission = await admitted(case.gate, case.request())
     if way_out != "released":
-        await case.gate.dispatch(admission)
+        await case.gate.lifecycle.dispatch(admission)
 
     match way_out:
         case "settled":
-            await case.gate.settle(admission, USAGE)
+            await case.gate.lifecycle.settle(admission, USAGE)
         case "unsent":
-            await case.gate.settle_unsent(admission, OUTAGE)
+            await case.gate.lifecycle.settle_unsent(admission, OUTAGE)
         case "in doubt":
-            await case.gate.in_doubt(admission)
+            await case.gate.lifecycle.in_doubt(admission)
         case _:
             await case.gate.release(admission)
 
@@ -135,8 +135,8 @@ async def test_refused_requests_and_cancelled_calls_say_nothing_of_the_provider(
     ):
         for _ in range(10):
             admission = await admitted(case.gate, case.request())
-            await case.gate.dispatch(admission)
-            await case.gate.settle_unsent(admission, failure)
+            await case.gate.lifecycle.dispatch(admission)
+            await case.gate.lifecycle.settle_unsent(admission, failure)
 
     assert (await case.limiter.status(LANE)).breaker is CircuitState.CLOSED
 
@@ -144,9 +144,9 @@ async def test_refused_requests_and_cancelled_calls_say_nothing_of_the_provider(
 async def test_a_pause_that_one_call_was_asked_for_holds_for_all() -> None:
     case = Case()
     admission = await admitted(case.gate, case.request())
-    await case.gate.dispatch(admission)
+    await case.gate.lifecycle.dispatch(admission)
     limited = Failed(kind=FailureKind.RATE_LIMIT, sent=False, retry_after_s=7.0)
-    await case.gate.settle_unsent(admission, limited)
+    await case.gate.lifecycle.settle_unsent(admission, limited)
 
     answer = await case.gate.admit(case.request())
 
@@ -178,8 +178,8 @@ async def test_calls_go_on_without_a_limiter_that_is_away() -> None:
     through = gate(ledger, traffic=Throttle(Away(), clock))
 
     admission = await admitted(through, request())
-    await through.dispatch(admission)
-    charge = await through.settle(admission, USAGE)
+    await through.lifecycle.dispatch(admission)
+    charge = await through.lifecycle.settle(admission, USAGE)
 
     assert admission.permit is None
     assert charge.cost_nusd > 0

@@ -94,8 +94,8 @@ def with_pool(
         claims=MemoryClaimStore(),
         clock=desk.clock,
         workers=2,
-        upkeep=upkeep,
-        senders=ProducerAcl(verifier, principal, policy),
+        housekeeper=upkeep,
+        acl=ProducerAcl(verifier, principal, policy),
     )
     return replace(desk, pool=pool)
 

@@ -81,13 +81,13 @@ async def test_orders_that_went_back_are_said_and_what_was_ordered_holds(
     keeping = upkeep(desk, board=board)
     before = await ordered(board, OTHER_HALT)
     await ordered(board, HALT)
-    await keeping.look()
+    await keeping.reconcile()
     goes_back(board, before)
 
     with capture_logs() as said:
-        assert not await keeping.look()
+        assert not await keeping.reconcile()
 
-    assert [(one["event"], one["seen"], one["found"]) for one in said] == [("orders_went_back", 2, found)]
+    assert [(one["event"], one["seen"], one["found"]) for one in said] == [("controls_rolled_back", 2, found)]
     assert "ann" in why_not(desk)
 
 
@@ -98,10 +98,10 @@ async def test_an_old_copy_whose_orders_are_long_forgotten_takes_nothing_back() 
     before = await ordered(board, OTHER_HALT)
     for number in range(KEPT_ACTIONS + 1):
         await ordered(board, up_to(number), minute=number + 1)
-    await keeping.look()
+    await keeping.reconcile()
     board._documents["default"] = before
 
-    assert not await keeping.look()
+    assert not await keeping.reconcile()
 
     assert await ceiling(desk) == KEPT_ACTIONS
 
@@ -115,17 +115,17 @@ async def test_what_is_ordered_on_a_board_that_began_anew_is_followed_and_on_rec
     keeping = upkeep(desk, board=board)
     for number in range(orders_before):
         await ordered(board, up_to(number + 10), why="before")
-    await keeping.look()
+    await keeping.reconcile()
     board._documents.clear()
-    await keeping.look()
+    await keeping.reconcile()
     await ordered(board, HALT, why="after", minute=1)
 
     with capture_logs() as said:
-        assert await keeping.look()
-        assert not await keeping.look()
+        assert await keeping.reconcile()
+        assert not await keeping.reconcile()
 
     assert [(one["event"], one["seen"], one["found"]) for one in said] == [
-        ("orders_began_anew", orders_before, 1)
+        ("controls_restarted", orders_before, 1)
     ]
     assert "after" in why_not(desk)
     assert await ceiling(desk) == orders_before + 9  # of limits nobody has spoken anew
@@ -137,12 +137,12 @@ async def test_who_is_no_longer_halted_as_the_board_was_lost_is_said() -> None:
     keeping = upkeep(desk, board=board)
     await ordered(board, HALT)
     await ordered(board, OTHER_HALT)
-    await keeping.look()
+    await keeping.reconcile()
     board._documents.clear()
     await ordered(board, OTHER_HALT, why="again", minute=1)
 
     with capture_logs() as said:
-        await keeping.look()
+        await keeping.reconcile()
 
     assert [one["no_longer_halted"] for one in said] == [["agent adviser-1"]]
     assert (why_not(desk), bool(why_not(desk, "adviser-2"))) == ("", True)
@@ -157,17 +157,17 @@ async def test_limits_on_a_board_that_began_anew_reach_a_ledger_that_knew_later_
     keeping = upkeep(desk, board=board)
     for number in range(5):
         await ordered(board, up_to(number + 10))
-    await keeping.look()
+    await keeping.reconcile()
     board._documents.clear()
     await ordered(board, up_to(3), minute=1)
 
     following = keeping if is_same_process else upkeep(desk, board=board)
-    await following.look()
+    await following.reconcile()
     assert await ceiling(desk) == 3
 
     wanted = RemoveLimit(ScopeKind.TENANT, ANY, Window.NONE)
     await ordered(board, wanted, minute=-5)  # by somebody whose clock is slow
-    await following.look()
+    await following.reconcile()
     assert await ceiling(desk) is None
 
 
@@ -178,13 +178,13 @@ async def test_limits_reach_the_ledger_after_a_restart_though_an_order_by_a_fast
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     await ordered(board, up_to(1000), minute=IN_A_YEAR)
-    await keeping.look()
+    await keeping.reconcile()
     for number in range(KEPT_ACTIONS):
         await ordered(board, RemoveHalt(HALT.scope, HALT.id) if number % 2 else HALT, minute=1)
-    await keeping.look()
+    await keeping.reconcile()
     await ordered(board, up_to(10), minute=2)
 
-    assert await upkeep(desk, board=board).look()
+    assert await upkeep(desk, board=board).reconcile()
 
     assert await ceiling(desk) == 10
 
@@ -194,10 +194,10 @@ async def test_an_order_on_a_document_that_has_no_serial_yet_comes_after_what_wa
     desk = gateway([])
     before = await ordered(board, up_to(1000), minute=IN_A_YEAR)
     board._documents["default"] = TenantControls.model_validate(before.model_dump(exclude={"serial"}))
-    await upkeep(desk, board=board).look()
+    await upkeep(desk, board=board).reconcile()
     await ordered(board, up_to(10), minute=1)
 
-    assert await upkeep(desk, board=board).look()
+    assert await upkeep(desk, board=board).reconcile()
 
     assert await ceiling(desk) == 10
 
@@ -209,12 +209,12 @@ async def test_until_orders_were_read_once_nothing_of_the_tenant_runs(error: Exc
     keeping = upkeep(desk, board=board, tenants=["acme", "zenith"])
 
     with capture_logs() as said:
-        await keeping.look()
+        await keeping.reconcile()
     before = why_not(desk, tenant_id="acme"), why_not(desk, tenant_id="zenith")
     board.unknown.clear()
-    await keeping.look()
+    await keeping.reconcile()
 
-    assert [(one["event"], one["tenant"]) for one in said] == [("orders_not_seen", "acme")]
+    assert [(one["event"], one["tenant"]) for one in said] == [("controls_not_read", "acme")]
     assert str(error) in before[0]
     assert "not known what is halted for tenant acme" in before[0]
     assert before[1] == ""
@@ -226,7 +226,7 @@ async def test_while_the_platforms_orders_are_not_known_nothing_runs_at_all() ->
     desk = gateway([])
     keeping = upkeep(desk, board=board)
 
-    await keeping.look()
+    await keeping.reconcile()
 
     assert "connection refused" in why_not(desk)
 
@@ -238,7 +238,7 @@ async def test_an_order_that_a_worker_cannot_read_is_no_permission(tmp_path: Pat
     path.write_text(path.read_text().replace('"version"', '"newer": 1, "version"', 1))
     desk = gateway([])
 
-    await upkeep(desk, board=board).look()
+    await upkeep(desk, board=board).reconcile()
 
     assert "newer" in why_not(desk)
 
@@ -253,13 +253,13 @@ async def test_what_was_read_holds_while_the_board_is_away_and_an_order_that_can
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     await ordered(board, OTHER_HALT)
-    await keeping.look()
+    await keeping.reconcile()
     board.unknown.add("default")
 
-    await keeping.look()
+    await keeping.reconcile()
     meanwhile = why_not(desk)
     board.unknown.clear()
-    assert not await keeping.look()
+    assert not await keeping.reconcile()
 
     assert (meanwhile == "") is runs
     assert why_not(desk) == ""
@@ -271,12 +271,12 @@ async def test_every_order_of_a_board_that_came_far_meanwhile_is_on_record() -> 
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     await ordered(board, HALT)
-    await keeping.look()
+    await keeping.reconcile()
     board._documents.clear()
     await ordered(board, OTHER_HALT, why="after", minute=1)
     await ordered(board, RemoveHalt(OTHER_HALT.scope, OTHER_HALT.id), why="after", minute=2)
 
-    await keeping.look()
+    await keeping.reconcile()
 
     told = [(one.body["version"], one.body["why"]) for one in await events(desk, "operator.action")]
     assert told == [(1, "odd"), (1, "after"), (2, "after")]

@@ -47,7 +47,7 @@ def restarted(
         capabilities=CAPABILITIES,
         clock=desk.clock,
         checks=checks or {},
-        frozen=answers,
+        response_cache=answers,
     )
     return CallRunner(parts), provider
 
@@ -283,7 +283,7 @@ async def test_a_frozen_answer_is_read_again_by_todays_rules() -> None:
 
 def frozen_alone(answers: ResponseCache, number: int, deadline: datetime | None = None) -> None:
     envelope = an_envelope(determinism="recorded", as_of=START, context={"n": number}, deadline=deadline)
-    answers.freeze(envelope, [a_result(envelope_id=envelope.envelope_id, reading=READ)])
+    answers.store(envelope, [a_result(envelope_id=envelope.envelope_id, reading=READ)])
 
 
 async def known(answers: ResponseCache, numbers: Iterable[int]) -> list[int]:

@@ -269,7 +269,7 @@ async def test_a_bug_in_the_upkeep_is_said_and_stops_nobody() -> None:
     assert isinstance(answer, LLMInteraction)
     assert answer.result.actionable
     errors = [one for one in said if one["log_level"] == "error"]
-    assert {one["event"] for one in errors} == {"orders_not_seen"}
+    assert {one["event"] for one in errors} == {"controls_not_read"}
     assert "a bug in an adapter" in errors[0]["error"]
 
 

@@ -2,10 +2,14 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 
+import pytest
 from structlog.testing import capture_logs
 
+from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm import (
     FailureKind,
     LLMEnvelope,
@@ -15,9 +19,12 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider, ScriptedProvider
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import AttemptTrace, Usage
+from agentic_trading.structured.outcome import Accepted
+from agentic_trading.worker.attempt_result import Timing, answered
 from agentic_trading.worker.call_context import READ_AT_ONCE_CHARS
-from tests.gateway import CAPABILITIES, GOOD, asking, attempts, gateway
+from tests.gateway import CAPABILITIES, GOOD, START, asking, attempts, gateway
+from tests.governance.requests import request
 
 
 async def test_an_accepted_answer_is_one_interaction_with_its_cost_and_its_exact_numbers() -> None:
@@ -257,3 +264,19 @@ async def test_the_rules_provider_goes_the_same_way() -> None:
 
     assert final.actionable
     assert (final.cost_nusd, final.output_tokens) == (0, 7)
+
+
+@pytest.mark.parametrize(("takes_a_temperature", "level"), [(True, "greedy"), (False, "pinned")])
+def test_a_model_without_a_temperature_is_never_greedy(level: str, *, takes_a_temperature: bool) -> None:
+    capability = CAPABILITIES.of(LLMProvider.SCRIPTED, "scripted-1")
+    capability = capability.model_copy(update={"sampling": takes_a_temperature})
+    asked = replace(request(), temperature=0.0)
+    outcome = Accepted({}, "{}", AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE))
+    admission = Admitted("id", Amount(1, 1), capability, "book", START)
+    response = ModelResponse("{}", "end_turn", Usage(), "scripted-1")
+
+    result = answered(
+        asked, response, outcome, admission, Charge(0), Timing(START, START, 0.0), next_step="final"
+    )
+
+    assert result.determinism_level == level

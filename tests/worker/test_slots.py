@@ -42,9 +42,7 @@ async def with_a_paused_model(workers: int) -> MemoryGateway:
     permit = await limiter.acquire(PermitRequest(LANE, "before"))
     assert isinstance(permit, Permit)
     await limiter.release(permit, PermitOutcome.NEUTRAL, cooldown_s=3600.0)
-    desk = gateway(lambda _request: GOOD, workers=workers)
-    desk.gate._traffic = Throttle(limiter, SystemClock())
-    return desk
+    return gateway(lambda _request: GOOD, workers=workers, traffic=Throttle(limiter, SystemClock()))
 
 
 async def test_who_waits_for_one_model_does_not_hold_up_another() -> None:
@@ -112,7 +110,7 @@ async def test_who_is_idle_makes_room_for_who_comes_back() -> None:
 
     async def idle() -> None:
         async with slots.taken():
-            await slots.unless_called_away(nothing.wait())
+            await slots.unless_needed(nothing.wait())
 
     async with asyncio.timeout(1), asyncio.TaskGroup() as group:
         group.create_task(parked())
@@ -169,7 +167,7 @@ async def serve(slots: Slots, deliveries: asyncio.Queue[str], up_to: Callable[[i
     found: str | None = None
     while found != LAST:
         async with slots.taken() as slot:
-            found = await slots.unless_called_away(deliveries.get())
+            found = await slots.unless_needed(deliveries.get())
             for _ in range(up_to(3) if found else 0):
                 await passes(up_to(3))
                 async with slot.given_back():
@@ -330,8 +328,8 @@ class Taken(MemoryLedger):
 
 async def test_who_loses_the_race_to_send_leaves_the_traffic() -> None:
     limiter = MemoryLimiter(default=RateLimits(concurrent=1), clock=SystemClock())
-    desk = gateway(lambda _request: GOOD, ledger=Taken([tenant(10**12)]))
-    desk.gate._traffic = Throttle(limiter, SystemClock())
+    traffic = Throttle(limiter, SystemClock())
+    desk = gateway(lambda _request: GOOD, ledger=Taken([tenant(10**12)]), traffic=traffic)
 
     with pytest.raises(AttemptTakenError):
         await desk.runner.run(asking().build())

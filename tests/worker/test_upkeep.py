@@ -16,7 +16,7 @@ from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.worker.housekeeping import LOOK_EVERY_S, NOTE_POSITION_EVERY_S
+from agentic_trading.worker.housekeeping import CHECKPOINT_EVERY_S, RECONCILE_EVERY_S
 from tests.gateway import GOOD, START, asking, gateway
 from tests.governance.asking import ask, reserved, spend, tenant
 from tests.governance.away import AwayLedger
@@ -29,12 +29,12 @@ async def test_an_order_reaches_the_ledger_the_gate_and_the_log_once() -> None:
     board = MemoryControlStore()
     desk = gateway([], limits=[tenant(10**12)])
     keeping = upkeep(desk, board=board)
-    await keeping.look()
+    await keeping.reconcile()
     await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=5)))
     await ordered(board, HALT)
 
-    assert await keeping.look()
-    assert not await keeping.look()
+    assert await keeping.reconcile()
+    assert not await keeping.reconcile()
 
     assert [one.body["kind"] for one in await events(desk, "operator.action")] == ["set_limit", "halt"]
     problem = desk.gate.halts.problem(asking().build())
@@ -50,11 +50,11 @@ async def test_what_is_resumed_runs_again() -> None:
     desk = gateway([GOOD])
     keeping = upkeep(desk, board=board)
     await ordered(board, HALT)
-    await keeping.look()
+    await keeping.reconcile()
     halted = await desk.runner.run(asking().build())
 
     await ordered(board, RemoveHalt(HaltScope.AGENT, "adviser-1"))
-    await keeping.look()
+    await keeping.reconcile()
 
     assert halted.result.failure is not None
     assert halted.result.failure.category is FailureKind.HALTED
@@ -66,7 +66,7 @@ async def test_a_halt_of_the_platform_holds_here_and_is_on_record() -> None:
     desk = gateway([])
     await ordered(board, AddHalt(HaltScope.MODEL, "scripted/*"), PLATFORM)
 
-    await upkeep(desk, board=board).look()
+    await upkeep(desk, board=board).reconcile()
 
     assert desk.gate.halts.problem(asking().build()) is not None
     assert [one.tenant_id for one in await events(desk, "operator.action")] == [PLATFORM]
@@ -78,7 +78,7 @@ async def test_a_worker_that_starts_anew_keeps_no_order_twice() -> None:
     await ordered(board, HALT)
 
     for _ in range(2):
-        await upkeep(desk, board=board).look()
+        await upkeep(desk, board=board).reconcile()
 
     assert len(await events(desk, "operator.action")) == 1
 
@@ -105,11 +105,11 @@ async def test_a_board_that_is_away_is_looked_at_again_and_others_are_seen_meanw
     board.away.add(PLATFORM)
 
     with capture_logs() as said:
-        assert await keeping.look()
+        assert await keeping.reconcile()
     board.away.clear()
-    assert await keeping.look()
+    assert await keeping.reconcile()
 
-    assert [(one["event"], one["tenant"]) for one in said] == [("orders_not_seen", PLATFORM)]
+    assert [(one["event"], one["tenant"]) for one in said] == [("controls_not_read", PLATFORM)]
     assert len(await events(desk, "operator.action")) == 2
 
 
@@ -123,13 +123,13 @@ async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_fol
     ledger.leave()
 
     with capture_logs() as said:
-        await keeping.look()
-        await keeping.tend()
+        await keeping.reconcile()
+        await keeping.tick()
 
-    assert [one["event"] for one in said] == ["orders_not_seen", "ledger_not_tended"]
+    assert [one["event"] for one in said] == ["controls_not_read", "housekeeping_failed"]
     assert desk.gate.halts.problem(asking().build()) is not None
     ledger.return_()
-    assert await keeping.look()
+    assert await keeping.reconcile()
     assert len(await events(desk, "operator.action")) == 2
     await ledger.reserve(ask(1, tenant="default"))
     assert {
@@ -147,8 +147,8 @@ async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
     await ledger.dispatch(sent, lease_s=100)
     wall.advance_to(START + timedelta(seconds=101))
 
-    await keeping.tend()
-    await keeping.tend()
+    await keeping.tick()
+    await keeping.tick()
 
     told = await events(desk, "budget.expired")
     facts = ("reservation_id", "state", "nusd", "tokens", "calls")
@@ -172,10 +172,10 @@ async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
     desk = gateway([], ledger=AwayLedger([tenant(100)]))
     keeping = upkeep(desk)
     await spend(desk.ledger, ask(85, tenant="default"))
-    await keeping.tend()
-    await keeping.tend()
+    await keeping.tick()
+    await keeping.tick()
     await spend(desk.ledger, ask(15, tenant="default"))
-    await keeping.tend()
+    await keeping.tick()
 
     told = await events(desk, "budget.")
     assert [(one.kind, one.tenant_id, one.body["spent"], one.body["most"]) for one in told] == [
@@ -189,14 +189,14 @@ async def test_a_ceiling_that_is_near_again_is_told_again() -> None:
     clock = SimClock(START)
     desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
     keeping = upkeep(desk, board=board)
-    await keeping.tend()
+    await keeping.tick()
     await spend(desk.ledger, ask(85, tenant="default"))
 
     for minutes, most in enumerate((100, 1000, 100), start=1):
         clock.advance_to(START + timedelta(minutes=minutes))
         await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=most)))
-        await keeping.look()
-        await keeping.tend()
+        await keeping.reconcile()
+        await keeping.tick()
 
     assert [one.body["spent"] for one in await events(desk, "budget.threshold")] == [85, 85]
 
@@ -206,12 +206,12 @@ async def test_a_worker_that_starts_anew_may_say_the_same_of_a_counter_with_anot
     desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
     first = upkeep(desk)
     await spend(desk.ledger, ask(1, tenant="default"))
-    await first.tend()
+    await first.tick()
     await spend(desk.ledger, ask(84, tenant="default"))
     clock.advance_to(START + timedelta(minutes=1))
-    await first.tend()
+    await first.tick()
 
-    await upkeep(desk).tend()
+    await upkeep(desk).tick()
 
     paces = [one.body["nusd_per_hour"] for one in await events(desk, "budget.threshold")]
     assert paces == [84 * 60, 0]
@@ -224,12 +224,12 @@ async def test_two_tenants_are_told_apart_and_warned_once_each() -> None:
     keeping = upkeep(desk, statuses=statuses, tenants=["acme", "zenith"], outlives=True, wall=Wall(START))
     for name in ("acme", "zenith"):
         await spend(desk.ledger, ask(1, tenant=name, agent="same"))
-    await keeping.tend()
+    await keeping.tick()
     for name, nusd in (("acme", 84), ("zenith", 94)):
         await spend(desk.ledger, ask(nusd, tenant=name, agent="same"))
     for minutes in range(1, 4):
         clock.advance_to(START + timedelta(minutes=minutes))
-        await keeping.tend()
+        await keeping.tick()
 
     told = await events(desk, "budget.threshold")
     assert [(one.tenant_id, one.body["spent"]) for one in told] == [("acme", 85), ("zenith", 95)]
@@ -245,13 +245,13 @@ async def test_the_position_of_a_ledger_that_outlives_us_is_noted_now_and_then_a
     wall = Wall(START)
     desk = gateway([], limits=[tenant(1000)])
     keeping = upkeep(desk, outlives=True, wall=wall)
-    await keeping.tend()
+    await keeping.tick()
     await reserved(desk.ledger, ask(1, tenant="default"))
-    await keeping.tend()
+    await keeping.tick()
     assert len(await events(desk, "budget.position")) == 1
 
-    wall.advance_to(START + timedelta(seconds=NOTE_POSITION_EVERY_S))
-    await keeping.tend()
+    wall.advance_to(START + timedelta(seconds=CHECKPOINT_EVERY_S))
+    await keeping.tick()
     await reserved(desk.ledger, ask(1, tenant="default"))
     await keeping.end()
 
@@ -267,7 +267,7 @@ async def test_the_position_of_a_ledger_of_this_process_is_not_noted() -> None:
     desk = gateway([], limits=[tenant(1000)])
     keeping = upkeep(desk)
 
-    await keeping.tend()
+    await keeping.tick()
     await keeping.end()
 
     assert await events(desk, "budget.position") == []
@@ -278,11 +278,11 @@ async def test_the_status_tells_who_runs_waits_and_was_refused_and_that_it_is_th
     desk = gateway([GOOD], limits=[tenant(10**12)])
     keeping = upkeep(desk, statuses=statuses, board=board)
     await ordered(board, AddHalt(HaltScope.AGENT, "adviser-2"))
-    await keeping.look()
+    await keeping.reconcile()
     await desk.runner.run(asking().build())
     await desk.runner.run(asking().with_agent("adviser-2", "adviser").build())
 
-    await keeping.tend()
+    await keeping.tick()
     (running,) = await statuses.read("default")
     await keeping.end()
     (ended,) = await statuses.read("default")
@@ -308,5 +308,5 @@ async def test_it_looks_four_times_a_second_and_tends_what_was_changed_at_once()
         task.cancel()
 
     assert seen.limits_version == 1
-    assert set(wall.slept) == {LOOK_EVERY_S}
+    assert set(wall.slept) == {RECONCILE_EVERY_S}
     assert isinstance(await desk.ledger.reserve(ask(6, tenant="default")), Declined)

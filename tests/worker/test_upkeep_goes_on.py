@@ -32,7 +32,7 @@ async def test_a_call_that_is_asked_for_anew_may_run_out_again() -> None:
     for hours in (1, 2):
         await reserved(ledger, again)
         wall.advance_to(START + timedelta(hours=hours))
-        await keeping.tend()
+        await keeping.tick()
 
     assert len(await events(desk, "budget.expired")) == 2
 
@@ -65,11 +65,11 @@ async def test_a_record_whose_id_is_taken_is_said_and_keeps_nothing_from_being_d
     wall.advance_to(START + timedelta(hours=1))
 
     with capture_logs() as said:
-        assert await keeping.look()
-        await keeping.tend()
-        assert not await keeping.look()
+        assert await keeping.reconcile()
+        await keeping.tick()
+        assert not await keeping.reconcile()
 
-    assert [one["event"] for one in said] == ["order_not_on_record"] + ["event_not_on_record"] * 2
+    assert [one["event"] for one in said] == ["command_not_on_record"] + ["event_not_on_record"] * 2
     assert desk.gate.halts.problem(asking().build()) is not None
     assert [one.kind for one in await events(desk)] == ["budget.position"]
     assert len(await statuses.read("default")) == 1
@@ -87,7 +87,7 @@ async def test_what_ran_out_is_told_at_the_end_if_it_could_not_be_told_before() 
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await keeping.tend()
+            await keeping.tick()
     store.is_slow = False
     await keeping.end()
 
@@ -109,7 +109,7 @@ async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:
             await wall.turned(20)
             task.cancel()
 
-    assert {one["event"] for one in said} == {"ledger_not_tended"}
+    assert {one["event"] for one in said} == {"housekeeping_failed"}
     assert len(said) > 1
     assert "RuntimeError: a bug" in said[0]["error"]
 

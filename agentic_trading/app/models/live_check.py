@@ -1,6 +1,5 @@
 """Ask a model what it takes and offers, with the user's own key and under a ceiling that holds."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, assert_never, runtime_checkable
@@ -148,20 +147,14 @@ class LiveCheck:
                 assert_never(admitted)
 
     async def _sent(self, request: ModelRequest, admission: Admitted) -> _Answered | _Unanswered:
-        await self._gate.dispatch(admission)
+        sent = self._gate.sent(admission, request.envelope, patience_s=ANSWER_WITHIN_S)
         try:
-            async with asyncio.timeout(ANSWER_WITHIN_S):
+            async with sent:
                 response = await self._provider.complete(request)
+                await sent.answered(response.usage, served_model=response.model)
         except ProviderError as e:
-            failure = e
-        except TimeoutError:
-            failure = ProviderError(FailureKind.TIMEOUT, f"no answer within {ANSWER_WITHIN_S:g} s", sent=True)
-        else:
-            charge = await self._gate.settle(admission, response.usage, served_model=response.model)
-            return _Answered(response, charge)
-        settle = self._gate.in_doubt if failure.sent else self._gate.settle_unsent
-        charge = await settle(admission)
-        return _Unanswered(failure, str(failure), charge.cost_nusd)
+            return _Unanswered(e, str(e), sent.charge.cost_nusd)
+        return _Answered(response, sent.charge)
 
 
 def _line(probe: Probe, outcome: _Answered | _Unanswered) -> LiveCheckRow:

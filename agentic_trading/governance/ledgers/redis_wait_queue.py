@@ -6,9 +6,9 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from agentic_trading.cancellation import OwnedTasks, run_shielded
 from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import Blocked, Declined, Reservation
-from agentic_trading.governance.ledgers.scripts.redis import BackgroundTasks
 
 LOOK_S = 1.0
 """How often somebody who waits looks without being called; more seldom if very many wait."""
@@ -65,7 +65,7 @@ class RedisWaitQueue:
         self._wake_ups = wake_ups
         self._look_s = look_s
         self._at: dict[tuple[str, str], RedisWaiter] = {}
-        self._tasks = BackgroundTasks()
+        self._tasks = OwnedTasks()
         self._listening: asyncio.Event | None = None
         self._listener: asyncio.Task[None] | None = None
 
@@ -123,24 +123,24 @@ class RedisWaitQueue:
 
     async def _look(self, waiter: RedisWaiter, turn: WaiterClient) -> Reservation | Declined | Blocked:
         """Look to the end, even if cancelled: only then is it known what there is to give back."""
-        looking = await self._tasks.start(_ended(turn.look(waiter)), name="look")
+        found: list[ReserveAttempt | Exception] = []
         try:
-            found = await asyncio.shield(looking)
+            await run_shielded(_look_into(found, turn.look(waiter)))
         except asyncio.CancelledError:
-            found = await looking
-            if isinstance(found, ReserveAttempt) and found.is_new:
+            if any(isinstance(one, ReserveAttempt) and one.is_new for one in found):
                 with suppress(LedgerError):  # the reservation has a lease
                     await turn.give_back()
             raise
-        if isinstance(found, Exception):
-            raise found
-        return found.answer
+        (one,) = found
+        if isinstance(one, Exception):
+            raise one
+        return one.answer
 
     async def _listen(self) -> None:
         """Have somebody listen for calls; without them, waiters look now and then all the same."""
         if self._listening is None:
             self._listening = asyncio.Event()
-            self._listener = await self._tasks.start(self._deliver_wake_ups(self._listening), name="calls")
+            self._listener = self._tasks.start(self._deliver_wake_ups(self._listening), name="calls")
         with suppress(TimeoutError):
             async with asyncio.timeout(_LISTENING_S):
                 await self._listening.wait()
@@ -160,8 +160,11 @@ class RedisWaitQueue:
         return (waiter for waiter in found if waiter is not None)
 
 
-async def _ended(look: Coroutine[Any, Any, ReserveAttempt]) -> ReserveAttempt | Exception:
+async def _look_into(
+    found: list[ReserveAttempt | Exception], look: Coroutine[Any, Any, ReserveAttempt]
+) -> None:
+    """Keep what a look comes to where a cancelled caller finds it, an error too: the cancellation goes first."""
     try:
-        return await look
-    except Exception as e:  # noqa: BLE001 - raised again at who waits, not at the others in the group
-        return e
+        found.append(await look)
+    except Exception as e:  # noqa: BLE001 - raised again by the caller
+        found.append(e)

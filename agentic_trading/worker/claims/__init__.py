@@ -1,1 +1,1 @@
-"""Who holds which envelope: adapters of the `ClaimStore` port."""
+"""Which owner holds which envelope: adapters of the `ClaimStore` port."""

@@ -12,12 +12,12 @@ class MemoryClaimStore:
     def __init__(self, *, remember: int = 100_000) -> None:
         self._remember = remember
         self._held: dict[str, Claim] = {}
-        self._freed: dict[str, asyncio.Event] = {}  # of the keys that somebody waits for
+        self._freed: dict[str, asyncio.Event] = {}  # of the keys that are waited for
         self._tokens: dict[str, int] = {}
         self._finished: OrderedDict[str, str] = OrderedDict()
 
     async def claim(self, key: str, owner: str, content: str = "") -> Claim | Busy | Finished:
-        """Take `key` for `owner`, unless somebody holds it or it is finished."""
+        """Take `key` for `owner`, unless it is held or finished."""
         if key in self._finished:
             return Finished(self._finished[key])
         if key in self._held:
@@ -28,7 +28,7 @@ class MemoryClaimStore:
         return claim
 
     async def until_free(self, key: str) -> None:
-        """Wait until nobody holds `key`."""
+        """Wait until `key` is free."""
         while key in self._held:
             await self._freed.setdefault(key, asyncio.Event()).wait()
 
@@ -42,7 +42,7 @@ class MemoryClaimStore:
             self._finished.popitem(last=False)
 
     async def give_up(self, claim: Claim) -> None:
-        """Let somebody else take it."""
+        """Let another owner take it."""
         self._drop(claim)
 
     def _drop(self, claim: Claim) -> bool:

@@ -2,44 +2,23 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from hiredis import pack_command
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
 from agentic_trading.governance.redis import pool_of, within_time
-
-T = TypeVar("T")
-
-
-class BackgroundTasks:
-    """A group that opens with its first task and is closed with its owner; a task in it may not fail."""
-
-    def __init__(self) -> None:
-        self._group: asyncio.TaskGroup | None = None
-
-    async def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Start a task."""
-        if self._group is None:
-            self._group = await asyncio.TaskGroup().__aenter__()
-        return self._group.create_task(work, name=name)
-
-    async def aclose(self) -> None:
-        """Wait until all have ended; harmless twice."""
-        group, self._group = self._group, None
-        if group is not None:
-            await group.__aexit__(None, None, None)
-
 
 SAFE: Final[Mapping[str, str]] = MappingProxyType({
     "appendonly": "yes",
@@ -86,7 +65,7 @@ class ScriptServer:
         self._redis: Any = Redis.from_pool(self._pool)
         self._asked: deque[_Asked] = deque()
         self._sending = 0
-        self._tasks = BackgroundTasks()
+        self._tasks = OwnedTasks()
 
     async def check(self) -> None:
         """Raise `LedgerSettingsError` for a server that may forget what it has acknowledged."""
@@ -122,7 +101,7 @@ class ScriptServer:
         self._asked.append((packed, answer))
         if self._sending < _BUNDLES:
             self._sending += 1
-            _ = await self._tasks.start(self._send(), name="bundle")
+            _ = self._tasks.start(self._send(), name="bundle")
         return await answer
 
     async def _send(self) -> None:

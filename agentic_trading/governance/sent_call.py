@@ -1,0 +1,214 @@
+"""An admitted call on its way: dispatched, watched, and settled, released or in doubt on every way out."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from agentic_trading.cancellation import run_shielded
+from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.controls_document import HaltRegistry
+from agentic_trading.governance.errors import (
+    LedgerUnavailableError,
+    ReservationStateError,
+    UnknownReservationError,
+)
+from agentic_trading.governance.ledger import Ledger, Settlement
+from agentic_trading.governance.prices import Amount, PriceBook, charged_models, cost_of
+from agentic_trading.governance.throttle import Failed, Throttle
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
+from agentic_trading.llm.result import Usage
+
+_GRACE_S = 30.0
+"""How much longer than an answer is waited for a call counts as under way: it has to be settled as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationLifecycle:
+    """The steps of an admitted call: dispatch, then settle or in doubt; or release. Each gives its permit back."""
+
+    ledger: Ledger
+    prices: PriceBook
+    traffic: Throttle
+
+    async def dispatch(self, admission: Admitted, *, patience_s: float = 60.0) -> None:
+        """Note that the request is about to be sent; an answer is waited for up to `patience_s` seconds.
+
+        Raises `ReservationStateError` the second time: the attempt is then taken by the run that was first; and
+        `LedgerUnavailableError` if it could not be noted, so that nothing may be sent.
+        """
+        await self.ledger.dispatch(admission.reservation_id, lease_s=patience_s + _GRACE_S)
+
+    async def settle(self, admission: Admitted, usage: Usage, *, served_model: str = "") -> Charge:
+        """Charge what the provider reports; harmless twice.
+
+        Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
+        A usage or a model without a price costs the whole reservation at least.
+        """
+        await self.traffic.answered(admission.permit, usage.total_tokens)
+        capability = admission.capability
+        cost_nusd, priced = cost_of(
+            usage,
+            self.prices,
+            capability.provider,
+            charged_models(capability.model, served_model, capability.served_as),
+            at=admission.priced_at,
+            reserved_nusd=admission.amount.nusd,
+        )
+        actual = Amount(cost_nusd, usage.total_tokens)
+        return _charge(await self.ledger.settle(admission.reservation_id, actual), priced=priced)
+
+    async def settle_unsent(self, admission: Admitted, failure: Failed | None = None) -> Charge:
+        """Charge nothing for a dispatched request that surely was not sent, as by a refused connection.
+
+        Harmless twice. Raises `ReservationStateError` if it was not dispatched. `failure` counts against the provider.
+        """
+        await self.traffic.failed(admission.permit, failure)
+        return _charge(await self.ledger.settle(admission.reservation_id, Amount(0, 0, 0)))
+
+    async def in_doubt(self, admission: Admitted, failure: Failed | None = None) -> Charge:
+        """Charge the whole reservation, as the call may have been billed; a late `settle` corrects it."""
+        await self.traffic.failed(admission.permit, failure)
+        return _charge(await self.ledger.in_doubt(admission.reservation_id))
+
+    async def release(self, admission: Admitted) -> None:
+        """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
+        await self.traffic.unused(admission.permit)
+        await self.give_back(admission.reservation_id)
+
+    async def give_back(self, reservation_id: str) -> None:
+        """Give back a reservation without a permit."""
+        with suppress(
+            ReservationStateError, UnknownReservationError
+        ):  # sent by another run, or over: not ours
+            await self.ledger.release(reservation_id)
+
+    async def step_aside(self, admission: Admitted) -> None:
+        """Give the permit back, as another run has sent the attempt; its reservation is that run's."""
+        await self.traffic.unused(admission.permit)
+
+
+class SentCall:
+    """An admitted request that is sent within the block: `async with gate.sent(admission, envelope) as sent`.
+
+    Entering dispatches. Raises `ReservationStateError` if another run was faster, and `LedgerUnavailableError` if that
+    could not be noted: nothing may be sent, and nothing is held. Raises `ProviderError`, unsent, for an envelope that
+    was halted since its admission: it is charged nothing.
+
+    Within the block the provider has `patience_s` seconds to answer, and less if the envelope is halted. Leaving it
+    without `answered` charges nothing if a `ProviderError` says that nothing was sent, and else the whole reservation,
+    in doubt; a time-out and a halt become a `ProviderError`, whatever else was raised is raised. All this is done to
+    the end though the caller is cancelled. Then `is_charged` holds, unless the ledger failed, and `charge` and
+    `failure` say what the call came to.
+    """
+
+    def __init__(
+        self,
+        lifecycle: ReservationLifecycle,
+        halts: HaltRegistry,
+        admission: Admitted,
+        envelope: LLMEnvelope,
+        *,
+        patience_s: float,
+    ) -> None:
+        self.charge = Charge(0)
+        self.failure: ProviderError | None = None
+        self.is_dispatched = False
+        self.is_charged = False
+        self._lifecycle = lifecycle
+        self._halts = halts
+        self._admission = admission
+        self._envelope = envelope
+        self._patience_s = patience_s
+        self._watch = AsyncExitStack()
+        self._settle: Callable[[], Awaitable[Charge]] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Dispatch; from then on the reservation is charged, however the block is left."""
+        await self._dispatch()
+        halted = self._halts.problem(self._envelope)
+        if halted is not None:
+            self.failure = ProviderError(FailureKind.HALTED, halted.description, sent=False)
+            await run_shielded(self._end(self.failure))
+            raise self.failure
+        limit = await self._watch.enter_async_context(asyncio.timeout(self._patience_s))
+        self._watch.enter_context(self._halts.reached(self._envelope, limit))
+        return self
+
+    async def answered(self, usage: Usage, *, served_model: str = "") -> Charge:
+        """Charge what the provider reports for its answer: see `ReservationLifecycle.settle`.
+
+        Neither the time limit nor a halt ends this; a caller that is cancelled meanwhile leaves the block settled.
+        """
+        await self._watch.aclose()
+        self._settle = partial(self._lifecycle.settle, self._admission, usage, served_model=served_model)
+        self.charge, self.is_charged = await self._settle(), True
+        return self.charge
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the call on every way out."""
+        try:
+            await self._watch.__aexit__(kind, e, trace)
+        except TimeoutError as late:
+            e = late
+        if self.is_charged:
+            return
+        if isinstance(e, ProviderError):
+            self.failure = e
+        elif isinstance(e, TimeoutError):
+            self.failure = _given_up(self._halts.problem(self._envelope), self._patience_s)
+        await run_shielded(self._end(e))
+        if self.failure is not None and self.failure is not e:
+            raise self.failure from e
+
+    async def _dispatch(self) -> None:
+        try:
+            await self._lifecycle.dispatch(self._admission, patience_s=self._patience_s)
+        except ReservationStateError:
+            await self._lifecycle.step_aside(self._admission)
+            raise
+        except BaseException:
+            with suppress(LedgerUnavailableError):  # its lease ends
+                await run_shielded(self._lifecycle.release(self._admission))
+            raise
+        self.is_dispatched = True
+
+    async def _end(self, e: BaseException | None) -> None:
+        """Charge a call that was left without a charge."""
+        if self._settle is not None and isinstance(e, asyncio.CancelledError):
+            self.charge, self.is_charged = await self._settle(), True  # it was cancelled while it was settled
+            return
+        kind = FailureKind.SHUTDOWN if isinstance(e, asyncio.CancelledError) else FailureKind.INTERNAL_ERROR
+        failed = Failed(kind=kind, sent=True)
+        if self.failure is not None:
+            failed = failed_by(self.failure)
+        end = self._lifecycle.in_doubt if failed.sent else self._lifecycle.settle_unsent
+        self.charge, self.is_charged = await end(self._admission, failed), True
+
+
+def failed_by(e: ProviderError) -> Failed:
+    """Return what a provider's error says to the throttle and to the next attempt."""
+    return Failed(kind=e.kind, sent=e.sent, retry_after_s=e.retry_after_s)
+
+
+def _given_up(halted: FailureReason | None, patience_s: float) -> ProviderError:
+    """Return why a call was given up: it was halted, or its time was over."""
+    if halted is not None:
+        return ProviderError(FailureKind.HALTED, halted.description, sent=True)
+    return ProviderError(FailureKind.TIMEOUT, f"no answer within {patience_s:g} s", sent=True)
+
+
+def _charge(settlement: Settlement, *, priced: bool = True) -> Charge:
+    return Charge(
+        cost_nusd=settlement.charged.nusd,
+        overrun_nusd=settlement.overrun.nusd,
+        late=settlement.late,
+        in_doubt=settlement.in_doubt,
+        priced=priced,
+    )
