@@ -24,7 +24,7 @@ from agentic_trading.structured.outcome import (
     to_failure,
 )
 from agentic_trading.structured.patch import is_protected
-from agentic_trading.structured.pipeline import RawAnswer, parse_answer, text_that_was_read, usable_schema
+from agentic_trading.structured.pipeline import RawAnswer, parse_answer, raw_output_of, usable_schema
 from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of, violation_at
 
 
@@ -213,15 +213,15 @@ def _same_errors(outcome: Rejected, previous: Rejected) -> bool:
 
 
 def _rejected(answer: RawAnswer, e: ParserException) -> Rejected:
-    candidate = text_that_was_read(answer.response)
+    raw_output = raw_output_of(answer.response)
     log.info(
         "answer_rejected",
         parser_type=e.parser,
         stage=e.stage,
         model=e.model,
         rules=dict(Counter(violation.keyword for violation in e.errors)),
-        content_chars=len(candidate),
-        content_sha256=sha256_hex(candidate.encode("utf-8", "surrogatepass")),
+        content_chars=len(raw_output),
+        content_sha256=sha256_hex(raw_output.encode("utf-8", "surrogatepass")),
     )
     trace = answer.trace(
         e.stage,
@@ -230,4 +230,4 @@ def _rejected(answer: RawAnswer, e: ParserException) -> Rejected:
         **e.changes,
         semantic_check=answer.check_name if e.stage is Stage.SEMANTIC else "",
     )
-    return Rejected(to_failure(e), e.errors, candidate, trace)
+    return Rejected(to_failure(e), e.errors, raw_output, trace)

@@ -123,21 +123,23 @@ class Accepted:
     """An answer that keeps every rule.
 
     Numbers of `value` are int and Decimal, digit for digit as in the answer; `text` is the same object as JSON
-    (for plain text: `value` is empty, `text` the answer). `instance` is that of the pydantic model that was given
+    (for plain text: `value` is empty, `text` the answer). `raw_output` is the text that was read, whatever stands
+    around the object; reading it again ends in the same way. `instance` is that of the pydantic model that was given
     as the schema.
     """
 
     value: dict[str, Any]
     text: str
+    raw_output: str
     trace: AttemptTrace
     instance: BaseModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An answer that must not be used: why, which rules it breaks, and its text (from outside: not trusted)."""
+    """An answer that must not be used: why, which rules it breaks, and the text that was read (not to be trusted)."""
 
     failure: FailureReason
     errors: tuple[Violation, ...]
-    candidate: str
+    raw_output: str
     trace: AttemptTrace

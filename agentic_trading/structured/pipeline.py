@@ -249,9 +249,7 @@ def parse_answer(answer: RawAnswer) -> Accepted:
     try:
         return _parsed(answer)
     except UnreadableError as e:
-        raise ParserException(
-            answer.parser, answer.model, e.stage, text_that_was_read(answer.response), e
-        ) from e
+        raise ParserException(answer.parser, answer.model, e.stage, raw_output_of(answer.response), e) from e
 
 
 def usable_schema(
@@ -267,7 +265,7 @@ def usable_schema(
     return usable
 
 
-def text_that_was_read(response: ModelResponse) -> str:
+def raw_output_of(response: ModelResponse) -> str:
     """Return the text that an answer was read as: reading it again, without `structured`, ends in the same way.
 
     An object that the provider parsed already goes before what stands beside it; one that JSON cannot spell is said
@@ -289,7 +287,7 @@ def _parsed(answer: RawAnswer) -> Accepted:
     if not text.strip():
         _fail(Stage.RESPONSE_EMPTY, "json", "the answer is empty")
     if answer.transport == "text":
-        return Accepted({}, text, answer.trace(Stage.DONE))
+        return Accepted({}, text, text, answer.trace(Stage.DONE))
     schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
     level, candidates = read_candidates(text, answer.policy)
     wanted = AnswerRequirements(schema, answer.policy, answer.check)
@@ -299,7 +297,7 @@ def _parsed(answer: RawAnswer) -> Accepted:
         e.level = level
         raise
     if level == "strict" and not (found.fixes or found.coercions or found.patches):
-        return Accepted(found.value, found.text, answer.clean_trace())
+        return Accepted(found.value, found.text, text, answer.clean_trace())
     trace = answer.trace(
         Stage.DONE,
         decode=level,
@@ -308,7 +306,7 @@ def _parsed(answer: RawAnswer) -> Accepted:
         patches=found.patches,
         semantic_check=answer.check_name,
     )
-    return Accepted(found.value, found.text, trace)
+    return Accepted(found.value, found.text, text, trace)
 
 
 def read_candidates(text: str, policy: OutputPolicy) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:

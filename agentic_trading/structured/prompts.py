@@ -143,7 +143,7 @@ def reask_request(request: ModelRequest, rejected: Rejected, *, attempt: int) ->
     """
     correction = {
         "errors": _within(map(_told, rejected.errors[:ERRORS_TOLD]), ERRORS_CHARS),
-        "last_answer": _cut(rejected.candidate, CANDIDATE_CHARS),
+        "last_answer": _cut(rejected.raw_output, CANDIDATE_CHARS),
     }
     user = f"{data_block(request.envelope)}{_REASK}\n{_fenced(_json(correction))}"
     return replace(request, user=user, attempt=attempt, answer=request.answer + 1)
