@@ -161,6 +161,12 @@ def raised_cap_request(request: ModelRequest, *, attempt: int, limit: int | None
     return replace(request, max_tokens=max(request.max_tokens, capped), attempt=attempt)
 
 
+def prompted_request(request: ModelRequest, capability: Capability, *, attempt: int) -> ModelRequest:
+    """Return `request` with the schema in the prompt, and otherwise as far as the call had come."""
+    prompted = request_over("prompted", request.envelope, capability, attempt=attempt, answer=request.answer)
+    return replace(prompted, user=request.user, max_tokens=request.max_tokens)
+
+
 def data_block(envelope: LLMEnvelope) -> str:
     """Return context and evidence as one fenced block of canonical JSON, from the bytes that were hashed.
 

@@ -297,7 +297,7 @@ def _choice(
     return TransportChoice("prompted", tuple(passed_over))
 
 
-def told_in_words(envelope: LLMEnvelope, capability: Capability) -> Transport:
+def unenforced_transport(envelope: LLMEnvelope, capability: Capability) -> Transport:
     """Return how the form is asked for where it shall not be enforced."""
     if envelope.response_format is ResponseFormat.TEXT:
         return "text"

@@ -15,8 +15,7 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import LLMResult, Violation
 from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.parser import OutputParser
-from agentic_trading.structured.prompts import request_over
+from agentic_trading.structured.parser import Prepared
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.worker.attempt_result import recorded_response, served_again
 from agentic_trading.worker.error_boundary import describe_error, run_shielded
@@ -134,30 +133,28 @@ SHOWN_AT_ONCE_CHARS = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """One envelope under way: the model that answers it, and the one parser that asks and reads.
+    """One envelope under way, prepared for the model that answers it.
 
     `count` is there if its input is to be counted, `frozen` if its first accepted answer is the answer. `principal` is
     who sent it, as the bus has proved it, `parked` is entered while it waits for headroom.
     """
 
     envelope: LLMEnvelope
-    capability: Capability
-    parser: OutputParser
+    prepared: Prepared
     checks: Checks
     count: InputTokenCounter | None = None
     frozen: CachedCall | None = None
     principal: str = ""
     parked: Parking = nullcontext
 
-    def first_request(self, refused_schemas: UnsupportedSchemas) -> ModelRequest:
-        """Return the request to begin with: a schema that was refused before is told in words at once."""
-        if refused_schemas.holds(self.envelope):
-            return request_over("prompted", self.envelope, self.capability, attempt=1, answer=1)
-        return self.parser.request(self.envelope, self.capability, attempt=1, answer=1)
+    @property
+    def capability(self) -> Capability:
+        """What the model takes and offers."""
+        return self.prepared.capability
 
     async def read(self, request: ModelRequest, response: ModelResponse) -> Accepted | Rejected:
         """Read an answer; one that takes long is read beside the loop, and a cancellation waits for that."""
-        read = partial(self.parser.read, response, request, check=check_of(self.envelope, self.checks))
+        read = partial(self.prepared.read, response, request, check=check_of(self.envelope, self.checks))
         if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
             return read()
         return await run_shielded(asyncio.to_thread(read))

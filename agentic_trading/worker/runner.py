@@ -27,8 +27,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import LLMResult, NextStep
-from agentic_trading.structured.engine import schema_problem
-from agentic_trading.structured.parser import select
+from agentic_trading.structured.parser import prepare
 from agentic_trading.worker.attempt_result import (
     Timing,
     answered,
@@ -133,14 +132,14 @@ class CallRunner:
     ) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        turn = AttemptPlan(call.first_request(self._refused_schemas))
+        turn = AttemptPlan(call.prepared.request)
         while True:
             if not await self._pauses.passed(turn.wait_s):
                 stopped = self._unsent(envelope, turn.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
             attempted = await self._attempt(call, turn.request, is_retry=turn.step == "retry")
             self._refused_schemas.learn(turn.request, attempted)
-            following = plan_next_attempt(turn, attempted, call.capability, now=self._clock.now())
+            following = plan_next_attempt(turn, attempted, call.prepared, now=self._clock.now())
             step = following.step if following else "final"
             interaction = await self._keep(envelope, attempted, step, frozen)
             if following is None:
@@ -151,21 +150,18 @@ class CallRunner:
         self, envelope: LLMEnvelope, principal: str, parked: Parking, frozen: CachedCall | None
     ) -> CallContext | FailureReason:
         """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
-        problem = schema_problem(
-            envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
-        )
-        if problem is not None:
-            return problem
-        if frozen is None and freezes(envelope) and self._pauses.are_over:
-            return _STOPPED
         try:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
+        prepared = prepare(envelope, capability, enforced=not self._refused_schemas.holds(envelope))
+        if isinstance(prepared, FailureReason):
+            return prepared
+        if frozen is None and freezes(envelope) and self._pauses.are_over:
+            return _STOPPED
         is_counted = envelope.workflow in self._parts.counted_workflows
         count = InputTokenCounter(self._parts.provider) if is_counted else None
-        parser = select(capability, envelope)
-        return CallContext(envelope, capability, parser, self._parts.checks, count, frozen, principal, parked)
+        return CallContext(envelope, prepared, self._parts.checks, count, frozen, principal, parked)
 
     async def _keep(
         self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, frozen: CachedCall | None = None
