@@ -13,7 +13,7 @@ from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
 from agentic_trading.structured.outcome import may_be_asked_again
-from agentic_trading.structured.render import rendered
+from agentic_trading.structured.render import render_schema
 from tests.build import response
 
 PAGE = (Path(__file__).parents[1] / "docs" / "structured.md").read_text(encoding="utf-8")
@@ -118,5 +118,5 @@ def test_a_schema_is_told_and_an_answer_refused_as_the_page_says() -> None:
         ParseQuestion(policy=policy_of(None, None), form=form_of(json.loads(schema))),
     )
 
-    assert rendered(schema.encode(), sentinel=False) == form.strip()
+    assert render_schema(schema.encode(), sentinel=False) == form.strip()
     assert told_of(read_so) == verdict.strip()

@@ -10,11 +10,11 @@ from agentic_trading.llm.result import Fix, Stage, Violation
 from agentic_trading.structured.decode import decode, keys_in
 from agentic_trading.structured.extract import JsonCandidate
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.patch import is_protected, patched, protected_name
+from agentic_trading.structured.patch import is_protected, patch_value, protected_name
 from agentic_trading.structured.pydantic_schema import SemanticCheck, violations_of
 from agentic_trading.structured.schema import without_sentinel
 from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS
-from agentic_trading.structured.validation import CompiledSchema, violations
+from agentic_trading.structured.validation import CompiledSchema, find_violations
 
 _SETS = re.compile(r"[:=]")
 # A line, or what stands behind a semicolon, that gives a property a value: `veto: true`, `- "Stop loss" = 41000`.
@@ -90,7 +90,7 @@ def validate_candidate(candidate: JsonCandidate, wanted: AnswerRequirements) -> 
     if wanted.policy.require_sentinel:
         value, text = without_sentinel(value), ""
         rounded = None if rounded is None else without_sentinel(rounded)
-    if broken := violations(value, wanted.schema, rounded):
+    if broken := find_violations(value, wanted.schema, rounded):
         may_drop = is_as_read and not candidate.is_repaired
         return _changed(value, broken, fixes, wanted, may_drop=may_drop)
     text = text or exact_bytes(value).decode()
@@ -110,7 +110,7 @@ def _changed(
     coercions: tuple[Fix, ...] = ()
     patches: tuple[Fix, ...] = ()
     if wanted.policy.coerce or wanted.policy.drop_extra:
-        change = patched(value, wanted.schema, wanted.policy, may_drop=may_drop)
+        change = patch_value(value, wanted.schema, wanted.policy, may_drop=may_drop)
         value, broken, coercions, patches = change.value, change.violations, change.coercions, change.patches
     changes = {"fixes": fixes, "coercions": coercions, "patches": patches}
     if broken:

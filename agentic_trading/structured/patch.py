@@ -22,8 +22,8 @@ from agentic_trading.structured.validation import (
     MAX_ERRORS,
     CompiledSchema,
     errors_at_most,
+    find_violations,
     is_too_deep,
-    violations,
 )
 from agentic_trading.structured.violations import json_path, rules_at, steps_in
 
@@ -39,7 +39,7 @@ _Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Patched:
+class PatchedValue:
     """A value after every permitted change, what was changed, and what is still wrong with it: nothing if it fits."""
 
     value: Any
@@ -48,7 +48,7 @@ class Patched:
     violations: list[Violation]
 
 
-def patched(value: Any, schema: CompiledSchema, policy: OutputPolicy, *, may_drop: bool) -> Patched:
+def patch_value(value: Any, schema: CompiledSchema, policy: OutputPolicy, *, may_drop: bool) -> PatchedValue:
     """Return decoded JSON with what the validator complains of changed, where that can be done in one way only.
 
     With `policy.coerce` a string is read where what it spells is wanted instead: a JSON number, `true` or `false`, an
@@ -57,24 +57,24 @@ def patched(value: Any, schema: CompiledSchema, policy: OutputPolicy, *, may_dro
     declared one misspelt. Nothing that fits is touched, and `value` itself is never changed. A change again of the result changes
     nothing. A value that would take too long (many thousands of members, or too many choices) is left as it is.
     """
-    found = violations(value, schema)
+    found = find_violations(value, schema)
     if (
         not found
         or is_too_deep(value, schema)
         or not _is_plain(value)
         or not _is_plain_schema(schema.spelling)
     ):
-        return Patched(value, (), (), found)
+        return PatchedValue(value, (), (), found)
     mending = _Mending(schema, policy, drops=policy.drop_extra and may_drop)
     try:
         mended, fixes = mending.mended(value, schema.validator, ())
     except _TooMuchWorkError:
-        return Patched(value, (), (), found)
+        return PatchedValue(value, (), (), found)
     if not fixes:
-        return Patched(value, (), (), found)
+        return PatchedValue(value, (), (), found)
     patches = tuple(fix for fix in fixes if fix.kind in _PATCHES)
     coercions = tuple(fix for fix in fixes if fix.kind not in _PATCHES)
-    return Patched(mended, coercions, patches, violations(mended, schema))
+    return PatchedValue(mended, coercions, patches, find_violations(mended, schema))
 
 
 def is_protected(key: str, policy: OutputPolicy) -> bool:

@@ -21,7 +21,7 @@ from agentic_trading.structured.outcome import Accepted, ParserException, Unread
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.structured.schema import check_sentinel_is_free
 from agentic_trading.structured.tokens import SHOWN_CHARS
-from agentic_trading.structured.validation import CompiledSchema, compiled, spelled
+from agentic_trading.structured.validation import CompiledSchema, compile_schema, schema_bytes
 
 MAX_CHARS = 65_536  # json-repair takes seconds for longer ones
 _BREAKDOWNS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -259,7 +259,7 @@ def usable_schema(
 
     Raises `UnreadableError` with stage `schema_invalid`.
     """
-    usable = compiled(spelled(schema) if schema_json is None else schema_json)
+    usable = compile_schema(schema_bytes(schema) if schema_json is None else schema_json)
     if policy.require_sentinel:
         check_sentinel_is_free(usable.schema)
     return usable

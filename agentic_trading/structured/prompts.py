@@ -14,7 +14,7 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, Transport
 from agentic_trading.llm.result import Violation
 from agentic_trading.structured.outcome import Rejected
-from agentic_trading.structured.render import rendered
+from agentic_trading.structured.render import render_schema
 from agentic_trading.structured.strict_schema import choice_for, strict_schema
 
 _EFFORTS: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
@@ -191,7 +191,7 @@ def _demand(transport: Transport, envelope: LLMEnvelope) -> str:
     sentinel = envelope.output_policy.require_sentinel
     if not envelope.expected_output_schema and not sentinel:
         return _ANY_OBJECT
-    return _PROMPTED + rendered(envelope.output_schema_json, sentinel=sentinel)
+    return _PROMPTED + render_schema(envelope.output_schema_json, sentinel=sentinel)
 
 
 def _enforced_schema(envelope: LLMEnvelope, capability: Capability) -> Mapping[str, Any] | None:

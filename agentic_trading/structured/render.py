@@ -15,30 +15,30 @@ from agentic_trading.structured.schema import (
     RULES_OF_KIND,
     Schema,
     add_sentinel,
+    allowed_kinds,
     allowed_values,
-    asked,
     children,
     constraints_of,
     differ,
-    kinds_told,
-    nested,
     prompt_schema,
-    referred,
+    requested_schema,
+    resolve_reference,
+    subschemas,
 )
 from agentic_trading.structured.schema_text import (
     SchemaPhrase,
-    braced,
     either,
     escape_control,
+    json_text,
     literal,
-    noted,
     number_rules,
-    ruled,
+    object_text,
     size_rules,
-    spelled_out,
     text_rules,
+    with_note,
+    with_rules,
 )
-from agentic_trading.structured.validation import spelled
+from agentic_trading.structured.validation import schema_bytes
 
 _BY_KIND = frozenset({"type"}.union(*RULES_OF_KIND.values()))
 _BEYOND_WORDS = frozenset(
@@ -83,18 +83,18 @@ class SchemaSizes:
 
 def sizes(schema: Mapping[str, Any]) -> SchemaSizes:
     """Return what each way of telling `schema` costs; raises `UnreadableError` for what is not JSON."""
-    schema_json = spelled(schema)
+    schema_json = schema_bytes(schema)
     value = orjson.loads(schema_json)
     return SchemaSizes(
         indented=len(json.dumps(value, indent=2)),
         compact=len(json.dumps(value, separators=(",", ":"))),
         sanitised=len(prompt_schema(schema_json, sentinel=False)),
-        rendered=len(rendered(schema_json, sentinel=False)),
+        rendered=len(render_schema(schema_json, sentinel=False)),
     )
 
 
 @lru_cache(maxsize=256)
-def rendered(schema_json: bytes, *, sentinel: bool) -> str:
+def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
     """Return the schema in the short form, properties in the order to be written in.
 
     Every rule that an answer is held to is in it. What the form has no words for stands in it as `JSON Schema {…}`;
@@ -102,7 +102,7 @@ def rendered(schema_json: bytes, *, sentinel: bool) -> str:
     the words for them would be twice as long. A broken schema is told as it is: no answer will be accepted. Equal
     schemas give equal texts.
     """
-    schema = asked(schema_json, sentinel=False)
+    schema = requested_schema(schema_json, sentinel=False)
     if schema is None:
         return schema_json.decode()
     whole = f"JSON Schema {escape_control(prompt_schema(schema_json, sentinel=sentinel))}"
@@ -134,11 +134,11 @@ class _Rendering:
         return "\n".join(lines)
 
     def _definition(self, reference: str) -> str:
-        return f"{self._names[reference]} = {self._piece(referred(self._root, reference), 0).line}"
+        return f"{self._names[reference]} = {self._piece(resolve_reference(self._root, reference), 0).line}"
 
     def _top(self, schema: Schema) -> SchemaPhrase:
         if _form(schema) in ("any", "kinds"):  # an answer is an object, whatever else its schema allows
-            return noted(schema, self._object(schema, 0, spread=True))
+            return with_note(schema, self._object(schema, 0, spread=True))
         return self._piece(schema, 0)
 
     def _piece(self, node: Any, nesting: int) -> SchemaPhrase:
@@ -155,18 +155,18 @@ class _Rendering:
             case "options":
                 piece = SchemaPhrase(" | ".join(map(literal, allowed_values(node))))
             case "kinds":
-                piece = either(self._of_kind(kind, node, nesting) for kind in kinds_told(node))
+                piece = either(self._of_kind(kind, node, nesting) for kind in allowed_kinds(node))
             case "schema":
                 return self._as_schema(node)
             case _:
                 assert_never(form)
-        return noted(node, piece)
+        return with_note(node, piece)
 
     def _as_schema(self, node: Schema) -> SchemaPhrase:
-        for _, inner in nested(node):
+        for _, inner in subschemas(node):
             if isinstance(inner, dict) and "$ref" in inner:
                 self._named(inner["$ref"])
-        return SchemaPhrase(f"JSON Schema {spelled_out(node)}")
+        return SchemaPhrase(f"JSON Schema {json_text(node)}")
 
     def _referred(self, reference: str, nesting: int) -> SchemaPhrase:
         is_inlined = (
@@ -176,7 +176,7 @@ class _Rendering:
             and _DEFINITION.fullmatch(reference)
         )
         if is_inlined:
-            return self._piece(referred(self._root, reference), nesting + 1)
+            return self._piece(resolve_reference(self._root, reference), nesting + 1)
         return SchemaPhrase(self._named(reference))
 
     def _named(self, reference: str) -> str:
@@ -203,7 +203,7 @@ class _Rendering:
         for _ in range(_MOST_INLINED):
             if not isinstance(node, dict) or "$ref" not in node:
                 break
-            node = referred(self._root, node["$ref"])
+            node = resolve_reference(self._root, node["$ref"])
         return node if isinstance(node, dict) else {}
 
     def _of_kind(self, kind: str, node: Schema, nesting: int) -> SchemaPhrase:
@@ -213,9 +213,9 @@ class _Rendering:
             case "array":
                 return self._array(node, nesting)
             case "string":
-                return SchemaPhrase(ruled(kind, text_rules(node)))
+                return SchemaPhrase(with_rules(kind, text_rules(node)))
             case "number" | "integer":
-                return SchemaPhrase(ruled(kind, number_rules(node)))
+                return SchemaPhrase(with_rules(kind, number_rules(node)))
             case _:
                 return SchemaPhrase(kind)
 
@@ -224,11 +224,11 @@ class _Rendering:
         rest = node.get("additionalProperties")
         unnamed = True if rest is None else rest
         members = [
-            (spelled_out(name) + ("" if name in required else "?"), self._piece(child, nesting))
+            (json_text(name) + ("" if name in required else "?"), self._piece(child, nesting))
             for name, child in properties.items()
         ]
         members += [
-            (spelled_out(name), self._piece(unnamed, nesting)) for name in required if name not in properties
+            (json_text(name), self._piece(unnamed, nesting)) for name in required if name not in properties
         ]
         if rest is not None and rest is not False:
             members.append(("...", self._piece(rest, nesting)))
@@ -238,7 +238,9 @@ class _Rendering:
         if rest is False and not self._is_closed:
             rules.append("no other properties")
         is_anything = not members and rest is None
-        return SchemaPhrase(ruled("object" if is_anything else braced(members, spread=spread), rules))
+        return SchemaPhrase(
+            with_rules("object" if is_anything else object_text(members, spread=spread), rules)
+        )
 
     def _array(self, node: Schema, nesting: int) -> SchemaPhrase:
         items = node.get("items", True)
@@ -254,7 +256,7 @@ class _Rendering:
         if node.get("uniqueItems"):
             rules.append("no two equal")
         return SchemaPhrase(
-            ruled(f"[{', '.join(told)}]", rules), tuple(note for piece in places for note in piece.notes)
+            with_rules(f"[{', '.join(told)}]", rules), tuple(note for piece in places for note in piece.notes)
         )
 
 
@@ -269,7 +271,7 @@ def _name(reference: str, root: Schema) -> str:
         or not is_plain
         or (definition[1] in root.get("$defs", {}) and "/definitions/" in reference)
     ):
-        return f"#{spelled_out(reference[1:])}"
+        return f"#{json_text(reference[1:])}"
     return f"#{definition[1]}"
 
 
@@ -279,8 +281,8 @@ def _surveyed(root: Schema) -> tuple[Counter[str], bool]:
     is_closed = "additionalProperties" in root or _form(root) != "any"
     waiting = ["#"]
     while waiting:
-        for node, times in _told(referred(root, waiting.pop())):
-            is_closed = is_closed and ("object" not in kinds_told(node) or "additionalProperties" in node)
+        for node, times in _told(resolve_reference(root, waiting.pop())):
+            is_closed = is_closed and ("object" not in allowed_kinds(node) or "additionalProperties" in node)
             if "$ref" in node:
                 if node["$ref"] not in uses:
                     waiting.append(node["$ref"])

@@ -11,7 +11,7 @@ import orjson
 from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
 from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.validation import compiled
+from agentic_trading.structured.validation import compile_schema
 
 
 def add_sentinel(schema: dict[str, Any]) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
 
     A broken schema is told as it is: no answer will be accepted.
     """
-    schema = asked(schema_json, sentinel=sentinel)
+    schema = requested_schema(schema_json, sentinel=sentinel)
     return schema_json.decode() if schema is None else orjson.dumps(schema).decode()
 
 
-def asked(schema_json: bytes, *, sentinel: bool) -> Schema | None:
+def requested_schema(schema_json: bytes, *, sentinel: bool) -> Schema | None:
     """Return what is asked for, or None if the schema is broken: what follows relies on a sound one."""
     try:
-        schema: Schema = compiled(schema_json).schema
+        schema: Schema = compile_schema(schema_json).schema
     except UnreadableError:
         return None
     ordered = _in_order(_without_noise(schema))
@@ -98,17 +98,17 @@ def children(schema: Schema) -> Iterator[tuple[str, Any]]:
                 yield f"/{keyword}{step}", child
 
 
-def nested(schema: Schema, place: str = "#") -> Iterator[tuple[str, Any]]:
+def subschemas(schema: Schema, place: str = "#") -> Iterator[tuple[str, Any]]:
     """Yield `schema` and every schema inside it, each with its place; definitions come last."""
     yield place, schema
     if not isinstance(schema, dict):
         return
     inside = list(children(schema))
     for step, child in sorted(inside, key=lambda found: found[0].startswith(("/$defs/", "/definitions/"))):
-        yield from nested(child, place + step)
+        yield from subschemas(child, place + step)
 
 
-def children_changed(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+def map_children(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """Return `schema` with `change` made to each schema directly inside it; names and data are left alone."""
 
     def changed(child: Any) -> Any:
@@ -127,7 +127,7 @@ def children_changed(schema: Schema, change: Callable[[Schema], Schema]) -> Sche
     return result
 
 
-def referred(root: Schema, reference: str) -> Any:
+def resolve_reference(root: Schema, reference: str) -> Any:
     """Return what `reference` (`#` or `#/…`) points at in `root`; raises `LookupError` if it leads elsewhere."""
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(reference)
@@ -162,12 +162,12 @@ def _inside(keyword: str, held: Any) -> Iterator[tuple[str, Any]]:
 
 def _without_noise(schema: Schema) -> Schema:
     kept = {keyword: value for keyword, value in schema.items() if keyword not in _NOISE}
-    return children_changed(kept, _without_noise)
+    return map_children(kept, _without_noise)
 
 
 def _in_order(schema: Schema) -> Schema:
     """Put properties in the order of `required`: an answer is written in the order in which it is asked for."""
-    ordered = children_changed(schema, _in_order)
+    ordered = map_children(schema, _in_order)
     properties = ordered.get("properties")
     if isinstance(properties, dict):
         first = [name for name in ordered.get("required", []) if name in properties]
@@ -186,7 +186,7 @@ RULES_OF_KIND = {
 _OBJECT = frozenset({"object"})
 
 
-def kinds_told(node: Schema) -> list[str]:
+def allowed_kinds(node: Schema) -> list[str]:
     """Return the types of values, or those that the rules are about, and that any other will do."""
     named = kinds(node)
     if named:

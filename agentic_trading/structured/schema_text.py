@@ -39,9 +39,9 @@ class SchemaPhrase:
 def text_rules(node: Schema) -> list[str]:
     rules = size_rules(node.get("minLength"), node.get("maxLength"), "character", "characters")
     if "pattern" in node:
-        rules.append(f"matching {spelled_out(node['pattern'])}")
+        rules.append(f"matching {json_text(node['pattern'])}")
     if "format" in node:
-        rules.append(f"format {spelled_out(node['format'])}")
+        rules.append(f"format {json_text(node['format'])}")
     return rules
 
 
@@ -53,12 +53,12 @@ def number_rules(node: Schema) -> list[str]:
     if isinstance(below, bool):
         most, below = (None, most) if below else (most, None)
     if None not in (least, most) and above is below is None:
-        rules = [f"{spelled_out(least)} to {spelled_out(most)}"]
+        rules = [f"{json_text(least)} to {json_text(most)}"]
     else:
         signs = ((">=", least), (">", above), ("<=", most), ("<", below))
-        rules = [f"{sign} {spelled_out(bound)}" for sign, bound in signs if bound is not None]
+        rules = [f"{sign} {json_text(bound)}" for sign, bound in signs if bound is not None]
     if "multipleOf" in node:
-        rules.append(f"multiple of {spelled_out(node['multipleOf'])}")
+        rules.append(f"multiple of {json_text(node['multipleOf'])}")
     return rules
 
 
@@ -73,7 +73,7 @@ def size_rules(least: int | None, most: int | None, one: str, many: str) -> list
     return [f"{words} {count} {one if count == 1 else many}"]
 
 
-def ruled(text: str, rules: list[str]) -> str:
+def with_rules(text: str, rules: list[str]) -> str:
     return f"{text} ({', '.join(rules)})" if rules else text
 
 
@@ -84,7 +84,7 @@ def either(pieces: Iterable[SchemaPhrase]) -> SchemaPhrase:
     )
 
 
-def braced(members: list[tuple[str, SchemaPhrase]], *, spread: bool) -> str:
+def object_text(members: list[tuple[str, SchemaPhrase]], *, spread: bool) -> str:
     """Return an object on one line, or a line a member where a description or a longer member stands in it."""
     is_short = not any(piece.notes or "\n" in piece.text for _, piece in members)
     if not members or (is_short and not spread):
@@ -98,7 +98,7 @@ def braced(members: list[tuple[str, SchemaPhrase]], *, spread: bool) -> str:
     return f"{{\n {inner}\n}}"
 
 
-def noted(node: Any, piece: SchemaPhrase) -> SchemaPhrase:
+def with_note(node: Any, piece: SchemaPhrase) -> SchemaPhrase:
     """Return `piece` with the description of `node`, if it is short enough to be told."""
     told = node.get("description") if isinstance(node, dict) else None
     if not isinstance(told, str):
@@ -113,10 +113,10 @@ def _comment(notes: tuple[str, ...]) -> str:
 
 
 def literal(value: Any) -> str:
-    return f"exactly {spelled_out(value)}" if isinstance(value, dict | list) else spelled_out(value)
+    return f"exactly {json_text(value)}" if isinstance(value, dict | list) else json_text(value)
 
 
-def spelled_out(value: Any) -> str:
+def json_text(value: Any) -> str:
     return escape_control(orjson.dumps(value).decode())
 
 

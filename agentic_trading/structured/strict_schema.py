@@ -16,12 +16,12 @@ from agentic_trading.llm.provider import Transport
 from agentic_trading.structured.schema import (
     Schema,
     add_sentinel,
-    asked,
     children,
-    children_changed,
     kinds,
-    nested,
-    referred,
+    map_children,
+    requested_schema,
+    resolve_reference,
+    subschemas,
 )
 
 # What constrained decoders hold an answer to; every other keyword is told in words and checked here.
@@ -89,7 +89,7 @@ def strict_problem(
 
 @lru_cache(maxsize=256)
 def _form(schema_json: bytes, *, sentinel: bool, bounds: bool) -> CanonicalObject | NoStrictForm:
-    schema = asked(schema_json, sentinel=False)
+    schema = requested_schema(schema_json, sentinel=False)
     if schema is None:
         return NoStrictForm("the schema is broken")
     reason = _problem(schema)
@@ -104,7 +104,7 @@ def _problem(schema: Schema) -> str | None:
     if schema.get("type") != "object":
         return "#: is not plainly an object"
     defined = _definitions(schema)
-    for place, node in nested(schema):
+    for place, node in subschemas(schema):
         reason = _problem_of(node, defined) if isinstance(node, dict) else None
         if reason is not None:
             return f"{place}: {reason}"
@@ -151,7 +151,7 @@ def _definitions(schema: Schema) -> dict[str, Any]:
 def _is_recursive(named: Mapping[str, Any]) -> bool:
     """Whether a definition leads back to itself: what leads nowhere is taken away until nothing is left, or a ring."""
     uses = {
-        name: {node["$ref"] for _, node in nested(child) if isinstance(node, dict) and "$ref" in node}
+        name: {node["$ref"] for _, node in subschemas(child) if isinstance(node, dict) and "$ref" in node}
         for name, child in named.items()
     }
     users: dict[str, list[str]] = {name: [] for name in named}
@@ -186,7 +186,7 @@ class _Strict:
     def of(self, schema: Schema) -> Schema:
         """Return the strict form of one schema of the root."""
         tagged = self._tagged(schema) if "discriminator" in schema else schema
-        strict = children_changed(_with_type(tagged), self.of)
+        strict = map_children(_with_type(tagged), self.of)
         if "oneOf" in strict:
             strict["anyOf"] = strict.pop("oneOf")
         told = [
@@ -217,7 +217,7 @@ class _Strict:
 
     def _with_tag(self, branch: Schema, tag: str, mapping: Mapping[str, Any]) -> Schema:
         reference = branch.get("$ref")
-        node = branch if reference is None else referred(self._root, reference)
+        node = branch if reference is None else resolve_reference(self._root, reference)
         told = node.get("properties", {}).get(tag)
         if told is None:
             return branch
@@ -232,7 +232,7 @@ class _Strict:
 
 def _objects_in_place(schema: Mapping[str, Any]) -> Iterator[Schema]:
     """Yield every object of a strict form that is not behind a reference."""
-    for place, node in nested(dict(schema)):
+    for place, node in subschemas(dict(schema)):
         if (
             isinstance(node, dict)
             and "properties" in node

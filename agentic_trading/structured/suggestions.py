@@ -19,7 +19,7 @@ def near_miss(name: str, names: Iterable[str]) -> str | None:
     return _near_miss(name[:_SHOWN_CHARS], tuple(names))
 
 
-def nearest(actual: Any, options: Sequence[Any]) -> Any:
+def nearest_option(actual: Any, options: Sequence[Any]) -> Any:
     """Return the nearest of `options`: to a text by its letters, else by the number that it spells."""
     if isinstance(actual, str):
         texts = [option for option in options if isinstance(option, str)]

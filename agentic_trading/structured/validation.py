@@ -30,7 +30,7 @@ from agentic_trading.structured.violations import (
     describe_violations,
     more_broken,
     rules_broken,
-    shown,
+    short_value,
 )
 
 MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
@@ -81,7 +81,7 @@ def validate(value: Any, schema: SchemaLike) -> list[Violation]:
     if unspeakable:
         return unspeakable
     try:
-        broken = violations(value, compiled(spelled(schema_of(schema))))
+        broken = find_violations(value, compile_schema(schema_bytes(schema_of(schema))))
     except UnreadableError as e:
         raise ParserException("validate", "", e.stage, "", e) from e
     if broken or isinstance(schema, Mapping):
@@ -89,7 +89,7 @@ def validate(value: Any, schema: SchemaLike) -> list[Violation]:
     return violations_of(check_of_model(schema), exact_bytes(value).decode())
 
 
-def violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> list[Violation]:
+def find_violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> list[Violation]:
     """Return what decoded JSON breaks; valid values cost a few microseconds.
 
     `rounded` is `Decoded.rounded` of the same value: what fits so fits, as no number of it is near enough to a bound to
@@ -130,7 +130,7 @@ def _first(value: Any, schema: CompiledSchema) -> list[Violation]:
         except jsonschema_rs.ValidationError as e:
             return _named([e], value, schema)
     message = "breaks rules of the schema, and is too large to say where"
-    return [Violation(path="$", keyword="size", message=message, actual=shown(value))]
+    return [Violation(path="$", keyword="size", message=message, actual=short_value(value))]
 
 
 def _named(
@@ -175,7 +175,7 @@ def _checks(schema_json: bytes, depth: int) -> int:
         return MAX_ERRORS + 1
 
 
-def spelled(schema: Mapping[str, Any]) -> bytes:
+def schema_bytes(schema: Mapping[str, Any]) -> bytes:
     """Return the canonical JSON of a schema, by which its validator is found again.
 
     Raises `UnreadableError` with stage `schema_invalid` for what is not JSON.
@@ -187,7 +187,7 @@ def spelled(schema: Mapping[str, Any]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def compiled(schema_json: bytes) -> CompiledSchema:
+def compile_schema(schema_json: bytes) -> CompiledSchema:
     """Return the validator of a schema in canonical JSON.
 
     Raises `UnreadableError` with stage `schema_invalid` if the schema is broken, refers outside itself, costs too

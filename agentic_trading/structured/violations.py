@@ -11,7 +11,7 @@ from jsonschema_rs import ValidationError
 
 from agentic_trading.llm.result import Violation
 from agentic_trading.structured.decode import member_path
-from agentic_trading.structured.suggestions import near_miss, nearest, nearest_number, plain_number
+from agentic_trading.structured.suggestions import near_miss, nearest_number, nearest_option, plain_number
 
 MAX_VIOLATIONS = 20
 _SHOWN_CHARS = 200
@@ -76,7 +76,7 @@ def json_path(steps: Sequence[str | int]) -> str:
     return path
 
 
-def shown(value: Any) -> Any:
+def short_value(value: Any) -> Any:
     """Return `value` short, and so that it reads back from a log as it was put in."""
     match value:
         case None | bool() | float():
@@ -120,7 +120,7 @@ def _violation(error: ValidationError, case: _Case, hint: _Hint) -> Violation:
         keyword=error.kind.name,
         message=error.message[:_SHOWN_CHARS],
         expected=hint.expected,
-        actual=shown(case.actual),
+        actual=short_value(case.actual),
         allowed=hint.allowed,
         suggestion=hint.suggestion,
     )
@@ -245,7 +245,7 @@ def _at_or_none(root: Any, steps: Sequence[str | int]) -> Any:
 
 
 def _listed(options: Sequence[Any]) -> list[Any] | None:
-    return [shown(option) for option in options[:_SHOWN_OPTIONS]] or None
+    return [short_value(option) for option in options[:_SHOWN_OPTIONS]] or None
 
 
 def _no_hint(_case: _Case) -> _Hint:
@@ -258,11 +258,11 @@ def _type(case: _Case) -> _Hint:
 
 def _options(case: _Case) -> _Hint:
     options = case.facts["options"]
-    return _Hint(allowed=_listed(options), suggestion=nearest(case.actual, options))
+    return _Hint(allowed=_listed(options), suggestion=nearest_option(case.actual, options))
 
 
 def _constant(case: _Case) -> _Hint:
-    value = shown(case.facts["expected_value"])
+    value = short_value(case.facts["expected_value"])
     return _Hint(allowed=[value], suggestion=value)
 
 
@@ -270,7 +270,7 @@ def _any_of(errors: Sequence[ValidationError], actual: Any) -> _Hint:
     facts = [error.kind.as_dict() for error in errors]
     kinds = dict.fromkeys(kind for fact in facts for kind in fact.get("types", ()))
     options = [option for fact in facts for option in _options_of(fact)]
-    return _Hint(" or ".join(kinds) or None, _listed(options), nearest(actual, options))
+    return _Hint(" or ".join(kinds) or None, _listed(options), nearest_option(actual, options))
 
 
 def _options_of(facts: dict[str, Any]) -> list[Any]:
@@ -280,7 +280,8 @@ def _options_of(facts: dict[str, Any]) -> list[Any]:
 def _bound(sign: str) -> Callable[[_Case], _Hint]:
     def hint(case: _Case) -> _Hint:
         return _Hint(
-            allowed=f"{sign} {shown(case.facts['limit'])}", suggestion=nearest_number(case.actual, case.rules)
+            allowed=f"{sign} {short_value(case.facts['limit'])}",
+            suggestion=nearest_number(case.actual, case.rules),
         )
 
     return hint
@@ -294,7 +295,7 @@ def _size(sign: str, unit: str) -> Callable[[_Case], _Hint]:
 
 
 def _multiple(case: _Case) -> _Hint:
-    unit = shown(case.facts["multiple_of"])
+    unit = short_value(case.facts["multiple_of"])
     return _Hint(allowed=f"multiples of {unit}", suggestion=nearest_number(case.actual, case.rules))
 
 
@@ -302,7 +303,7 @@ def _named(fact: str) -> Callable[[_Case], _Hint]:
     """Hint at what the rule names; of a pattern that was given up the validator tells no more than that."""
 
     def hint(case: _Case) -> _Hint:
-        return _Hint(expected=shown(case.facts.get(fact, case.rules.get(fact))))
+        return _Hint(expected=short_value(case.facts.get(fact, case.rules.get(fact))))
 
     return hint
 
