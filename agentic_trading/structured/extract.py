@@ -27,9 +27,7 @@ def strip_thinking(text: str) -> tuple[str, tuple[Fix, ...]]:
     closing = f"</{opening[1]}>"
     place = text.find(closing, opening.end())
     if place < 0:
-        refuse(
-            Stage.TRUNCATED, "thinking", opening.start(1), "the answer was cut: the thinking is not closed"
-        )
+        refuse(Stage.TRUNCATED, "thinking", opening.start(1), "truncated: unclosed thinking")
     end = place + len(closing)
     fix = Fix(kind="thinking", where="0", before=text[:end].strip()[:SHOWN_CHARS])
     return " " * end + text[end:], (fix,)
@@ -208,7 +206,7 @@ def _check_ending(text: str, position: int, why: UnreadableError | None) -> None
     if why is not None:
         raise why
     if _OPEN_COMMENT.search(text, position):
-        refuse(Stage.TRUNCATED, "comment", position, "the answer was cut: a comment is not closed")
+        refuse(Stage.TRUNCATED, "comment", position, "truncated: unclosed comment")
 
 
 def _check_beginning(text: str, position: int, start: int) -> None:
@@ -275,7 +273,7 @@ def _end_of_span(text: str, start: int) -> int:
             return token.end()
         if first == '"' and not token[1]:
             break
-    return refuse(Stage.TRUNCATED, "open", start, "the answer was cut: the bracket is not closed")
+    return refuse(Stage.TRUNCATED, "open", start, "truncated: unclosed bracket")
 
 
 def _is_mark(candidate: JsonCandidate) -> bool:

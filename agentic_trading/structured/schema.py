@@ -34,12 +34,12 @@ def check_sentinel_is_free(schema: dict[str, Any]) -> None:
 def without_sentinel(value: dict[str, Any]) -> dict[str, Any]:
     """Return `value` without the sentinel.
 
-    Raises `UnreadableError`: `truncated` if there is none (the answer was cut), `schema_validation` if it has
+    Raises `UnreadableError`: `truncated` if there is none, `schema_validation` if it has
     another value than the one that was asked for.
     """
     path = f"$.{SENTINEL_NAME}"
     if SENTINEL_NAME not in value:
-        missing = Violation(path=path, keyword="sentinel", message="is missing: the answer was cut")
+        missing = Violation(path=path, keyword="sentinel", message="is missing: the answer is truncated")
         raise UnreadableError(Stage.TRUNCATED, [missing])
     if value[SENTINEL_NAME] != SENTINEL_VALUE:
         wrong = Violation(

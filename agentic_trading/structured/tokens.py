@@ -127,9 +127,9 @@ class Tokens:
         left = self.text[self.position :].lstrip(" \t\n\r")
         offset = len(self.text) - len(left)
         if not left:
-            refuse(Stage.TRUNCATED, "open", self.start, "the answer was cut: what begins is not closed")
+            refuse(Stage.TRUNCATED, "open", self.start, "truncated: unclosed object")
         if left.startswith("/*"):
-            refuse(Stage.TRUNCATED, "comment", offset, "the answer was cut: a comment is not closed")
+            refuse(Stage.TRUNCATED, "comment", offset, "truncated: unclosed comment")
         shown = left[:20].encode("utf-8", "backslashreplace").decode()
         refuse(Stage.JSON_PARSE, "token", offset, f"{shown!r} is no JSON, and has not one meaning")
 
@@ -160,7 +160,7 @@ class Tokens:
             parts.append(spelled)
             at += length
         if at >= len(text):
-            refuse(Stage.TRUNCATED, "string", start, "the answer was cut: a string is not closed")
+            refuse(Stage.TRUNCATED, "string", start, "truncated: unclosed string")
         self.position = at + 1
         self.raw = text[start : at + 1]
         self.spelled = f'"{"".join(parts)}"'
@@ -197,7 +197,7 @@ class Tokens:
         if escaped and escaped in f"'{closers}":
             return escaped, 2
         if _CUT_ESCAPE.match(self.text, at):
-            refuse(Stage.TRUNCATED, "string", self.at, "the answer was cut: a string is not closed")
+            refuse(Stage.TRUNCATED, "string", self.at, "truncated: unclosed string")
         refuse(Stage.JSON_PARSE, "escape", at, f"\\{escaped} is no escape")
 
     def fix(self, kind: str, before: str, after: str = "", *, at: int = -1, chars: int = SHOWN_CHARS) -> None:
