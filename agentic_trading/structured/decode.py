@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, Never
+from urllib.parse import unquote
 
 import orjson
 
@@ -17,7 +18,7 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 128
 _SNIPPET_CHARS = 40
 _KEY_CHARS = 80
-_SHORT_NUMBER = 16  # 15 digits and the point: as many as every double tells apart
+_SHORT_NUMBER = 16  # 15 digits and the point: as many as every double keeps apart
 _SHORT_INTEGER = 18  # below 2^63
 MOST_REPEATED = 1_000
 _LARGEST_EXPONENT = 308  # with one more digit before or behind the point a double has no place for it
@@ -26,8 +27,8 @@ _LARGEST_EXPONENT = 308  # with one more digit before or behind the point a doub
 class DecodedJson(NamedTuple):
     """A JSON document, and what had to be left out to give it one meaning; `text` is then what is left of it.
 
-    `rounded` is the same document with float in the place of Decimal, where every number is short enough to be told
-    apart from any other by its double: a schema is then held against it in a fifth of the time.
+    `rounded` is the same document with float in the place of Decimal, where every number is short enough to have
+    a double of its own: a schema is then held against it in a fifth of the time.
     """
 
     value: Any
@@ -204,6 +205,11 @@ def keys_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for child in value:
             yield from keys_in(child)
+
+
+def pointer_steps(pointer: str) -> list[str]:
+    """Return the steps of a JSON pointer, or of the `#/…` of a reference."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in unquote(pointer).split("/")[1:]]
 
 
 def member_path(path: str, key: str) -> str:

@@ -1,4 +1,4 @@
-"""The words of the short form of a schema: rules, literals, notes, and how they are put together."""
+"""The words of a schema in a prompt: rules, literals, notes, and how they are put together."""
 
 import json
 import re
@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 
 from agentic_trading.structured.schema import Schema
+from agentic_trading.structured.suggestions import number_bounds
 
 SHORT_NOTE = 60
-"""A description of at most so many characters is told."""
+"""A description of at most so many characters is kept."""
 NOTE_WITH_UNIT = 120
 """Likewise, of one that says a unit or a sign: without it 0.5 may be a fraction or a percentage."""
 
@@ -46,12 +47,7 @@ def text_rules(node: Schema) -> list[str]:
 
 
 def number_rules(node: Schema) -> list[str]:
-    least, most = node.get("minimum"), node.get("maximum")
-    above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
-    if isinstance(above, bool):  # draft 4: whether the bound itself is excluded
-        least, above = (None, least) if above else (least, None)
-    if isinstance(below, bool):
-        most, below = (None, most) if below else (most, None)
+    least, most, above, below = number_bounds(node)
     if None not in (least, most) and above is below is None:
         rules = [f"{json_text(least)} to {json_text(most)}"]
     else:
@@ -78,9 +74,10 @@ def with_rules(text: str, rules: list[str]) -> str:
 
 
 def either(pieces: Iterable[SchemaPhrase]) -> SchemaPhrase:
-    told = list(pieces)
+    branches = list(pieces)
     return SchemaPhrase(
-        " | ".join(piece.text for piece in told), tuple(note for piece in told for note in piece.notes)
+        " | ".join(piece.text for piece in branches),
+        tuple(note for piece in branches for note in piece.notes),
     )
 
 
@@ -99,11 +96,11 @@ def object_text(members: list[tuple[str, SchemaPhrase]], *, spread: bool) -> str
 
 
 def with_note(node: Any, piece: SchemaPhrase) -> SchemaPhrase:
-    """Return `piece` with the description of `node`, if it is short enough to be told."""
-    told = node.get("description") if isinstance(node, dict) else None
-    if not isinstance(told, str):
+    """Return `piece` with the description of `node`, if it is short enough."""
+    description = node.get("description") if isinstance(node, dict) else None
+    if not isinstance(description, str):
         return piece
-    note = " ".join("".join(char if char.isprintable() else " " for char in told).split())
+    note = " ".join("".join(char if char.isprintable() else " " for char in description).split())
     most = NOTE_WITH_UNIT if _UNIT.search(note) else SHORT_NOTE
     return SchemaPhrase(piece.text, (note, *piece.notes)) if 0 < len(note) <= most else piece
 

@@ -1,16 +1,15 @@
-"""Say of a broken rule where it stands, what was there, and what would have passed."""
+"""Describe a broken rule: where it stands, what was there, and what would have passed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote
 
 from jsonschema_rs import ValidationError
 
 from agentic_trading.llm.result import Violation
-from agentic_trading.structured.decode import member_path
+from agentic_trading.structured.decode import member_path, pointer_steps
 from agentic_trading.structured.suggestions import near_miss, nearest_number, nearest_option, plain_number
 
 MAX_VIOLATIONS = 20
@@ -21,7 +20,7 @@ _FOLLOWED = 8  # references and choices from one schema into the next
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A broken rule: where it is, the validator's facts, the value there, and the schema that the rule stands in."""
+    """A broken rule: where it is, the validator's facts, the value there, and the schema that holds the rule."""
 
     path: str
     facts: dict[str, Any]
@@ -64,7 +63,7 @@ def rules_broken(error: ValidationError) -> int:
 
 
 def more_broken(count: int) -> Violation:
-    """Return what is told in the place of `count` rules that are broken besides."""
+    """Return the violation that stands for `count` more broken rules."""
     return Violation(path="$", keyword="more", message=f"{count} more rules are broken")
 
 
@@ -157,8 +156,7 @@ def _form(form: Any, schema: Any, left: int = _FOLLOWED) -> tuple[list[str], lis
     if not isinstance(form, dict) or not left:
         return [], []
     if isinstance(reference := form.get("$ref"), str) and reference.startswith("#/"):
-        steps = [step.replace("~1", "/").replace("~0", "~") for step in unquote(reference[2:]).split("/")]
-        return _form(_at_or_none(schema, steps), schema, left - 1)
+        return _form(_at_or_none(schema, pointer_steps(reference)), schema, left - 1)
     kinds = [form["type"]] if isinstance(form.get("type"), str) else list(form.get("type", ()))
     options = [form["const"]] if "const" in form else list(form.get("enum", ()))
     branches = [_form(branch, schema, left - 1) for branch in form.get("anyOf") or form.get("oneOf") or ()]
@@ -189,7 +187,7 @@ def _is_other_type(error: ValidationError, place: Sequence[str | int]) -> bool:
 
 
 def _tags(branch: Sequence[ValidationError], place: Sequence[str | int]) -> list[ValidationError]:
-    """Return the errors of members that have to be a certain value: by them branches are told apart."""
+    """Return the errors of members that have to be a certain value: they distinguish branches."""
     return [
         error
         for error in branch
@@ -300,7 +298,7 @@ def _multiple(case: _Case) -> _Hint:
 
 
 def _named(fact: str) -> Callable[[_Case], _Hint]:
-    """Hint at what the rule names; of a pattern that was given up the validator tells no more than that."""
+    """Hint at what the rule names; of a pattern that was given up the validator reports nothing else."""
 
     def hint(case: _Case) -> _Hint:
         return _Hint(expected=short_value(case.facts.get(fact, case.rules.get(fact))))
