@@ -1,4 +1,4 @@
-"""A JSON Schema told in few words: like a TypeScript type with quoted keys, every rule kept."""
+"""Render a JSON Schema for a prompt: short as a TypeScript type with quoted keys, every rule kept."""
 
 import json
 import re
@@ -12,10 +12,10 @@ from typing import Any, Literal, assert_never
 import orjson
 
 from agentic_trading.structured.schema import (
-    RULES_OF_KIND,
+    RULES_OF_TYPE,
     Schema,
     add_sentinel,
-    allowed_kinds,
+    allowed_types,
     allowed_values,
     children,
     constraints_of,
@@ -40,7 +40,7 @@ from agentic_trading.structured.schema_text import (
 )
 from agentic_trading.structured.validation import schema_bytes
 
-_BY_KIND = frozenset({"type"}.union(*RULES_OF_KIND.values()))
+_BY_KIND = frozenset({"type"}.union(*RULES_OF_TYPE.values()))
 _BEYOND_WORDS = frozenset(
     {"allOf", "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies",
      "patternProperties", "contains", "minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems",
@@ -82,7 +82,7 @@ class SchemaSizes:
 
 
 def sizes(schema: Mapping[str, Any]) -> SchemaSizes:
-    """Return what each way of telling `schema` costs; raises `UnreadableError` for what is not JSON."""
+    """Return how long each form of `schema` is; raises `UnreadableError` for what is not JSON."""
     schema_json = schema_bytes(schema)
     value = orjson.loads(schema_json)
     return SchemaSizes(
@@ -99,28 +99,28 @@ def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
 
     Every rule that an answer is held to is in it. What the form has no words for stands in it as `JSON Schema {…}`;
     so does the whole schema where it refers by other means than `#/…`, or to so many places within each other that
-    the words for them would be twice as long. A broken schema is told as it is: no answer will be accepted. Equal
-    schemas give equal texts.
+    the words for them would be twice as long. A broken schema is returned as it is: no answer to it will be accepted.
+    Equal schemas give equal texts.
     """
     schema = requested_schema(schema_json, sentinel=False)
     if schema is None:
         return schema_json.decode()
     whole = f"JSON Schema {escape_control(prompt_schema(schema_json, sentinel=sentinel))}"
     try:
-        text = _Rendering(schema).text(sentinel=sentinel)
+        text = _Renderer(schema).text(sentinel=sentinel)
     except LookupError:
         return whole
     return text if len(text) <= 2 * len(whole) else whole
 
 
-class _Rendering:
-    """One way through a schema; the definitions that it meets are told at the end."""
+class _Renderer:
+    """One walk through a schema; the definitions that are referred to come last."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._uses, self._is_closed = _surveyed(root)
+        self._uses, self._is_closed = _survey(root)
         self._names: dict[str, str] = {}
-        self._untold: list[str] = []
+        self._pending: list[str] = []
 
     def text(self, *, sentinel: bool) -> str:
         """Return the whole of it, definitions last."""
@@ -130,7 +130,7 @@ class _Rendering:
             lines.append(self._named("#"))
         else:
             lines.append(self._top(top).line)
-        lines += (self._definition(reference) for reference in self._untold)  # grows while it is walked
+        lines += (self._definition(reference) for reference in self._pending)  # grows meanwhile
         return "\n".join(lines)
 
     def _definition(self, reference: str) -> str:
@@ -155,7 +155,7 @@ class _Rendering:
             case "options":
                 piece = SchemaPhrase(" | ".join(map(literal, allowed_values(node))))
             case "kinds":
-                piece = either(self._of_kind(kind, node, nesting) for kind in allowed_kinds(node))
+                piece = either(self._of_kind(kind, node, nesting) for kind in allowed_types(node))
             case "schema":
                 return self._as_schema(node)
             case _:
@@ -180,20 +180,20 @@ class _Rendering:
         return SchemaPhrase(self._named(reference))
 
     def _named(self, reference: str) -> str:
-        """Return the name of a definition, which is then told at the end."""
+        """Return the name of a definition, which then comes last."""
         if reference not in self._names:
             self._names[reference] = _name(reference, self._root)
-            self._untold.append(reference)
+            self._pending.append(reference)
         return self._names[reference]
 
     def _one_of(self, branches: list[Any], nesting: int) -> SchemaPhrase:
         choice = either(self._piece(branch, nesting) for branch in branches)
-        if self._are_apart(branches):
+        if self._exclude_each_other(branches):
             return choice
         return SchemaPhrase(f"exactly one of ({choice.text})", choice.notes)
 
-    def _are_apart(self, branches: list[Any]) -> bool:
-        """Whether no value can fit two of `branches`, as far as types, constants and tags tell."""
+    def _exclude_each_other(self, branches: list[Any]) -> bool:
+        """Whether no value can fit two of `branches`, as far as types, constants and tags show."""
         if len(branches) > _MOST_COMPARED:
             return False
         facts = [constraints_of(self._resolved(branch)) for branch in branches]
@@ -248,15 +248,16 @@ class _Rendering:
         first = items if listed else node.get("prefixItems", [])
         rest = node.get("additionalItems", True) if listed else items
         places = [self._piece(child, nesting) for child in first]
-        told = [f"{place}: {piece.text}" for place, piece in enumerate(places)]
+        texts = [f"{place}: {piece.text}" for place, piece in enumerate(places)]
         if rest is not False:
             places.append(self._piece(rest, nesting))
-            told.append(f"...: {places[-1].text}" if first else places[-1].text)
+            texts.append(f"...: {places[-1].text}" if first else places[-1].text)
         rules = size_rules(node.get("minItems"), node.get("maxItems"), "item", "items")
         if node.get("uniqueItems"):
             rules.append("no two equal")
         return SchemaPhrase(
-            with_rules(f"[{', '.join(told)}]", rules), tuple(note for piece in places for note in piece.notes)
+            with_rules(f"[{', '.join(texts)}]", rules),
+            tuple(note for piece in places for note in piece.notes),
         )
 
 
@@ -275,14 +276,14 @@ def _name(reference: str, root: Schema) -> str:
     return f"#{definition[1]}"
 
 
-def _surveyed(root: Schema) -> tuple[Counter[str], bool]:
-    """Return how often each reference is told, and whether every object says which other properties it takes."""
+def _survey(root: Schema) -> tuple[Counter[str], bool]:
+    """Return how often each reference is used, and whether every object says which other properties it takes."""
     uses = Counter({"#": 1})
     is_closed = "additionalProperties" in root or _form(root) != "any"
     waiting = ["#"]
     while waiting:
-        for node, times in _told(resolve_reference(root, waiting.pop())):
-            is_closed = is_closed and ("object" not in allowed_kinds(node) or "additionalProperties" in node)
+        for node, times in _rendered_schemas(resolve_reference(root, waiting.pop())):
+            is_closed = is_closed and ("object" not in allowed_types(node) or "additionalProperties" in node)
             if "$ref" in node:
                 if node["$ref"] not in uses:
                     waiting.append(node["$ref"])
@@ -290,7 +291,7 @@ def _surveyed(root: Schema) -> tuple[Counter[str], bool]:
     return uses, is_closed
 
 
-def _told(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]:
+def _rendered_schemas(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]:
     """Yield the schemas of which a part of the text is made; what stands as JSON refers by name, so it counts twice."""
     if not isinstance(node, dict):
         return
@@ -301,7 +302,7 @@ def _told(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]:
     yield node, again
     for place, child in children(node):
         if not place.startswith(("/$defs/", "/definitions/")):
-            yield from _told(child, again)
+            yield from _rendered_schemas(child, again)
 
 
 def _form(node: Any) -> _Form:

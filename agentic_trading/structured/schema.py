@@ -1,17 +1,80 @@
-"""What is asked of a model: a sound JSON Schema without noise, its properties in the order to be written in."""
+"""The schema that is asked of a model: sound, without noise, its properties in the order to be written in."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
 import orjson
 
 from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
 from agentic_trading.llm.result import Stage, Violation
+from agentic_trading.structured.decode import pointer_steps
 from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.validation import compile_schema
+
+Schema = dict[str, Any]
+
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_SINGLE = (
+    "items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
+    "not", "if", "then", "else", "contains", "propertyNames",
+)  # fmt: skip
+_NOISE = frozenset({
+    "$schema",
+    "$id",
+    "$comment",
+    "title",
+    "examples",
+    "default",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+})
+
+RULES_OF_TYPE = {
+    "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
+    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}  # fmt: skip
+_OBJECT = frozenset({"object"})
+
+
+@lru_cache(maxsize=256)
+def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
+    """Return the schema as compact JSON: without noise, properties in the order to be written in.
+
+    A broken schema is returned as it is: no answer to it will be accepted.
+    """
+    schema = requested_schema(schema_json, sentinel=sentinel)
+    return schema_json.decode() if schema is None else orjson.dumps(schema).decode()
+
+
+def requested_schema(schema_json: bytes, *, sentinel: bool) -> Schema | None:
+    """Return the schema that is asked for, or None if it is broken: what follows relies on a sound one."""
+    try:
+        schema: Schema = compile_schema(schema_json).schema
+    except UnreadableError:
+        return None
+    ordered = _in_order(_without_noise(schema))
+    return add_sentinel(ordered) if sentinel else ordered
+
+
+def _without_noise(schema: Schema) -> Schema:
+    kept = {keyword: value for keyword, value in schema.items() if keyword not in _NOISE}
+    return map_children(kept, _without_noise)
+
+
+def _in_order(schema: Schema) -> Schema:
+    """Put properties in the order of `required`: an answer is written in the order in which it is asked for."""
+    ordered = map_children(schema, _in_order)
+    properties = ordered.get("properties")
+    if isinstance(properties, dict):
+        first = [name for name in ordered.get("required", []) if name in properties]
+        ordered["properties"] = {name: properties[name] for name in dict.fromkeys([*first, *properties])}
+    return ordered
 
 
 def add_sentinel(schema: dict[str, Any]) -> dict[str, Any]:
@@ -47,47 +110,6 @@ def without_sentinel(value: dict[str, Any]) -> dict[str, Any]:
         )
         raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong])
     return {name: member for name, member in value.items() if name != SENTINEL_NAME}
-
-
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_SINGLE = (
-    "items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
-    "not", "if", "then", "else", "contains", "propertyNames",
-)  # fmt: skip
-_NOISE = frozenset({
-    "$schema",
-    "$id",
-    "$comment",
-    "title",
-    "examples",
-    "default",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-})
-
-Schema = dict[str, Any]
-
-
-@lru_cache(maxsize=256)
-def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
-    """Return the schema as compact JSON: without noise, properties in the order to be written in.
-
-    A broken schema is told as it is: no answer will be accepted.
-    """
-    schema = requested_schema(schema_json, sentinel=sentinel)
-    return schema_json.decode() if schema is None else orjson.dumps(schema).decode()
-
-
-def requested_schema(schema_json: bytes, *, sentinel: bool) -> Schema | None:
-    """Return what is asked for, or None if the schema is broken: what follows relies on a sound one."""
-    try:
-        schema: Schema = compile_schema(schema_json).schema
-    except UnreadableError:
-        return None
-    ordered = _in_order(_without_noise(schema))
-    return add_sentinel(ordered) if sentinel else ordered
 
 
 def children(schema: Schema) -> Iterator[tuple[str, Any]]:
@@ -132,8 +154,7 @@ def resolve_reference(root: Schema, reference: str) -> Any:
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(reference)
     node: Any = root
-    for step in unquote(reference).split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
+    for name in pointer_steps(reference):
         if isinstance(node, list) and name.isdecimal():
             node = node[int(name)]
         elif isinstance(node, dict):
@@ -141,12 +162,6 @@ def resolve_reference(root: Schema, reference: str) -> Any:
         else:
             raise LookupError(reference)
     return node
-
-
-def kinds(schema: Schema) -> list[str]:
-    """Return the types that `schema` names, none if it names none."""
-    named = schema.get("type", [])
-    return [named] if isinstance(named, str) else list(named)
 
 
 def _inside(keyword: str, held: Any) -> Iterator[tuple[str, Any]]:
@@ -160,50 +175,31 @@ def _inside(keyword: str, held: Any) -> Iterator[tuple[str, Any]]:
         yield "", held
 
 
-def _without_noise(schema: Schema) -> Schema:
-    kept = {keyword: value for keyword, value in schema.items() if keyword not in _NOISE}
-    return map_children(kept, _without_noise)
+def types_of(schema: Schema) -> list[str]:
+    """Return the types that `schema` names, none if it names none."""
+    named = schema.get("type", [])
+    return [named] if isinstance(named, str) else list(named)
 
 
-def _in_order(schema: Schema) -> Schema:
-    """Put properties in the order of `required`: an answer is written in the order in which it is asked for."""
-    ordered = map_children(schema, _in_order)
-    properties = ordered.get("properties")
-    if isinstance(properties, dict):
-        first = [name for name in ordered.get("required", []) if name in properties]
-        ordered["properties"] = {name: properties[name] for name in dict.fromkeys([*first, *properties])}
-    return ordered
-
-
-RULES_OF_KIND = {
-    "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
-    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
-    "string": ("minLength", "maxLength", "pattern", "format"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}  # fmt: skip
-
-
-_OBJECT = frozenset({"object"})
-
-
-def allowed_kinds(node: Schema) -> list[str]:
-    """Return the types of values, or those that the rules are about, and that any other will do."""
-    named = kinds(node)
+def allowed_types(node: Schema) -> list[str]:
+    """Return the types that `node` names, or those that its rules are about and `any other type`."""
+    named = types_of(node)
     if named:
         return named
-    ruled = [kind for kind, keywords in RULES_OF_KIND.items() if not node.keys().isdisjoint(keywords)]
+    ruled = [kind for kind, keywords in RULES_OF_TYPE.items() if not node.keys().isdisjoint(keywords)]
     return [*ruled, "any other type"] if ruled else []
 
 
 def allowed_values(node: Schema) -> list[Any]:
+    """Return the constants of `node` that its types allow."""
     values = node["enum"] if "enum" in node else [node["const"]]
-    named = set(kinds(node))
+    named = set(types_of(node))
     if "number" in named:
         named.add("integer")
-    return [value for value in values if not named or _kind_of(value) in named]
+    return [value for value in values if not named or _json_type(value) in named]
 
 
-def _kind_of(value: Any) -> str:
+def _json_type(value: Any) -> str:
     match value:
         case None:
             return "null"
@@ -221,7 +217,7 @@ def _kind_of(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValueConstraints:
-    """What tells the values of a schema from those of another: types, constants, and constants of required tags.
+    """What distinguishes the values of a schema from another's: types, constants, and constants of required tags.
 
     Empty means that nothing is known. Whole numbers are among the numbers.
     """
@@ -232,9 +228,9 @@ class ValueConstraints:
 
 
 def constraints_of(schema: Schema) -> ValueConstraints:
-    """Return what `schema` itself tells of its values."""
+    """Return what `schema` itself says of its values."""
     constants = _constants(schema)
-    types = kinds(schema) or [_kind_of(orjson.loads(value)) for value in constants]
+    types = types_of(schema) or [_json_type(orjson.loads(value)) for value in constants]
     properties = schema.get("properties", {})
     tags = {name: _constants(properties.get(name)) for name in schema.get("required", ())}
     return ValueConstraints(
