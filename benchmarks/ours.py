@@ -31,8 +31,7 @@ from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.structured.engine import schema_problem
-from agentic_trading.structured.parser import StructuredLogProbsParser, select
+from agentic_trading.structured.parser import Prepared, StructuredLogProbsParser, prepare
 from agentic_trading.worker.attempt_result import Timing, answered
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
@@ -180,12 +179,9 @@ class Stages:
 
 def asked(envelope: LLMEnvelope) -> ModelRequest:
     """Choose model and parser as the runner does, and make the request."""
-    problem = schema_problem(
-        envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
-    )
-    assert problem is None
-    capability = CAPABILITIES.of(envelope.provider, envelope.model)
-    return select(capability, envelope).request(envelope, capability, attempt=1, answer=1)
+    prepared = prepare(envelope, CAPABILITIES.of(envelope.provider, envelope.model))
+    assert isinstance(prepared, Prepared)
+    return prepared.request
 
 
 async def stage_by_stage(count: int) -> Round:

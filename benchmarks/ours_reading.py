@@ -23,7 +23,7 @@ from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured import Accepted, read, read_json
 from agentic_trading.structured.decode import decode
-from agentic_trading.structured.validation import compiled, violations
+from agentic_trading.structured.validation import compile_schema, find_violations
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks.ours import CAPABILITIES, CLOCK, LIMITS, PRICES
@@ -62,7 +62,7 @@ def engine(workflow: EnvelopeWorkflow) -> Way:
 
 def lossless(schema: str) -> Reader:
     """`read_json` and the check, without the engine."""
-    usable = compiled(canonical_bytes(SCHEMAS[schema]))
+    usable = compile_schema(canonical_bytes(SCHEMAS[schema]))
 
     def once(text: str) -> Any:
         return _checked(read_json(text, mode="lossless"), usable)
@@ -72,7 +72,7 @@ def lossless(schema: str) -> Reader:
 
 def strict(schema: str) -> Reader:
     """Our strict decoder and our check: the part of `read` that nobody can save."""
-    usable = compiled(canonical_bytes(SCHEMAS[schema]))
+    usable = compile_schema(canonical_bytes(SCHEMAS[schema]))
 
     def once(text: str) -> Any:
         decoded = decode(text)
@@ -82,7 +82,7 @@ def strict(schema: str) -> Reader:
 
 
 def _checked(value: Any, usable: Any, rounded: Any = None) -> Any:
-    if violations(value, usable, rounded):
+    if find_violations(value, usable, rounded):
         raise RefusedError("breaks its schema")
     return value
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.answer_parsing import ParseQuestion, form_of, policy_of, read_text
-from agentic_trading.app.cli.parse_one import verdict as told_of
+from agentic_trading.app.cli.parse_one import verdict as verdict_of
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
 from agentic_trading.structured.outcome import may_be_asked_again
-from agentic_trading.structured.render import rendered
+from agentic_trading.structured.render import render_schema
 from tests.build import response
 
 PAGE = (Path(__file__).parents[1] / "docs" / "structured.md").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def code(cell: str) -> str:
 
 
 STAGES = table("stage ")
-MENDED = table("slip ")
+REPAIRED = table("syntax error ")
 REFUSED = table("text ")
 FITTED = table("the schema wants ")
 WORKFLOWS = table("workflow ")
@@ -39,18 +39,18 @@ WORKFLOWS = table("workflow ")
 
 def test_the_tables_are_found() -> None:
     assert [len(STAGES), len(WORKFLOWS)] == [8, 4]
-    assert min(len(MENDED), len(REFUSED), len(FITTED)) > 10
+    assert min(len(REPAIRED), len(REFUSED), len(FITTED)) > 10
 
 
-def test_every_stage_of_a_refusal_is_told_and_whether_it_is_asked_again() -> None:
-    told = {code(stage): again.startswith("yes") for stage, _, again in STAGES}
+def test_every_stage_of_a_refusal_is_listed_and_whether_it_is_asked_again() -> None:
+    listed = {code(stage): again.startswith("yes") for stage, _, again in STAGES}
 
     refusals = set(Stage) - {Stage.DONE, Stage.TRANSPORT}
-    assert told == {str(stage): may_be_asked_again(stage) for stage in refusals}
+    assert listed == {str(stage): may_be_asked_again(stage) for stage in refusals}
 
 
-@pytest.mark.parametrize(("slip", "text", "meaning"), MENDED, ids=[row[0] for row in MENDED])
-def test_a_slip_is_mended_as_the_page_says(slip: str, text: str, meaning: str) -> None:
+@pytest.mark.parametrize(("error", "text", "meaning"), REPAIRED, ids=[row[0] for row in REPAIRED])
+def test_a_syntax_error_is_repaired_as_the_page_says(error: str, text: str, meaning: str) -> None:
     found = read_json(code(text), mode="lossless")
 
     assert exact_bytes(found) == exact_bytes(read_json(meaning[1:-1], mode="strict"))
@@ -83,13 +83,15 @@ def test_a_value_is_changed_or_refused_as_the_page_says(schema: str, value: str,
 
 @pytest.mark.parametrize("row", WORKFLOWS, ids=[row[0] for row in WORKFLOWS])
 def test_a_workflow_is_read_as_the_page_says(row: list[str]) -> None:
-    workflow, mode, decode, candidates, changes, answers, cut, exhausted = row
+    workflow, mode, decode, candidates, changes, answers, truncated, exhausted = row
     policy = PRESETS[EnvelopeWorkflow(workflow)].output
 
     assert code(mode) == policy.mode
     assert (
         decode
-        == {"strict": "strict JSON", "lossless": "and mends", "guess": "mends, then guesses"}[policy.decode]
+        == {"strict": "strict JSON", "lossless": "and repairs", "guess": "repairs, then guesses"}[
+            policy.decode
+        ]
     )
     assert (
         candidates
@@ -103,13 +105,13 @@ def test_a_workflow_is_read_as_the_page_says(row: list[str]) -> None:
     assert changes == " · ".join("yes" if may else "no" for may in (policy.coerce, policy.drop_extra))
     assert int(answers) == policy.answers_read
     assert (
-        cut
+        truncated
         == {"fail": "fails", "raise_cap_once": "is asked once more with a higher cap"}[policy.on_truncated]
     )
     assert exhausted.partition(":")[0] == {"fail": "fails", "degraded": "degraded"}[policy.on_exhausted]
 
 
-def test_a_schema_is_told_and_an_answer_refused_as_the_page_says() -> None:
+def test_a_schema_is_rendered_and_an_answer_refused_as_the_page_says() -> None:
     schema = PAGE.partition("```json\n")[2].partition("```")[0]
     form, verdict = (block.partition("```")[0] for block in PAGE.split("```text\n")[1:])
 
@@ -118,5 +120,5 @@ def test_a_schema_is_told_and_an_answer_refused_as_the_page_says() -> None:
         ParseQuestion(policy=policy_of(None, None), form=form_of(json.loads(schema))),
     )
 
-    assert rendered(schema.encode(), sentinel=False) == form.strip()
-    assert told_of(read_so) == verdict.strip()
+    assert render_schema(schema.encode(), sentinel=False) == form.strip()
+    assert verdict_of(read_so) == verdict.strip()

@@ -11,7 +11,14 @@ from agentic_trading.structured.engine import (
 )
 from agentic_trading.structured.extract import read_json
 from agentic_trading.structured.outcome import Accepted, ParserException, Rejected
-from agentic_trading.structured.parser import InstructorParser, OutputParser, StructuredLogProbsParser, select
+from agentic_trading.structured.parser import (
+    InstructorParser,
+    OutputParser,
+    Prepared,
+    StructuredLogProbsParser,
+    prepare,
+    select,
+)
 from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of
 from agentic_trading.structured.validation import validate
 
@@ -23,12 +30,14 @@ __all__ = [
     "NextStep",
     "OutputParser",
     "ParserException",
+    "Prepared",
     "RaiseCap",
     "Rejected",
     "SchemaLike",
     "SemanticCheck",
     "StructuredLogProbsParser",
     "next_step",
+    "prepare",
     "read",
     "read_json",
     "schema_of",

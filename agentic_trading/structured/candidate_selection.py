@@ -1,4 +1,4 @@
-"""Hold what was read against the schema, change what the policy allows, and choose among several."""
+"""Validate the candidates of an answer against its schema, patch what the policy allows, and select one."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ from agentic_trading.llm.result import Fix, Stage, Violation
 from agentic_trading.structured.decode import decode, keys_in
 from agentic_trading.structured.extract import JsonCandidate
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.patch import is_protected, patched, protected_name
+from agentic_trading.structured.patch import is_protected, patch_value, protected_name
 from agentic_trading.structured.pydantic_schema import SemanticCheck, violations_of
 from agentic_trading.structured.schema import without_sentinel
 from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS
-from agentic_trading.structured.validation import CompiledSchema, violations
+from agentic_trading.structured.validation import CompiledSchema, find_violations
 
 _SETS = re.compile(r"[:=]")
 # A line, or what stands behind a semicolon, that gives a property a value: `veto: true`, `- "Stop loss" = 41000`.
@@ -52,19 +52,19 @@ def select_candidate(
     """Return the one candidate in `text` that is the answer, by the policy's `candidates`.
 
     One that is not the whole text and for which `is_copy` holds is what the model was shown, and is left out.
-    Raises `UnreadableError`: `ambiguous` where the policy leaves a choice, or where a protected property stands beside
-    the object instead of in it; else why the candidates do not fit.
+    Raises `UnreadableError`: `ambiguous` where the policy leaves a choice, or where a protected property stands outside
+    the object; else why the candidates do not fit.
     """
     if len(candidates) == 1 and candidates[0].is_whole:
         return validate_candidate(candidates[0], wanted)
     if wanted.policy.candidates == "whole":
-        raise _refused("whole", "something stands beside the object; allowed is the object alone")
+        raise _ambiguous("whole", "something stands beside the object; allowed is the object alone")
     own = [candidate for candidate in candidates if not is_copy(candidate.value)]
     if not own:
         raise _copied()
     if len(own) > 1 and wanted.policy.candidates == "exactly_one":
         raise _several(own)
-    candidate, found = _one_of(own, wanted)
+    candidate, found = _select_valid(own, wanted)
     if (found.coercions or found.patches or found.fixes) and is_copy(found.value):
         raise _copied()
     _check_prose(text, candidates, found.value, wanted.policy)
@@ -80,7 +80,7 @@ def validate_candidate(candidate: JsonCandidate, wanted: AnswerRequirements) -> 
     if fixes:
         _check_comments(fixes, wanted.policy)
     if isinstance(value, str) and wanted.policy.decode != "strict":
-        value, text, fixes = _unwrapped(value, text, fixes)
+        value, text, fixes = _unwrap(value, text, fixes)
     if not isinstance(value, dict):
         wrong = Violation(path="$", keyword="type", message="is not an object", expected="object")
         raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong], fixes=fixes)
@@ -90,15 +90,15 @@ def validate_candidate(candidate: JsonCandidate, wanted: AnswerRequirements) -> 
     if wanted.policy.require_sentinel:
         value, text = without_sentinel(value), ""
         rounded = None if rounded is None else without_sentinel(rounded)
-    if broken := violations(value, wanted.schema, rounded):
+    if broken := find_violations(value, wanted.schema, rounded):
         may_drop = is_as_read and not candidate.is_repaired
-        return _changed(value, broken, fixes, wanted, may_drop=may_drop)
+        return _patch(value, broken, fixes, wanted, may_drop=may_drop)
     text = text or exact_bytes(value).decode()
     _check_meaning(text, wanted, fixes)
     return ValidCandidate(value, text, fixes)
 
 
-def _changed(
+def _patch(
     value: dict[str, Any],
     broken: Sequence[Violation],
     fixes: tuple[Fix, ...],
@@ -110,7 +110,7 @@ def _changed(
     coercions: tuple[Fix, ...] = ()
     patches: tuple[Fix, ...] = ()
     if wanted.policy.coerce or wanted.policy.drop_extra:
-        change = patched(value, wanted.schema, wanted.policy, may_drop=may_drop)
+        change = patch_value(value, wanted.schema, wanted.policy, may_drop=may_drop)
         value, broken, coercions, patches = change.value, change.violations, change.coercions, change.patches
     changes = {"fixes": fixes, "coercions": coercions, "patches": patches}
     if broken:
@@ -131,71 +131,73 @@ def _check_meaning(
         raise UnreadableError(Stage.SEMANTIC, wrong, fixes=fixes, coercions=coercions, patches=patches)
 
 
-def _one_of(
+def _select_valid(
     candidates: Sequence[JsonCandidate], wanted: AnswerRequirements
 ) -> tuple[JsonCandidate, ValidCandidate]:
-    fitting: list[tuple[JsonCandidate, ValidCandidate]] = []
-    why: list[UnreadableError] = []
+    valid: list[tuple[JsonCandidate, ValidCandidate]] = []
+    errors: list[UnreadableError] = []
     for candidate in candidates:
         try:
-            fitting.append((candidate, validate_candidate(candidate, wanted)))
+            valid.append((candidate, validate_candidate(candidate, wanted)))
         except UnreadableError as e:
-            why.append(e)
-    if not fitting:
-        raise why[-1]
-    if len(fitting) > 1 and wanted.policy.candidates != "last_valid":
-        raise _several([candidate for candidate, _ in fitting])
-    return fitting[-1]
+            errors.append(e)
+    if not valid:
+        raise errors[-1]
+    if len(valid) > 1 and wanted.policy.candidates != "last_valid":
+        raise _several([candidate for candidate, _ in valid])
+    return valid[-1]
 
 
 def _several(candidates: Sequence[JsonCandidate]) -> UnreadableError:
     shown = [f"at {candidate.start}: {candidate.text[:SHOWN_CHARS]}" for candidate in candidates[:2]]
     message = f"{len(candidates)} objects could be the answer; allowed is one"
-    return _refused("candidates", message, actual=shown)
+    return _ambiguous("candidates", message, actual=shown)
 
 
-def _refused(keyword: str, message: str, **facts: Any) -> UnreadableError:
+def _ambiguous(keyword: str, message: str, **facts: Any) -> UnreadableError:
     return UnreadableError(Stage.AMBIGUOUS, [Violation(path="$", keyword=keyword, message=message, **facts)])
 
 
 def _copied() -> UnreadableError:
-    return _refused("copied", "the only object in the answer is one that the request held")
+    return _ambiguous("copied", "the only object in the answer is one that the request held")
 
 
 def _check_echo(value: dict[str, Any], schema: CompiledSchema) -> None:
-    """Refuse the schema itself as an answer: without its undeclared properties it may be left with none."""
+    """Refuse the schema itself as an answer: with its undeclared properties dropped it might fit."""
     if isinstance(value.get("properties"), dict) and "properties" not in schema.schema.get("properties", {}):
         wrong = Violation(path="$", keyword="echo", message="is a schema, not an answer to one")
         raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong])
 
 
 def _check_comments(fixes: Sequence[Fix], policy: OutputPolicy) -> None:
-    """Refuse a comment that takes a property out, where none may be dropped, or not that one."""
+    """Refuse a comment that hides a property where none may be dropped, or a protected one."""
     for fix in fixes:
         if fix.kind not in {"comment", "hidden_key"}:
             continue
         is_forbidden = fix.kind == "hidden_key" and not policy.drop_extra
-        is_cut = len(fix.before) >= COMMENT_CHARS  # what else it hides is not told
+        is_shortened = len(fix.before) >= COMMENT_CHARS  # what else it hides is not known
         hides_protected = _SETS.search(fix.before) is not None and is_protected(fix.before, policy)
-        if is_forbidden or is_cut or hides_protected:
+        if is_forbidden or is_shortened or hides_protected:
             shown = fix.before[:SHOWN_CHARS]
-            raise _refused("hidden_key", f"a comment at {fix.where} hides a property", actual=shown)
+            raise _ambiguous("hidden_key", f"a comment at {fix.where} hides a property", actual=shown)
 
 
 def _check_prose(
     text: str, candidates: Sequence[JsonCandidate], value: dict[str, Any], policy: OutputPolicy
 ) -> None:
-    """Refuse an answer with a line like `veto: true` beside an object that has no such property in it."""
+    """Refuse an answer with a line like `veto: true` outside an object that has no such property."""
     ends = [0, *(candidate.end for candidate in candidates)]
     starts = [*(candidate.start for candidate in candidates), len(text)]
     for end, start in zip(ends, starts, strict=True):
         for member in (*_MEMBER.finditer(text, end, start), *_QUOTED_MEMBER.finditer(text, end, start)):
             name = protected_name(member[1], policy)
             if name and name not in {protected_name(key, policy) for key in keys_in(value)}:
-                raise _refused("members", f"{member[1]!r} stands beside the object", actual=member[0].strip())
+                raise _ambiguous(
+                    "members", f"{member[1]!r} stands beside the object", actual=member[0].strip()
+                )
 
 
-def _unwrapped(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str, tuple[Fix, ...]]:
+def _unwrap(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str, tuple[Fix, ...]]:
     """Read a string that is itself one strict JSON object; any other string is left as it is."""
     try:
         decoded = decode(inner)
@@ -203,6 +205,6 @@ def _unwrapped(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str,
         return inner, text, fixes
     if not isinstance(decoded.value, dict):
         return inner, text, fixes
-    spelled = inner.strip() if not decoded.fixes else exact_bytes(decoded.value).decode()
-    fix = Fix(kind="double_encoded", where="$", before=text[:SHOWN_CHARS], after=spelled[:SHOWN_CHARS])
-    return decoded.value, spelled, (*fixes, *decoded.fixes, fix)
+    unwrapped = inner.strip() if not decoded.fixes else exact_bytes(decoded.value).decode()
+    fix = Fix(kind="double_encoded", where="$", before=text[:SHOWN_CHARS], after=unwrapped[:SHOWN_CHARS])
+    return decoded.value, unwrapped, (*fixes, *decoded.fixes, fix)

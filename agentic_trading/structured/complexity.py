@@ -1,9 +1,8 @@
 """Bound the work that a schema can make of checking one answer, before it is compiled."""
 
 from typing import Any
-from urllib.parse import unquote
 
-from agentic_trading.structured.decode import MAX_DEPTH
+from agentic_trading.structured.decode import MAX_DEPTH, pointer_steps
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
@@ -34,7 +33,7 @@ def max_answer_depth(schema: Any, size: int) -> int:
 
     Counted is how many schemas can apply on one way down an answer, references and combinations expanded: a chain
     of definitions that each refer twice to the next doubles with every one. Only a schema that refers to itself
-    more than once is held to shallow answers. Raises `TooCostlyError`.
+    more than once is held to shallow answers. Raises `SchemaTooComplexError`.
     """
     if size > MAX_SCHEMA_BYTES:
         raise SchemaTooComplexError(f"it has {size} bytes; allowed are {MAX_SCHEMA_BYTES}")
@@ -54,7 +53,7 @@ def max_answer_depth(schema: Any, size: int) -> int:
 def schema_complexity(schema: Any, depth: int) -> int:
     """Return how many schemas can apply on one way down an answer of `depth` levels.
 
-    For a schema that `deepest_answer` lets through, and no deeper than that.
+    For a schema of which `max_answer_depth` returned at least `depth`.
     """
     return _Count(schema).checks(schema, depth)
 
@@ -75,7 +74,7 @@ def is_deeper(value: Any, levels: int) -> bool:
 
 
 class _Count:
-    """How many schemas apply on one way down an answer; what was counted once is known."""
+    """How many schemas apply on one way down an answer; each reference is counted once for each depth."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -102,7 +101,7 @@ class _Count:
             total += self._referred(reference, depth)
         for below in _everywhere_below(schema):
             total += self.checks(below, depth - 1)
-        return total + max([self.checks(place, depth - 1) for place in _places(schema)], default=0)
+        return total + max([self.checks(below, depth - 1) for below in _by_member(schema)], default=0)
 
     def _referred(self, reference: str, depth: int) -> int:
         key = (reference, depth)
@@ -120,8 +119,7 @@ class _Count:
         if pointer and not pointer.startswith("/"):
             return _anchored(self._root, pointer)
         node = self._root
-        for step in unquote(pointer).split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
+        for name in pointer_steps(pointer):
             if isinstance(node, dict):
                 node = node.get(name)
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
@@ -150,8 +148,8 @@ def _everywhere_below(schema: dict[str, Any]) -> list[Any]:
     return [schema.get(keyword) for keyword in _BELOW] + _values(schema.get("patternProperties"))
 
 
-def _places(schema: dict[str, Any]) -> list[Any]:
-    """Return the schemas that apply to one member each: they lie beside each other."""
+def _by_member(schema: dict[str, Any]) -> list[Any]:
+    """Return the schemas that apply to one member each: no way down an answer passes two of them."""
     return _values(schema.get("properties")) + _items(schema.get("prefixItems")) + _items(schema.get("items"))
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, Never
+from urllib.parse import unquote
 
 import orjson
 
@@ -17,17 +18,17 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 128
 _SNIPPET_CHARS = 40
 _KEY_CHARS = 80
-_SHORT_NUMBER = 16  # 15 digits and the point: as many as every double tells apart
+_SHORT_NUMBER = 16  # 15 digits and the point: as many as every double keeps apart
 _SHORT_INTEGER = 18  # below 2^63
 MOST_REPEATED = 1_000
 _LARGEST_EXPONENT = 308  # with one more digit before or behind the point a double has no place for it
 
 
 class DecodedJson(NamedTuple):
-    """A JSON document, and what had to be left out to give it one meaning; `text` is then what is left.
+    """A JSON document, and what had to be left out to give it one meaning; `text` is then what is left of it.
 
-    `rounded` is the same document with float in the place of Decimal, where every number is short enough to be told
-    apart from any other by its double: a schema is then held against it in a fifth of the time.
+    `rounded` is the same document with float in the place of Decimal, where every number is short enough to have
+    a double of its own: a schema is then held against it in a fifth of the time.
     """
 
     value: Any
@@ -40,7 +41,7 @@ def decode(text: str) -> DecodedJson:
     """Decode strict JSON; raises `UnreadableError` with stage `json_parse` or `ambiguous`."""
     check_size(text)
     try:
-        rounded = orjson.loads(text)  # a second opinion: refuses what the exact decoder lets through
+        rounded = orjson.loads(text)  # refuses what the exact decoder lets through: NaN, lone surrogates
     except orjson.JSONDecodeError as e:
         _refuse(
             f"{e.msg}: line {e.lineno} column {e.colno} (char {e.pos})", text[e.pos : e.pos + _SNIPPET_CHARS]
@@ -52,11 +53,11 @@ def decode(text: str) -> DecodedJson:
     except _LongNumberError:
         pass
     except _RepeatedKeyError:
-        return _merged(text)
+        return _merge_repeated(text)
     try:
         return DecodedJson(_EXACT.decode(text))
     except _RepeatedKeyError:
-        return _merged(text)
+        return _merge_repeated(text)
 
 
 def decode_at(text: str, start: int) -> tuple[DecodedJson, int] | None:
@@ -116,7 +117,7 @@ class _LongNumberError(Exception):
 
 
 class _RepeatedKeyError(Exception):
-    """An object has a key twice; the slow way then finds out which."""
+    """An object has a key twice; `_merge_repeated` then finds out which."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -157,7 +158,7 @@ _EXACT = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
 _PAIRS = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=_number)
 
 
-def _merged(text: str) -> DecodedJson:
+def _merge_repeated(text: str) -> DecodedJson:
     """Decode a document with repeated keys: equal values are kept once, different ones refused."""
     fixes: list[Fix] = []
     value = _merge(_PAIRS.decode(text), "$", fixes)
@@ -206,8 +207,13 @@ def keys_in(value: Any) -> Iterator[str]:
             yield from keys_in(child)
 
 
+def pointer_steps(pointer: str) -> list[str]:
+    """Return the steps of a JSON pointer, or of the `#/…` of a reference."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in unquote(pointer).split("/")[1:]]
+
+
 def member_path(path: str, key: str) -> str:
-    """Return the JSON path of a member: `$.a`, or `$["odd key"]` where the key is not a plain name; long ones are cut."""
+    """Return the JSON path of a member: `$.a`, or `$["odd key"]` where the key is not a plain name; long ones are shortened."""
     name = key if len(key) <= _KEY_CHARS else f"{key[:_KEY_CHARS]}…"
     return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name, ensure_ascii=False)}]"
 
@@ -221,7 +227,7 @@ _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*("?)|[{}\[\]]', re.DOTALL)
 def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
     """Return what says that the provider stopped early, or nothing.
 
-    Servers give wrong reasons, so that an answer as long as the cap counts as cut whatever its reason.
+    Servers give wrong reasons, so that an answer as long as the cap counts as truncated whatever its reason.
     """
     if response.stop_reason in _STOPPED_EARLY:
         return f"stop reason {response.stop_reason}"
@@ -234,7 +240,7 @@ def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
 def check_closed(text: str) -> None:
     """Raise `UnreadableError` (`truncated`) if `text` ends inside a JSON string, object or array."""
     if len(text) <= MAX_BYTES and is_open(text):
-        message = "the answer was cut: it ends inside a string, an object or an array"
+        message = "truncated: ends inside a string, an object or an array"
         raise UnreadableError(Stage.TRUNCATED, [Violation(path="$", keyword="json", message=message)])
 
 

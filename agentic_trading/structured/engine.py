@@ -24,48 +24,18 @@ from agentic_trading.structured.outcome import (
     to_failure,
 )
 from agentic_trading.structured.patch import is_protected
-from agentic_trading.structured.pipeline import RawAnswer, parse_answer, text_that_was_read, usable_schema
+from agentic_trading.structured.pipeline import RawAnswer, parse_answer, usable_schema
 from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of, violation_at
-
-
-class PydanticCheck:
-    """A model's own validators as a check, followed by the one of the caller; what they let through is in `made`."""
-
-    def __init__(self, model: type[BaseModel], then: SemanticCheck | None, policy: OutputPolicy) -> None:
-        self.model = model
-        self.made: dict[str, BaseModel] = {}
-        self._then = then
-        self._policy = policy
-
-    def __call__(self, text: str, /) -> Sequence[Violation]:
-        """Return what is wrong with `text`."""
-        instance = self.made[text] = self.model.model_validate_json(text)
-        if lost := self._lost(text, instance):
-            return lost
-        return self._then(text) if self._then else ()
-
-    def _lost(self, text: str, instance: BaseModel) -> list[Violation]:
-        """Return the protected properties that `instance` does not hold: pydantic leaves out what it does not know."""
-        if not any(is_protected(key, self._policy) for key in keys_in(orjson.loads(text))):
-            return []
-        try:
-            self.model.model_validate_json(text, extra="forbid")
-        except ValidationError as e:
-            unknown = [
-                error["loc"] for error in e.errors(include_url=False) if error["type"] == "extra_forbidden"
-            ]
-        else:
-            return []
-        kept = set(keys_in(instance.model_dump()))  # a model inside may keep what it does not know
-        return [
-            violation_at(place, "protected", f"is protected, and {self.model.__name__} has no such property")
-            for place in unknown
-            if is_protected(str(place[-1]), self._policy) and place[-1] not in kept
-        ]
-
 
 log = structlog.get_logger()
 
+_PARSER_OF: dict[Transport, str] = {
+    "native_schema": "StructuredLogProbsParser",
+    "strict_tool": "StructuredLogProbsParser",
+    "json_mode": "InstructorParser",
+    "prompted": "InstructorParser",
+    "text": "InstructorParser",
+}
 _BEFORE_DECODING = frozenset({
     Stage.REFUSAL,
     Stage.TRUNCATED,
@@ -92,19 +62,19 @@ def read(
 
     `schema` is a JSON Schema or a pydantic model, whose own validators then run last; `Accepted.instance` is its
     instance (pydantic rounds a Decimal of more digits than a double has; `value` and `text` keep them), and a protected
-    property that the instance would leave out is refused. `max_tokens` is the cap that was asked with: an answer that reaches it counts as cut.
-    `transport="text"` accepts any text as an empty object. `schema_json` saves spelling the schema again
-    (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an object that is
-    repeated from it beside other text is not the answer. Without `parser` the record names the one that the
-    transport belongs to.
+    property that the instance would leave out is refused. `max_tokens` is the cap of the request: an answer that
+    reaches it counts as truncated. `transport="text"` accepts any text as an empty object. `schema_json` saves spelling
+    the schema again (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an
+    object that is repeated from it within other text is not the answer. Without `parser` the record names the one that
+    the transport belongs to.
     """
-    making = None if isinstance(schema, Mapping) else PydanticCheck(schema, check, policy)
+    model_check = None if isinstance(schema, Mapping) else PydanticCheck(schema, check, policy)
     answer = RawAnswer(
         response=response,
         schema=schema if isinstance(schema, Mapping) else {},
         schema_json=schema_json,
         policy=policy,
-        check=making or check,
+        check=model_check or check,
         max_tokens=max_tokens,
         parser=parser or _PARSER_OF[transport],
         model=model or response.model,
@@ -112,12 +82,14 @@ def read(
         shown=shown,
     )
     try:
-        accepted = parse_answer(answer if making is None else answer._replace(schema=schema_of(making.model)))
+        if model_check is None:
+            return parse_answer(answer)
+        accepted = parse_answer(answer._replace(schema=schema_of(model_check.model)))
     except ParserException as e:
         return _rejected(answer, e)
     except UnreadableError as e:  # a model that has no JSON Schema
         return _rejected(answer, ParserException(answer.parser, answer.model, e.stage, "", e))
-    return accepted if making is None else replace(accepted, instance=making.made.get(accepted.text))
+    return replace(accepted, instance=model_check.instances.get(accepted.text))
 
 
 def read_answer(
@@ -182,46 +154,69 @@ def next_step(
     answers_read: int,
     cap_raised: bool,
 ) -> NextStep:
-    """Say what follows from an answer that was not accepted (D11).
+    """Return what follows from an answer that was not accepted (D11).
 
     `previous` is the rejected answer before it, `answers_read` counts this one, `cap_raised` says that the cap was
-    raised before. A refusal, a second cut, a broken schema and the same errors twice in a row end the call.
+    raised before. A refusal, a second truncation, a broken schema and the same errors twice in a row end the call.
     """
     verdict = outcome.trace.verdict
     if verdict is Stage.TRUNCATED and policy.on_truncated == "raise_cap_once" and not cap_raised:
         return RaiseCap()
     if not may_be_asked_again(verdict):
         return GiveUp("terminal")
-    if previous is not None and _same_errors(outcome, previous):
+    if previous is not None and previous.trace.verdict is verdict and previous.errors == outcome.errors:
         return GiveUp("same_errors")
     if answers_read >= policy.answers_read:
         return GiveUp("answers_used_up")
     return AskAgain()
 
 
-_PARSER_OF: dict[Transport, str] = {
-    "native_schema": "StructuredLogProbsParser",
-    "strict_tool": "StructuredLogProbsParser",
-    "json_mode": "InstructorParser",
-    "prompted": "InstructorParser",
-    "text": "InstructorParser",
-}
+class PydanticCheck:
+    """A model's own validators as a check, followed by the caller's; `instances` holds what they accepted, by text."""
 
+    def __init__(self, model: type[BaseModel], then: SemanticCheck | None, policy: OutputPolicy) -> None:
+        self.model = model
+        self.instances: dict[str, BaseModel] = {}
+        self._then = then
+        self._policy = policy
 
-def _same_errors(outcome: Rejected, previous: Rejected) -> bool:
-    return outcome.trace.verdict is previous.trace.verdict and outcome.errors == previous.errors
+    def __call__(self, text: str, /) -> Sequence[Violation]:
+        """Return what is wrong with `text`."""
+        instance = self.instances[text] = self.model.model_validate_json(text)
+        if lost := self._lost(text, instance):
+            return lost
+        return self._then(text) if self._then else ()
+
+    def _lost(self, text: str, instance: BaseModel) -> list[Violation]:
+        """Return the protected properties that `instance` does not hold: pydantic leaves out what it does not know."""
+        if not any(is_protected(key, self._policy) for key in keys_in(orjson.loads(text))):
+            return []
+        try:
+            self.model.model_validate_json(text, extra="forbid")
+        except ValidationError as e:
+            unknown = [
+                error["loc"] for error in e.errors(include_url=False) if error["type"] == "extra_forbidden"
+            ]
+        else:
+            return []
+        kept = set(keys_in(instance.model_dump()))  # a model inside may keep what it does not know
+        return [
+            violation_at(place, "protected", f"is protected, and {self.model.__name__} has no such property")
+            for place in unknown
+            if is_protected(str(place[-1]), self._policy) and place[-1] not in kept
+        ]
 
 
 def _rejected(answer: RawAnswer, e: ParserException) -> Rejected:
-    candidate = text_that_was_read(answer.response)
+    raw_output = answer.raw_output
     log.info(
         "answer_rejected",
         parser_type=e.parser,
         stage=e.stage,
         model=e.model,
         rules=dict(Counter(violation.keyword for violation in e.errors)),
-        content_chars=len(candidate),
-        content_sha256=sha256_hex(candidate.encode("utf-8", "surrogatepass")),
+        content_chars=len(raw_output),
+        content_sha256=sha256_hex(raw_output.encode("utf-8", "surrogatepass")),
     )
     trace = answer.trace(
         e.stage,
@@ -230,4 +225,4 @@ def _rejected(answer: RawAnswer, e: ParserException) -> Rejected:
         **e.changes,
         semantic_check=answer.check_name if e.stage is Stage.SEMANTIC else "",
     )
-    return Rejected(to_failure(e), e.errors, candidate, trace)
+    return Rejected(to_failure(e), e.errors, raw_output, trace)

@@ -1,4 +1,4 @@
-"""Find in a text what may be the answer: JSON at depth 0, whatever stands around it."""
+"""Extract from a text what may be the answer: JSON at depth 0, whatever stands around it."""
 
 import re
 from bisect import bisect_right
@@ -27,9 +27,7 @@ def strip_thinking(text: str) -> tuple[str, tuple[Fix, ...]]:
     closing = f"</{opening[1]}>"
     place = text.find(closing, opening.end())
     if place < 0:
-        refuse(
-            Stage.TRUNCATED, "thinking", opening.start(1), "the answer was cut: the thinking is not closed"
-        )
+        refuse(Stage.TRUNCATED, "thinking", opening.start(1), "truncated: unclosed thinking")
     end = place + len(closing)
     fix = Fix(kind="thinking", where="0", before=text[:end].strip()[:SHOWN_CHARS])
     return " " * end + text[end:], (fix,)
@@ -80,15 +78,15 @@ _MORE_BEHIND = re.compile(
 _ELLIPSIS_BEHIND = re.compile(r"\s*+,?+\s*+(?:\.\.\.|…)")
 _DATA_IN_BRACES = re.compile(r"""[:"]""")
 _DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
-_NO_BEGINNINGS: Final = frozenset({"", "`", "{", "["})  # brackets are looked for with what stands around them
+_NOT_WHOLE: Final = frozenset({"", "`", "{", "["})  # brackets are looked for with what stands around them
 _LINE_CHARS: Final = 200
 
 
 class JsonCandidate(NamedTuple):
-    """JSON that stands at `start` to `end` of a text: its value, itself as strict JSON, what was mended.
+    """JSON that stands at `start` to `end` of a text: its value, itself as strict JSON, what was repaired.
 
-    `rounded` is `Decoded.rounded`. `is_whole`: nothing stands around it but white space, comments and one fence. `is_repaired`: something inside it was
-    mended; a fence or prose around it is no repair.
+    `rounded` is `DecodedJson.rounded`. `is_whole`: nothing stands around it but white space, comments and one fence.
+    `is_repaired`: something inside it was repaired; a fence or prose around it is no repair.
     """
 
     value: Any
@@ -104,8 +102,8 @@ class JsonCandidate(NamedTuple):
 def json_candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
     """Return all that may be the answer, in order, at least one; nothing is looked for inside of anything.
 
-    With `lossless`, slips that have one reading are mended. Raises `UnreadableError`: `truncated` where something is
-    open at the end, `ambiguous` where members stand outside or there are too many, else `json_parse`.
+    With `lossless`, syntax errors that have one reading are repaired. Raises `UnreadableError`: `truncated` where
+    something is unclosed at the end, `ambiguous` where members stand outside or there are too many, else `json_parse`.
     """
     check_size(text)
     text, thinking = strip_thinking(text)
@@ -122,10 +120,10 @@ def _candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
         return (whole,)
     found = list(_found(text, lossless=lossless))
     if any(isinstance(candidate.value, dict) for candidate in found):
-        found = [candidate for candidate in found if not _is_mark(candidate)]
+        found = [candidate for candidate in found if not _is_citation(candidate)]
     if not found:
         refuse(Stage.JSON_PARSE, "json", 0, "there is no JSON in the text")
-    return (_alone(text, found[0]),) if len(found) == 1 else tuple(found)
+    return (_with_surroundings(text, found[0]),) if len(found) == 1 else tuple(found)
 
 
 def _fenced(text: str) -> JsonCandidate | None:
@@ -145,9 +143,9 @@ def _fenced(text: str) -> JsonCandidate | None:
 
 
 def _whole(text: str) -> JsonCandidate | None:
-    """Return the text as one value with slips, or None if it is not one and nothing else."""
+    """Return the text as one value with its syntax errors repaired, or None if it is not one and nothing else."""
     start = skip_blank(text, 0)
-    if text[start : start + 1] in _NO_BEGINNINGS:
+    if text[start : start + 1] in _NOT_WHOLE:
         return None
     try:
         value = repair_json(text, start)
@@ -208,7 +206,7 @@ def _check_ending(text: str, position: int, why: UnreadableError | None) -> None
     if why is not None:
         raise why
     if _OPEN_COMMENT.search(text, position):
-        refuse(Stage.TRUNCATED, "comment", position, "the answer was cut: a comment is not closed")
+        refuse(Stage.TRUNCATED, "comment", position, "truncated: unclosed comment")
 
 
 def _check_beginning(text: str, position: int, start: int) -> None:
@@ -275,21 +273,21 @@ def _end_of_span(text: str, start: int) -> int:
             return token.end()
         if first == '"' and not token[1]:
             break
-    return refuse(Stage.TRUNCATED, "open", start, "the answer was cut: the bracket is not closed")
+    return refuse(Stage.TRUNCATED, "open", start, "truncated: unclosed bracket")
 
 
-def _is_mark(candidate: JsonCandidate) -> bool:
+def _is_citation(candidate: JsonCandidate) -> bool:
     """Whether an array is a citation, such as `[1]`, or the `[ ]` of a list of tasks."""
     value = candidate.value
-    is_citation = isinstance(value, list) and len(value) == 1 and type(value[0]) is int
-    return is_citation or candidate.text == "[ ]"
+    is_number = isinstance(value, list) and len(value) == 1 and type(value[0]) is int
+    return is_number or candidate.text == "[ ]"
 
 
-def _alone(text: str, candidate: JsonCandidate) -> JsonCandidate:
-    """Return the only candidate with what stands around it told."""
+def _with_surroundings(text: str, candidate: JsonCandidate) -> JsonCandidate:
+    """Return the only candidate, with what stands around it on record."""
     before, behind = text[: candidate.start], text[candidate.end :]
     is_fenced = _FENCE.fullmatch(before.strip()) is not None and behind.strip() in {"", "```"}
-    is_bare = skip_blank(text, 0) == candidate.start and not _says_something(behind)
+    is_bare = skip_blank(text, 0) == candidate.start and not _has_words(behind)
     around = [
         _around(words, offset, is_fenced=is_fenced)
         for offset, words in ((0, before), (candidate.end, behind))
@@ -302,12 +300,12 @@ def _alone(text: str, candidate: JsonCandidate) -> JsonCandidate:
 def _around(words: str, offset: int, *, is_fenced: bool) -> Fix:
     said = words.strip()
     offset += words.find(said)
-    if is_fenced or _says_something(words):
+    if is_fenced or _has_words(words):
         return Fix(kind="fence" if is_fenced else "prose", where=str(offset), before=said[:SHOWN_CHARS])
     return Fix(kind=blank_kind(said), where=str(offset), before=said[:COMMENT_CHARS])
 
 
-def _says_something(words: str) -> bool:
+def _has_words(words: str) -> bool:
     return skip_blank(words, 0) < len(words)
 
 
@@ -326,10 +324,10 @@ def read_json(text: str, *, mode: Literal["strict", "lossless"] = "strict") -> A
 
     `strict`: the whole text but for white space around is one document. A repeated key with different values,
     NaN, Infinity, a number beyond a double's range, a lone surrogate, more than 1 MiB and more than 128 levels are
-    refused. `lossless`: slips that have one reading are mended, and the one document may stand in a fence or in
-    prose; strict JSON reads the same in both. Raises `ParserException` for any text that is not one; its `stage` is `truncated`
-    where the text ends in the middle, `ambiguous` where it has several readings, else `json_parse`. An unknown mode is a
-    `ValueError`.
+    refused. `lossless`: syntax errors that have one reading are repaired, and the one document may stand in a fence or
+    in prose; strict JSON reads the same in both. Raises `ParserException` for any text that is not one; its `stage` is
+    `truncated` where the text ends in the middle, `ambiguous` where it has several readings, else `json_parse`. Raises
+    `ValueError` for an unknown mode.
     """
     if mode not in {"strict", "lossless"}:
         raise ValueError(f"mode {mode!r} is unknown; allowed are 'strict' and 'lossless'")

@@ -1,4 +1,4 @@
-"""Read JSON with slips that have one reading: tokens are kept as they stand, what comes out is strict JSON."""
+"""Repair JSON whose syntax errors have one reading: tokens are kept as they stand, the result is strict JSON."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _THOUSANDS = re.compile(r"[0-9]{3}(?![0-9])")
 
 @dataclass(frozen=True, slots=True)
 class RepairedJson:
-    """One value as strict JSON, what was mended in it, and the offset at which it ends."""
+    """One value as strict JSON, what was repaired in it, and the offset at which it ends."""
 
     text: str
     fixes: tuple[Fix, ...]
@@ -159,7 +159,7 @@ class _Value:
             return self._closed()
         if kind == ":":
             self._now.refuse("colon", "a colon behind a value")
-        if self._now.is_remarked:
+        if self._now.follows_comma_in_comment:
             self._now.refuse("missing_comma", "a comma that may stand in a comment", Stage.AMBIGUOUS)
         if self._last[0] == "quoted" and kind == "string" and not self._now.is_on_a_new_line:
             self._now.refuse("missing_comma", "a value behind a text in other quotes", Stage.AMBIGUOUS)
@@ -204,5 +204,3 @@ class _Value:
         self._now.fix("missing_comma", "", ",")
         self._out.append(",")
         return self._value()
-
-    _BEFORE_VALUES: Final = frozenset({_value, _item_or_end, _after_comma})

@@ -1,4 +1,4 @@
-"""What the reading of one answer ends in."""
+"""The outcome of reading one answer: `Accepted` or `Rejected`, and the errors behind a rejection."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ def to_failure(e: ParserException) -> FailureReason:
         category=_category(e.stage),
         description=f"{e.parser} failed at {e.stage}",
         technical_details=(
-            f"Model: {e.model}\nStage: {e.stage}\nOriginal Error: {e.error}\nContent: {_shown(e.content)}"
+            f"Model: {e.model}\nStage: {e.stage}\nOriginal Error: {e.error}\nContent: {_excerpt(e.content)}"
         ),
         recoverable=may_be_asked_again(e.stage),
     )
@@ -107,15 +107,15 @@ def _category(stage: Stage) -> FailureKind:
             return FailureKind.REFUSAL
         case Stage.TRUNCATED:
             return FailureKind.TRUNCATED
-        case Stage.SCHEMA_INVALID | Stage.TRANSPORT:  # what was asked is at fault, not what was answered
+        case Stage.SCHEMA_INVALID | Stage.TRANSPORT:  # the request is at fault, not the answer
             return FailureKind.INVALID_REQUEST
         case _:
             return FailureKind.PARSING_ERROR
 
 
-def _shown(content: str) -> str:
-    shown = content.encode("utf-8", "backslashreplace").decode()
-    return shown if len(shown) <= _CONTENT_CHARS else f"{shown[:_CONTENT_CHARS]}..."
+def _excerpt(content: str) -> str:
+    text = content.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _CONTENT_CHARS else f"{text[:_CONTENT_CHARS]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +123,23 @@ class Accepted:
     """An answer that keeps every rule.
 
     Numbers of `value` are int and Decimal, digit for digit as in the answer; `text` is the same object as JSON
-    (for plain text: `value` is empty, `text` the answer). `instance` is that of the pydantic model that was given
+    (for plain text: `value` is empty, `text` the answer). `raw_output` is the text that was read, whatever stands
+    around the object; reading it again ends in the same way. `instance` is that of the pydantic model that was given
     as the schema.
     """
 
     value: dict[str, Any]
     text: str
+    raw_output: str
     trace: AttemptTrace
     instance: BaseModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An answer that must not be used: why, which rules it breaks, and its text (from outside: not trusted)."""
+    """An answer that must not be used: why, which rules it breaks, and the text that was read (not to be trusted)."""
 
     failure: FailureReason
     errors: tuple[Violation, ...]
-    candidate: str
+    raw_output: str
     trace: AttemptTrace

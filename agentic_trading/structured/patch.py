@@ -1,4 +1,4 @@
-"""Change a value where its schema and a policy leave one way to do so: lossless, logged, never inventive (D10)."""
+"""Patch a value where its schema and a policy leave one way to do so: lossless, logged, never inventive (D10)."""
 
 import json
 import re
@@ -22,13 +22,13 @@ from agentic_trading.structured.validation import (
     MAX_ERRORS,
     CompiledSchema,
     errors_at_most,
+    find_violations,
     is_too_deep,
-    violations,
 )
 from agentic_trading.structured.violations import json_path, rules_at, steps_in
 
 _SHOWN_CHARS = 200
-_MOST_WORK = 1_500_000  # in microseconds, about: the figures at `_spend` were measured on one core
+_MOST_WORK = 1_500_000  # microseconds, about: what `_spend` is given was measured on one core
 _MOST_ROUNDS = 32  # a change may call for the next: an object in a string in a string
 _MOST_CHOICES = 32  # within each other
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -39,8 +39,8 @@ _Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Patched:
-    """A value after every permitted change, what was changed, and what is still wrong with it: nothing if it fits."""
+class PatchedValue:
+    """A value after every permitted change, what was changed, and the rules that it still breaks: none if it fits."""
 
     value: Any
     coercions: tuple[Fix, ...]
@@ -48,33 +48,33 @@ class Patched:
     violations: list[Violation]
 
 
-def patched(value: Any, schema: CompiledSchema, policy: OutputPolicy, *, may_drop: bool) -> Patched:
+def patch_value(value: Any, schema: CompiledSchema, policy: OutputPolicy, *, may_drop: bool) -> PatchedValue:
     """Return decoded JSON with what the validator complains of changed, where that can be done in one way only.
 
     With `policy.coerce` a string is read where what it spells is wanted instead: a JSON number, `true` or `false`, an
     object; and a scalar becomes a list of one where a list is wanted whose items take it. With `policy.drop_extra` and
     `may_drop` an undeclared property goes, unless it is protected, holds a protected one, or may be one of these or a
-    declared one misspelt. Nothing that fits is touched, and `value` itself is never changed. A change again of the result changes
-    nothing. A value that would take too long (many thousands of members, or too many choices) is left as it is.
+    declared one misspelt. Nothing that fits is touched, and `value` itself is never changed. Patching the result again
+    changes nothing. A value that would take too long (many thousands of members, or too many choices) is left as it is.
     """
-    found = violations(value, schema)
+    found = find_violations(value, schema)
     if (
         not found
         or is_too_deep(value, schema)
         or not _is_plain(value)
         or not _is_plain_schema(schema.spelling)
     ):
-        return Patched(value, (), (), found)
-    mending = _Mending(schema, policy, drops=policy.drop_extra and may_drop)
+        return PatchedValue(value, (), (), found)
+    patcher = _Patcher(schema, policy, drops=policy.drop_extra and may_drop)
     try:
-        mended, fixes = mending.mended(value, schema.validator, ())
+        result, fixes = patcher.patch(value, schema.validator, ())
     except _TooMuchWorkError:
-        return Patched(value, (), (), found)
+        return PatchedValue(value, (), (), found)
     if not fixes:
-        return Patched(value, (), (), found)
+        return PatchedValue(value, (), (), found)
     patches = tuple(fix for fix in fixes if fix.kind in _PATCHES)
     coercions = tuple(fix for fix in fixes if fix.kind not in _PATCHES)
-    return Patched(mended, coercions, patches, violations(mended, schema))
+    return PatchedValue(result, coercions, patches, find_violations(result, schema))
 
 
 def is_protected(key: str, policy: OutputPolicy) -> bool:
@@ -98,9 +98,8 @@ def _letters_of(text: str) -> str:
     return "".join(character for character in plain if character.isalnum())
 
 
-_letters_of_name = lru_cache(maxsize=1024)(
-    _letters_of
-)  # long ones are not kept: a text of a megabyte may come here
+# Long ones are not kept: a text of a megabyte may come here.
+_letters_of_name = lru_cache(maxsize=1024)(_letters_of)
 
 
 class _TooMuchWorkError(Exception):
@@ -120,7 +119,7 @@ class _Change:
     fixes: Sequence[Fix]
 
 
-class _Mending:
+class _Patcher:
     """The changes of one value: driven by the validator's errors, bounded in rounds and work."""
 
     def __init__(self, schema: CompiledSchema, policy: OutputPolicy, *, drops: bool) -> None:
@@ -131,14 +130,14 @@ class _Mending:
         self._choices = 0
         self._parts: set[_Place] = set()
 
-    def mended(self, value: Any, validator: Validator, above: _Place) -> tuple[Any, list[Fix]]:
+    def patch(self, value: Any, validator: Validator, above: _Place) -> tuple[Any, list[Fix]]:
         """Return the value that stands at `above` after every change that `validator` gives a reason for."""
         fixes: list[Fix] = []
         for _ in range(_MOST_ROUNDS):
             changes = list(self._changes(value, self._errors(value, validator), above))
             if not changes:
                 return value, fixes
-            value, made = _applied(value, changes, len(above))
+            value, made = _apply(value, changes, len(above))
             fixes += [fix for change in made for fix in change.fixes]
         raise _TooMuchWorkError
 
@@ -189,7 +188,7 @@ class _Mending:
             yield from self._read(node, errors, place)
             yield from self._wrapped(
                 node, errors, place
-            )  # never as well: what spells something is not one item
+            )  # never both: what spells another type is not one item
 
     def _read(self, node: Any, errors: Sequence[ValidationError], place: _Place) -> Iterator[_Change]:
         """Yield what a string spells, where that is wanted and a string is not."""
@@ -226,13 +225,12 @@ class _Mending:
     def _chosen(self, node: Any, error: ValidationError, place: _Place) -> _Change | None:
         """Return the change by which the value fits a branch, if one result alone comes of all branches."""
         branches = error.kind.as_dict()["context"]
-        if (
-            not all(branches) or self._choices >= _MOST_CHOICES
-        ):  # no error at all: it fits more than one already
+        fits_several = not all(branches)
+        if fits_several or self._choices >= _MOST_CHOICES:
             return None
         validators = [self._part([*error.schema_path, index]) for index in range(len(branches))]
         self._choices += 1
-        results = [self.mended(node, validator, place) for validator in validators]
+        results = [self.patch(node, validator, place) for validator in validators]
         self._choices -= 1
         fitting = [
             (after, fixes)
@@ -273,7 +271,7 @@ class _Mending:
         return frozenset(_names(self._schema.schema))
 
     def _must_stay(self, key: str, value: Any) -> bool:
-        """Whether a property is protected, or holds one that is, be it as text."""
+        """Whether a property is protected, or holds one that is, in a text too."""
         if is_protected(key, self._policy):
             return True
         self._spend(1)
@@ -286,7 +284,7 @@ class _Mending:
         )
 
 
-def _applied(value: Any, changes: Sequence[_Change], above: int) -> tuple[Any, list[_Change]]:
+def _apply(value: Any, changes: Sequence[_Change], above: int) -> tuple[Any, list[_Change]]:
     """Return a copy with the changes in it that do not lie within another one, and which these are."""
     tree: dict[str | int, Any] = {}
     made: list[_Change] = []
@@ -300,15 +298,15 @@ def _applied(value: Any, changes: Sequence[_Change], above: int) -> tuple[Any, l
         if isinstance(node, dict) and steps[-1] not in node:
             node[steps[-1]] = change
             made.append(change)
-    return _rebuilt(value, tree), made
+    return _rebuild(value, tree), made
 
 
-def _rebuilt(node: Any, tree: Any) -> Any:
+def _rebuild(node: Any, tree: Any) -> Any:
     if isinstance(tree, _Change):
         return tree.after
     copy = node.copy()
     for step, below in tree.items():
-        copy[step] = _rebuilt(node[step], below)
+        copy[step] = _rebuild(node[step], below)
         if copy[step] is _GONE:
             del copy[step]
     return copy

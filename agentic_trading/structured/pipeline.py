@@ -1,4 +1,4 @@
-"""Take one answer from its text to a checked object: refusal, cut, decode, schema, meaning, in this order."""
+"""Take one answer from its text to a checked object: refusal, truncation, decode, schema, meaning, in this order."""
 
 import json
 import re
@@ -21,180 +21,13 @@ from agentic_trading.structured.outcome import Accepted, ParserException, Unread
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.structured.schema import check_sentinel_is_free
 from agentic_trading.structured.tokens import SHOWN_CHARS
-from agentic_trading.structured.validation import CompiledSchema, compiled, spelled
-
-MAX_CHARS = 65_536  # json-repair takes seconds for longer ones
-_BREAKDOWNS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-_WORD = re.compile(r"[\w.+\-%$€£/]+")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
-
-
-def salvage_json(text: str, why: UnreadableError) -> JsonCandidate:
-    """Return what json-repair makes of `text`; raises `why`, or an `UnreadableError` that says what is missing.
-
-    It invents keys, values and ends. What is held on to here: each number stands as it is in the text.
-    """
-    if (
-        len(text) > MAX_CHARS or "\0" in text
-    ):  # so a log keeps what it cannot spell: a replay must end like the call
-        raise why
-    try:
-        import json_repair  # noqa: PLC0415 - an extra, and only for texts that nothing else can read
-    except ImportError as e:
-        hint = 'guessing needs json-repair: pip install "agentic-trading[salvage]"'
-        raise UnreadableError(why.stage, [*why.violations, _violation("salvage", hint)]) from e
-    try:
-        guess = json_repair.loads(text, skip_json_loads=True)
-    except _BREAKDOWNS as e:  # it makes no promise for texts from outside
-        raise why from e
-    try:
-        value = _salvage_exact(guess, _numbers_in(text))
-        spelled = exact_bytes(value).decode()
-    except KeyError as e:
-        reason = f"a guess holds the number {e.args[0]}, which does not stand in the text"
-        raise UnreadableError(Stage.JSON_PARSE, [*why.violations, _violation("guess", reason)]) from e
-    except (RecursionError, ValueError, ArithmeticError) as e:
-        raise why from e
-    fix = Fix(kind="guess", where="0", before=text[:SHOWN_CHARS], after=spelled[:SHOWN_CHARS])
-    return JsonCandidate(value, spelled, (fix,), 0, len(text), is_whole=False, is_repaired=True)
-
-
-def _violation(keyword: str, message: str) -> Violation:
-    return Violation(path="$", keyword=keyword, message=message)
-
-
-def _numbers_in(text: str) -> dict[Decimal, Decimal]:
-    """Return the numbers that stand in `text` as words of their own, digit for digit, by their values."""
-    words = (word for word in _WORD.findall(text) if _NUMBER.fullmatch(word))
-    return {number: number for number in map(Decimal, words)}
-
-
-def _salvage_exact(value: Any, numbers: dict[Decimal, Decimal]) -> Any:
-    """Return `value` with its numbers as they stand in the text; raises `KeyError` for one that does not."""
-    match value:
-        case bool():
-            return value
-        case int() | float():
-            exact = numbers[Decimal(repr(value))]
-            return int(exact) if isinstance(value, int) else exact
-        case dict():
-            return {str(key): _salvage_exact(child, numbers) for key, child in value.items()}
-        case list():
-            return [_salvage_exact(child, numbers) for child in value]
-        case _:
-            return value
-
-
-_MARK_BYTES: Final = 16
-_TRIES: Final = 200
-_SLOPPY_CHARS: Final = 16_384  # of an object with slips: to look at more from each bracket takes too long
-_BEGINNING = re.compile(r"\{")
-_DECODER = json.JSONDecoder(parse_float=Decimal)
-
-
-@lru_cache(maxsize=2)
-def object_digests(text: str) -> frozenset[bytes] | None:
-    """Return a mark of every JSON object in `text`, those within others and within their strings too.
-
-    Objects with slips count as well. None where the text holds more that may be one than can be looked into: any
-    object may then have been shown.
-    """
-    found: set[bytes] = set()
-    left = [text]
-    tries = 0
-    try:
-        while left:
-            for document in _documents(left.pop()):
-                tries += document is None
-                if tries > _TRIES:
-                    return None
-                _mark(document, found, left, 0)
-    except _TooLongError:
-        return None
-    return frozenset(found)
-
-
-class _TooLongError(Exception):
-    """What may be an object with slips goes on for longer than is looked at."""
-
-
-def value_digest(value: Any) -> bytes:
-    """Return what equal JSON values have in common, whatever the order of their members and the form of their numbers."""
-    return _mark(value, set(), [], 0)
-
-
-def _mark(value: Any, found: set[bytes], texts: list[str], depth: int) -> bytes:
-    """Return the mark of `value`; add those of its objects to `found`, and texts that may hold more to `texts`."""
-    if depth > MAX_DEPTH:  # no answer is as deep
-        return b""
-    match value:
-        case dict():
-            members = sorted(
-                key.encode("utf-8", "replace") + _mark(child, found, texts, depth + 1)
-                for key, child in value.items()
-            )
-            mark = _digest(b"{", *members)
-            found.add(mark)
-        case list():
-            mark = _digest(b"[", *(_mark(child, found, texts, depth + 1) for child in value))
-        case str():
-            if "{" in value:
-                texts.append(value)
-            mark = _digest(b'"', value.encode("utf-8", "replace"))
-        case bool() | None:
-            mark = _digest(str(value).encode())
-        case _:
-            mark = _digest(b"0", str(Decimal(value).normalize()).encode())
-    return mark
-
-
-def _digest(*parts: bytes) -> bytes:
-    digest = blake2b(digest_size=_MARK_BYTES)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.digest()
-
-
-def _documents(words: str) -> Iterator[Any]:
-    """Yield each object that stands in `words`, and None for each bracket that begins none."""
-    position = 0
-    while beginning := _BEGINNING.search(words, position):
-        start = beginning.start()
-        try:
-            document, position = _object_at(words, start)
-        except (ValueError, ArithmeticError, RecursionError):
-            document, position = None, start + 1
-        yield document
-
-
-def _object_at(words: str, start: int) -> tuple[Any, int]:
-    """Return the object at `start`, read strictly or else with its slips mended, and where it ends."""
-    try:
-        document, end = _DECODER.raw_decode(words, start)
-    except (ValueError, ArithmeticError):
-        repaired = _mended_at(words, start)
-        document, end = decode(repaired.text).value, start + repaired.end
-    return document, end
-
-
-def _mended_at(words: str, start: int) -> RepairedJson:
-    end = start + _SLOPPY_CHARS
-    try:
-        return repair_json(words[start:end], 0)
-    except UnreadableError as e:
-        if e.stage is Stage.TRUNCATED and end < len(words):
-            raise _TooLongError from e
-        raise
-
+from agentic_trading.structured.validation import CompiledSchema, compile_schema, schema_bytes
 
 DecodeLevel = Literal["strict", "lossless", "guess"]
 
-_UNSPEAKABLE = "\0 an object that JSON cannot spell"  # nothing reads a text with this character in it
-_BEGINNINGS = (
-    "{",
-    "[",
-    '"',
-)  # of a text that is an object, or holds one in a string; any other is no strict JSON
+_UNSPELLABLE = "\0 an object that JSON cannot spell"  # no mode reads a text with this character in it
+# A text that begins otherwise is neither an object nor a string with one in it: it is not worth a strict decoding.
+_STRICT_OPENINGS = ("{", "[", '"')
 _REFUSED = frozenset({"refusal", "content_filter"})
 
 
@@ -211,6 +44,18 @@ class RawAnswer(NamedTuple):
     model: str
     transport: Transport
     shown: str = ""
+
+    @property
+    def raw_output(self) -> str:
+        """The text that is read: reading it again, without `structured`, ends in the same way.
+
+        An object that the provider parsed already goes before the text of the response; one that JSON cannot spell
+        is named as such, which is no JSON either.
+        """
+        try:
+            return _text(self.response)
+        except UnreadableError:
+            return _UNSPELLABLE
 
     @property
     def check_name(self) -> str:
@@ -247,11 +92,9 @@ def _clean_trace(parser: str, transport: Transport, check_name: str) -> AttemptT
 def parse_answer(answer: RawAnswer) -> Accepted:
     """Return the object that `answer` is; raises `ParserException` with the stage at which it fails."""
     try:
-        return _parsed(answer)
+        return _parse(answer)
     except UnreadableError as e:
-        raise ParserException(
-            answer.parser, answer.model, e.stage, text_that_was_read(answer.response), e
-        ) from e
+        raise ParserException(answer.parser, answer.model, e.stage, answer.raw_output, e) from e
 
 
 def usable_schema(
@@ -261,60 +104,16 @@ def usable_schema(
 
     Raises `UnreadableError` with stage `schema_invalid`.
     """
-    usable = compiled(spelled(schema) if schema_json is None else schema_json)
+    usable = compile_schema(schema_bytes(schema) if schema_json is None else schema_json)
     if policy.require_sentinel:
         check_sentinel_is_free(usable.schema)
     return usable
 
 
-def text_that_was_read(response: ModelResponse) -> str:
-    """Return the text that an answer was read as: reading it again, without `structured`, ends in the same way.
-
-    An object that the provider parsed already goes before what stands beside it; one that JSON cannot spell is said
-    to be one, which is no JSON either.
-    """
-    try:
-        return _text(response)
-    except UnreadableError:
-        return _UNSPEAKABLE
-
-
-def _parsed(answer: RawAnswer) -> Accepted:
-    response = answer.response
-    if response.stop_reason in _REFUSED:
-        _fail(Stage.REFUSAL, "stop_reason", f"the model refused (stop reason {response.stop_reason})")
-    if sign := truncation_sign(response, answer.max_tokens):
-        _fail(Stage.TRUNCATED, "stop_reason", f"the answer was cut: {sign}")
-    text = _text(response)
-    if not text.strip():
-        _fail(Stage.RESPONSE_EMPTY, "json", "the answer is empty")
-    if answer.transport == "text":
-        return Accepted({}, text, answer.trace(Stage.DONE))
-    schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
-    level, candidates = read_candidates(text, answer.policy)
-    wanted = AnswerRequirements(schema, answer.policy, answer.check)
-    try:
-        found = select_candidate(candidates, wanted, text=text, is_copy=answer.was_shown)
-    except UnreadableError as e:
-        e.level = level
-        raise
-    if level == "strict" and not (found.fixes or found.coercions or found.patches):
-        return Accepted(found.value, found.text, answer.clean_trace())
-    trace = answer.trace(
-        Stage.DONE,
-        decode=level,
-        fixes=found.fixes,
-        coercions=found.coercions,
-        patches=found.patches,
-        semantic_check=answer.check_name,
-    )
-    return Accepted(found.value, found.text, trace)
-
-
 def read_candidates(text: str, policy: OutputPolicy) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:
     """Return what in `text` may be the answer, and how strictly it had to be read; raises `UnreadableError`."""
     is_bare = policy.decode == "strict" and policy.candidates == "whole"
-    if not is_bare and not text.lstrip().startswith(_BEGINNINGS):
+    if not is_bare and not text.lstrip().startswith(_STRICT_OPENINGS):
         return _read_loosely(text, policy)
     try:
         decoded = decode(text)
@@ -339,17 +138,52 @@ def _read_loosely(text: str, policy: OutputPolicy) -> tuple[DecodeLevel, Sequenc
         return "guess", (salvage_json(text, e),)
 
 
-def _fail(stage: Stage, keyword: str, message: str, **facts: Any) -> Never:
-    raise UnreadableError(stage, [Violation(path="$", keyword=keyword, message=message, **facts)])
+def _parse(answer: RawAnswer) -> Accepted:
+    response = answer.response
+    if response.stop_reason in _REFUSED:
+        _fail(Stage.REFUSAL, "stop_reason", f"the model refused (stop reason {response.stop_reason})")
+    if sign := truncation_sign(response, answer.max_tokens):
+        _fail(Stage.TRUNCATED, "stop_reason", f"truncated: {sign}")
+    text = _text(response)
+    if not text.strip():
+        _fail(Stage.RESPONSE_EMPTY, "json", "the answer is empty")
+    if answer.transport == "text":
+        return Accepted({}, text, text, answer.trace(Stage.DONE))
+    schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
+    level, candidates = read_candidates(text, answer.policy)
+    wanted = AnswerRequirements(schema, answer.policy, answer.check)
+    try:
+        found = select_candidate(candidates, wanted, text=text, is_copy=answer.was_shown)
+    except UnreadableError as e:
+        e.level = level
+        raise
+    if level == "strict" and not (found.fixes or found.coercions or found.patches):
+        return Accepted(found.value, found.text, text, answer.clean_trace())
+    trace = answer.trace(
+        Stage.DONE,
+        decode=level,
+        fixes=found.fixes,
+        coercions=found.coercions,
+        patches=found.patches,
+        semantic_check=answer.check_name,
+    )
+    return Accepted(found.value, found.text, text, trace)
+
+
+def _fail(stage: Stage, keyword: str, message: str) -> Never:
+    raise UnreadableError(stage, [_violation(keyword, message)])
+
+
+def _violation(keyword: str, message: str) -> Violation:
+    return Violation(path="$", keyword=keyword, message=message)
 
 
 def _text(response: ModelResponse) -> str:
-    return response.text if response.structured is None else _spelled(response.structured)
-
-
-def _spelled(structured: Mapping[str, Any]) -> str:
+    """Return the text of a response, or the JSON of the object that the provider parsed."""
+    if response.structured is None:
+        return response.text
     try:
-        return exact_bytes(_exact(structured, 0)).decode()
+        return exact_bytes(_exact(response.structured, 0)).decode()
     except CanonicalError as e:
         violation = Violation(path=e.path, keyword="json", message=e.reason)
         raise UnreadableError(Stage.JSON_PARSE, [violation]) from e
@@ -366,3 +200,161 @@ def _exact(value: Any, depth: int) -> Any:
     if isinstance(value, list | tuple):
         return [_exact(child, depth + 1) for child in value]
     return value
+
+
+MAX_SALVAGE_CHARS: Final = 65_536  # json-repair takes seconds for longer ones
+_SALVAGE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_WORD = re.compile(r"[\w.+\-%$€£/]+")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
+
+
+def salvage_json(text: str, why: UnreadableError) -> JsonCandidate:
+    """Return what json-repair makes of `text`; raises `why`, or an `UnreadableError` that says what is missing.
+
+    It invents keys, values and ends. What is held on to here: each number stands as it is in the text.
+    """
+    if (
+        len(text) > MAX_SALVAGE_CHARS or "\0" in text
+    ):  # a log spells a lone surrogate as \0: a replay must end as it did
+        raise why
+    try:
+        import json_repair  # noqa: PLC0415 - an extra, and only for texts that nothing else can read
+    except ImportError as e:
+        hint = 'guessing needs json-repair: pip install "agentic-trading[salvage]"'
+        raise UnreadableError(why.stage, [*why.violations, _violation("salvage", hint)]) from e
+    try:
+        guess = json_repair.loads(text, skip_json_loads=True)
+    except _SALVAGE_ERRORS as e:  # it makes no promise for texts from outside
+        raise why from e
+    try:
+        value = _with_exact_numbers(guess, _numbers_in(text))
+        value_json = exact_bytes(value).decode()
+    except KeyError as e:
+        reason = f"a guess holds the number {e.args[0]}, which does not stand in the text"
+        raise UnreadableError(Stage.JSON_PARSE, [*why.violations, _violation("guess", reason)]) from e
+    except (RecursionError, ValueError, ArithmeticError) as e:
+        raise why from e
+    fix = Fix(kind="guess", where="0", before=text[:SHOWN_CHARS], after=value_json[:SHOWN_CHARS])
+    return JsonCandidate(value, value_json, (fix,), 0, len(text), is_whole=False, is_repaired=True)
+
+
+def _numbers_in(text: str) -> dict[Decimal, Decimal]:
+    """Return the numbers that stand in `text` as words of their own, digit for digit, by their values."""
+    words = (word for word in _WORD.findall(text) if _NUMBER.fullmatch(word))
+    return {number: number for number in map(Decimal, words)}
+
+
+def _with_exact_numbers(value: Any, numbers: dict[Decimal, Decimal]) -> Any:
+    """Return `value` with its numbers as they stand in the text; raises `KeyError` for one that does not."""
+    match value:
+        case bool():
+            return value
+        case int() | float():
+            exact = numbers[Decimal(repr(value))]
+            return int(exact) if isinstance(value, int) else exact
+        case dict():
+            return {str(key): _with_exact_numbers(child, numbers) for key, child in value.items()}
+        case list():
+            return [_with_exact_numbers(child, numbers) for child in value]
+        case _:
+            return value
+
+
+_DIGEST_BYTES: Final = 16
+_MOST_FAILURES: Final = 200
+_REPAIR_CHARS: Final = 16_384  # of an object with slips: to look at more from each bracket takes too long
+_DECODER = json.JSONDecoder(parse_float=Decimal)
+
+
+@lru_cache(maxsize=2)
+def object_digests(text: str) -> frozenset[bytes] | None:
+    """Return a digest of every JSON object in `text`, those within others and within their strings too.
+
+    Objects with slips count as well. None where the text holds more that may be one than can be looked into: any
+    object may then have been shown.
+    """
+    found: set[bytes] = set()
+    unread = [text]
+    failures = 0
+    try:
+        while unread:
+            for document in _objects_in(unread.pop()):
+                failures += document is None
+                if failures > _MOST_FAILURES:
+                    return None
+                _collect(document, found, unread, 0)
+    except _TooLongError:
+        return None
+    return frozenset(found)
+
+
+class _TooLongError(Exception):
+    """What may be an object with slips goes on for longer than is looked at."""
+
+
+def value_digest(value: Any) -> bytes:
+    """Return what equal JSON values have in common, whatever the order of their members and the form of their numbers."""
+    return _collect(value, set(), [], 0)
+
+
+def _collect(value: Any, found: set[bytes], texts: list[str], depth: int) -> bytes:
+    """Return the digest of `value`; add those of its objects to `found`, and texts that may hold more to `texts`."""
+    if depth > MAX_DEPTH:  # no answer is as deep
+        return b""
+    match value:
+        case dict():
+            members = sorted(
+                key.encode("utf-8", "replace") + _collect(child, found, texts, depth + 1)
+                for key, child in value.items()
+            )
+            digest = _digest(b"{", *members)
+            found.add(digest)
+        case list():
+            digest = _digest(b"[", *(_collect(child, found, texts, depth + 1) for child in value))
+        case str():
+            if "{" in value:
+                texts.append(value)
+            digest = _digest(b'"', value.encode("utf-8", "replace"))
+        case bool() | None:
+            digest = _digest(str(value).encode())
+        case _:
+            digest = _digest(b"0", str(Decimal(value).normalize()).encode())
+    return digest
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+def _objects_in(text: str) -> Iterator[Any]:
+    """Yield each object that stands in `text`, and None for each bracket that begins none."""
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, end = _object_at(text, start)
+        except (ValueError, ArithmeticError, RecursionError):
+            value, end = None, start + 1
+        yield value
+        start = text.find("{", end)
+
+
+def _object_at(text: str, start: int) -> tuple[Any, int]:
+    """Return the object at `start`, read strictly or else with its slips repaired, and where it ends."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except (ValueError, ArithmeticError):
+        repaired = _repair_at(text, start)
+        return decode(repaired.text).value, start + repaired.end
+
+
+def _repair_at(text: str, start: int) -> RepairedJson:
+    end = start + _REPAIR_CHARS
+    try:
+        return repair_json(text[start:end], 0)
+    except UnreadableError as e:
+        if e.stage is Stage.TRUNCATED and end < len(text):
+            raise _TooLongError from e
+        raise

@@ -1,4 +1,4 @@
-"""Take a pydantic model for a schema, with its own validators for a check."""
+"""A pydantic model as a schema, with its own validators as a check."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,8 +14,8 @@ from agentic_trading.structured.violations import MAX_VIOLATIONS, json_path, mor
 class SemanticCheck(Protocol):
     """Return what is wrong with an accepted JSON text, or nothing.
 
-    A `ValueError` counts as what is wrong, so that `Model.model_validate_json` may be called in it as it is. Anything
-    else that it raises is a fault of its own, by which no answer passes either.
+    A `ValueError` counts as what is wrong, so that `Model.model_validate_json` may be called in it as it is. With any
+    other error the check itself failed, and the answer is not accepted either.
     """
 
     def __call__(self, text: str, /) -> Sequence[Violation]: ...
@@ -57,7 +57,7 @@ def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
     """Return the JSON Schema that `schema` is: of a model the one for what it takes, a mapping as it stands.
 
     A model's schema is made once; do not change it. Raises `UnreadableError` with stage `schema_invalid` for a model
-    that JSON Schema cannot say (arbitrary types, types not defined yet), and for anything else.
+    that JSON Schema cannot express (arbitrary types, types not defined yet), and for anything else.
     """
     given: Any = schema
     if isinstance(given, Mapping):
@@ -70,7 +70,7 @@ def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
 def check_of_model(model: type[BaseModel]) -> SemanticCheck:
     """Return the check that `model`'s own validators are; its errors come out as violations with their paths.
 
-    They run on the accepted text as JSON. A validator says what is wrong by `ValueError` or `AssertionError`.
+    They run on the accepted text as JSON. A validator reports what is wrong by `ValueError` or `AssertionError`.
     """
 
     def check(text: str, /) -> Sequence[Violation]:

@@ -1,4 +1,4 @@
-"""A JSON Schema told in few words: like a TypeScript type with quoted keys, every rule kept."""
+"""Render a JSON Schema for a prompt: short as a TypeScript type with quoted keys, every rule kept."""
 
 import json
 import re
@@ -12,35 +12,35 @@ from typing import Any, Literal, assert_never
 import orjson
 
 from agentic_trading.structured.schema import (
-    RULES_OF_KIND,
+    RULES_OF_TYPE,
     Schema,
     add_sentinel,
+    allowed_types,
     allowed_values,
-    asked,
     children,
     constraints_of,
     differ,
-    kinds_told,
-    nested,
     prompt_schema,
-    referred,
+    requested_schema,
+    resolve_reference,
+    subschemas,
 )
 from agentic_trading.structured.schema_text import (
     SchemaPhrase,
-    braced,
     either,
     escape_control,
+    json_text,
     literal,
-    noted,
     number_rules,
-    ruled,
+    object_text,
     size_rules,
-    spelled_out,
     text_rules,
+    with_note,
+    with_rules,
 )
-from agentic_trading.structured.validation import spelled
+from agentic_trading.structured.validation import schema_bytes
 
-_BY_KIND = frozenset({"type"}.union(*RULES_OF_KIND.values()))
+_BY_KIND = frozenset({"type"}.union(*RULES_OF_TYPE.values()))
 _BEYOND_WORDS = frozenset(
     {"allOf", "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies",
      "patternProperties", "contains", "minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems",
@@ -82,45 +82,45 @@ class SchemaSizes:
 
 
 def sizes(schema: Mapping[str, Any]) -> SchemaSizes:
-    """Return what each way of telling `schema` costs; raises `UnreadableError` for what is not JSON."""
-    schema_json = spelled(schema)
+    """Return how long each form of `schema` is; raises `UnreadableError` for what is not JSON."""
+    schema_json = schema_bytes(schema)
     value = orjson.loads(schema_json)
     return SchemaSizes(
         indented=len(json.dumps(value, indent=2)),
         compact=len(json.dumps(value, separators=(",", ":"))),
         sanitised=len(prompt_schema(schema_json, sentinel=False)),
-        rendered=len(rendered(schema_json, sentinel=False)),
+        rendered=len(render_schema(schema_json, sentinel=False)),
     )
 
 
 @lru_cache(maxsize=256)
-def rendered(schema_json: bytes, *, sentinel: bool) -> str:
+def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
     """Return the schema in the short form, properties in the order to be written in.
 
     Every rule that an answer is held to is in it. What the form has no words for stands in it as `JSON Schema {…}`;
     so does the whole schema where it refers by other means than `#/…`, or to so many places within each other that
-    the words for them would be twice as long. A broken schema is told as it is: no answer will be accepted. Equal
-    schemas give equal texts.
+    the words for them would be twice as long. A broken schema is returned as it is: no answer to it will be accepted.
+    Equal schemas give equal texts.
     """
-    schema = asked(schema_json, sentinel=False)
+    schema = requested_schema(schema_json, sentinel=False)
     if schema is None:
         return schema_json.decode()
     whole = f"JSON Schema {escape_control(prompt_schema(schema_json, sentinel=sentinel))}"
     try:
-        text = _Rendering(schema).text(sentinel=sentinel)
+        text = _Renderer(schema).text(sentinel=sentinel)
     except LookupError:
         return whole
     return text if len(text) <= 2 * len(whole) else whole
 
 
-class _Rendering:
-    """One way through a schema; the definitions that it meets are told at the end."""
+class _Renderer:
+    """One walk through a schema; the definitions that are referred to come last."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
-        self._uses, self._is_closed = _surveyed(root)
+        self._uses, self._is_closed = _survey(root)
         self._names: dict[str, str] = {}
-        self._untold: list[str] = []
+        self._pending: list[str] = []
 
     def text(self, *, sentinel: bool) -> str:
         """Return the whole of it, definitions last."""
@@ -130,15 +130,15 @@ class _Rendering:
             lines.append(self._named("#"))
         else:
             lines.append(self._top(top).line)
-        lines += (self._definition(reference) for reference in self._untold)  # grows while it is walked
+        lines += (self._definition(reference) for reference in self._pending)  # grows meanwhile
         return "\n".join(lines)
 
     def _definition(self, reference: str) -> str:
-        return f"{self._names[reference]} = {self._piece(referred(self._root, reference), 0).line}"
+        return f"{self._names[reference]} = {self._piece(resolve_reference(self._root, reference), 0).line}"
 
     def _top(self, schema: Schema) -> SchemaPhrase:
         if _form(schema) in ("any", "kinds"):  # an answer is an object, whatever else its schema allows
-            return noted(schema, self._object(schema, 0, spread=True))
+            return with_note(schema, self._object(schema, 0, spread=True))
         return self._piece(schema, 0)
 
     def _piece(self, node: Any, nesting: int) -> SchemaPhrase:
@@ -155,18 +155,18 @@ class _Rendering:
             case "options":
                 piece = SchemaPhrase(" | ".join(map(literal, allowed_values(node))))
             case "kinds":
-                piece = either(self._of_kind(kind, node, nesting) for kind in kinds_told(node))
+                piece = either(self._of_kind(kind, node, nesting) for kind in allowed_types(node))
             case "schema":
                 return self._as_schema(node)
             case _:
                 assert_never(form)
-        return noted(node, piece)
+        return with_note(node, piece)
 
     def _as_schema(self, node: Schema) -> SchemaPhrase:
-        for _, inner in nested(node):
+        for _, inner in subschemas(node):
             if isinstance(inner, dict) and "$ref" in inner:
                 self._named(inner["$ref"])
-        return SchemaPhrase(f"JSON Schema {spelled_out(node)}")
+        return SchemaPhrase(f"JSON Schema {json_text(node)}")
 
     def _referred(self, reference: str, nesting: int) -> SchemaPhrase:
         is_inlined = (
@@ -176,24 +176,24 @@ class _Rendering:
             and _DEFINITION.fullmatch(reference)
         )
         if is_inlined:
-            return self._piece(referred(self._root, reference), nesting + 1)
+            return self._piece(resolve_reference(self._root, reference), nesting + 1)
         return SchemaPhrase(self._named(reference))
 
     def _named(self, reference: str) -> str:
-        """Return the name of a definition, which is then told at the end."""
+        """Return the name of a definition, which then comes last."""
         if reference not in self._names:
             self._names[reference] = _name(reference, self._root)
-            self._untold.append(reference)
+            self._pending.append(reference)
         return self._names[reference]
 
     def _one_of(self, branches: list[Any], nesting: int) -> SchemaPhrase:
         choice = either(self._piece(branch, nesting) for branch in branches)
-        if self._are_apart(branches):
+        if self._exclude_each_other(branches):
             return choice
         return SchemaPhrase(f"exactly one of ({choice.text})", choice.notes)
 
-    def _are_apart(self, branches: list[Any]) -> bool:
-        """Whether no value can fit two of `branches`, as far as types, constants and tags tell."""
+    def _exclude_each_other(self, branches: list[Any]) -> bool:
+        """Whether no value can fit two of `branches`, as far as types, constants and tags show."""
         if len(branches) > _MOST_COMPARED:
             return False
         facts = [constraints_of(self._resolved(branch)) for branch in branches]
@@ -203,7 +203,7 @@ class _Rendering:
         for _ in range(_MOST_INLINED):
             if not isinstance(node, dict) or "$ref" not in node:
                 break
-            node = referred(self._root, node["$ref"])
+            node = resolve_reference(self._root, node["$ref"])
         return node if isinstance(node, dict) else {}
 
     def _of_kind(self, kind: str, node: Schema, nesting: int) -> SchemaPhrase:
@@ -213,9 +213,9 @@ class _Rendering:
             case "array":
                 return self._array(node, nesting)
             case "string":
-                return SchemaPhrase(ruled(kind, text_rules(node)))
+                return SchemaPhrase(with_rules(kind, text_rules(node)))
             case "number" | "integer":
-                return SchemaPhrase(ruled(kind, number_rules(node)))
+                return SchemaPhrase(with_rules(kind, number_rules(node)))
             case _:
                 return SchemaPhrase(kind)
 
@@ -224,11 +224,11 @@ class _Rendering:
         rest = node.get("additionalProperties")
         unnamed = True if rest is None else rest
         members = [
-            (spelled_out(name) + ("" if name in required else "?"), self._piece(child, nesting))
+            (json_text(name) + ("" if name in required else "?"), self._piece(child, nesting))
             for name, child in properties.items()
         ]
         members += [
-            (spelled_out(name), self._piece(unnamed, nesting)) for name in required if name not in properties
+            (json_text(name), self._piece(unnamed, nesting)) for name in required if name not in properties
         ]
         if rest is not None and rest is not False:
             members.append(("...", self._piece(rest, nesting)))
@@ -238,7 +238,9 @@ class _Rendering:
         if rest is False and not self._is_closed:
             rules.append("no other properties")
         is_anything = not members and rest is None
-        return SchemaPhrase(ruled("object" if is_anything else braced(members, spread=spread), rules))
+        return SchemaPhrase(
+            with_rules("object" if is_anything else object_text(members, spread=spread), rules)
+        )
 
     def _array(self, node: Schema, nesting: int) -> SchemaPhrase:
         items = node.get("items", True)
@@ -246,15 +248,16 @@ class _Rendering:
         first = items if listed else node.get("prefixItems", [])
         rest = node.get("additionalItems", True) if listed else items
         places = [self._piece(child, nesting) for child in first]
-        told = [f"{place}: {piece.text}" for place, piece in enumerate(places)]
+        texts = [f"{place}: {piece.text}" for place, piece in enumerate(places)]
         if rest is not False:
             places.append(self._piece(rest, nesting))
-            told.append(f"...: {places[-1].text}" if first else places[-1].text)
+            texts.append(f"...: {places[-1].text}" if first else places[-1].text)
         rules = size_rules(node.get("minItems"), node.get("maxItems"), "item", "items")
         if node.get("uniqueItems"):
             rules.append("no two equal")
         return SchemaPhrase(
-            ruled(f"[{', '.join(told)}]", rules), tuple(note for piece in places for note in piece.notes)
+            with_rules(f"[{', '.join(texts)}]", rules),
+            tuple(note for piece in places for note in piece.notes),
         )
 
 
@@ -269,18 +272,18 @@ def _name(reference: str, root: Schema) -> str:
         or not is_plain
         or (definition[1] in root.get("$defs", {}) and "/definitions/" in reference)
     ):
-        return f"#{spelled_out(reference[1:])}"
+        return f"#{json_text(reference[1:])}"
     return f"#{definition[1]}"
 
 
-def _surveyed(root: Schema) -> tuple[Counter[str], bool]:
-    """Return how often each reference is told, and whether every object says which other properties it takes."""
+def _survey(root: Schema) -> tuple[Counter[str], bool]:
+    """Return how often each reference is used, and whether every object says which other properties it takes."""
     uses = Counter({"#": 1})
     is_closed = "additionalProperties" in root or _form(root) != "any"
     waiting = ["#"]
     while waiting:
-        for node, times in _told(referred(root, waiting.pop())):
-            is_closed = is_closed and ("object" not in kinds_told(node) or "additionalProperties" in node)
+        for node, times in _rendered_schemas(resolve_reference(root, waiting.pop())):
+            is_closed = is_closed and ("object" not in allowed_types(node) or "additionalProperties" in node)
             if "$ref" in node:
                 if node["$ref"] not in uses:
                     waiting.append(node["$ref"])
@@ -288,7 +291,7 @@ def _surveyed(root: Schema) -> tuple[Counter[str], bool]:
     return uses, is_closed
 
 
-def _told(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]:
+def _rendered_schemas(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]:
     """Yield the schemas of which a part of the text is made; what stands as JSON refers by name, so it counts twice."""
     if not isinstance(node, dict):
         return
@@ -299,7 +302,7 @@ def _told(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]:
     yield node, again
     for place, child in children(node):
         if not place.startswith(("/$defs/", "/definitions/")):
-            yield from _told(child, again)
+            yield from _rendered_schemas(child, again)
 
 
 def _form(node: Any) -> _Form:

@@ -1,17 +1,80 @@
-"""What is asked of a model: a sound JSON Schema without noise, its properties in the order to be written in."""
+"""The schema that is asked of a model: sound, without noise, its properties in the order to be written in."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote
 
 import orjson
 
 from agentic_trading.llm.limits import SENTINEL_NAME, SENTINEL_VALUE
 from agentic_trading.llm.result import Stage, Violation
+from agentic_trading.structured.decode import pointer_steps
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.validation import compiled
+from agentic_trading.structured.validation import compile_schema
+
+Schema = dict[str, Any]
+
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_SINGLE = (
+    "items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
+    "not", "if", "then", "else", "contains", "propertyNames",
+)  # fmt: skip
+_NOISE = frozenset({
+    "$schema",
+    "$id",
+    "$comment",
+    "title",
+    "examples",
+    "default",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+})
+
+RULES_OF_TYPE = {
+    "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
+    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}  # fmt: skip
+_OBJECT = frozenset({"object"})
+
+
+@lru_cache(maxsize=256)
+def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
+    """Return the schema as compact JSON: without noise, properties in the order to be written in.
+
+    A broken schema is returned as it is: no answer to it will be accepted.
+    """
+    schema = requested_schema(schema_json, sentinel=sentinel)
+    return schema_json.decode() if schema is None else orjson.dumps(schema).decode()
+
+
+def requested_schema(schema_json: bytes, *, sentinel: bool) -> Schema | None:
+    """Return the schema that is asked for, or None if it is broken: what follows relies on a sound one."""
+    try:
+        schema: Schema = compile_schema(schema_json).schema
+    except UnreadableError:
+        return None
+    ordered = _in_order(_without_noise(schema))
+    return add_sentinel(ordered) if sentinel else ordered
+
+
+def _without_noise(schema: Schema) -> Schema:
+    kept = {keyword: value for keyword, value in schema.items() if keyword not in _NOISE}
+    return map_children(kept, _without_noise)
+
+
+def _in_order(schema: Schema) -> Schema:
+    """Put properties in the order of `required`: an answer is written in the order in which it is asked for."""
+    ordered = map_children(schema, _in_order)
+    properties = ordered.get("properties")
+    if isinstance(properties, dict):
+        first = [name for name in ordered.get("required", []) if name in properties]
+        ordered["properties"] = {name: properties[name] for name in dict.fromkeys([*first, *properties])}
+    return ordered
 
 
 def add_sentinel(schema: dict[str, Any]) -> dict[str, Any]:
@@ -34,12 +97,12 @@ def check_sentinel_is_free(schema: dict[str, Any]) -> None:
 def without_sentinel(value: dict[str, Any]) -> dict[str, Any]:
     """Return `value` without the sentinel.
 
-    Raises `UnreadableError`: `truncated` if there is none (the answer was cut), `schema_validation` if it has
+    Raises `UnreadableError`: `truncated` if there is none, `schema_validation` if it has
     another value than the one that was asked for.
     """
     path = f"$.{SENTINEL_NAME}"
     if SENTINEL_NAME not in value:
-        missing = Violation(path=path, keyword="sentinel", message="is missing: the answer was cut")
+        missing = Violation(path=path, keyword="sentinel", message="is missing: the answer is truncated")
         raise UnreadableError(Stage.TRUNCATED, [missing])
     if value[SENTINEL_NAME] != SENTINEL_VALUE:
         wrong = Violation(
@@ -47,47 +110,6 @@ def without_sentinel(value: dict[str, Any]) -> dict[str, Any]:
         )
         raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong])
     return {name: member for name, member in value.items() if name != SENTINEL_NAME}
-
-
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_SINGLE = (
-    "items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
-    "not", "if", "then", "else", "contains", "propertyNames",
-)  # fmt: skip
-_NOISE = frozenset({
-    "$schema",
-    "$id",
-    "$comment",
-    "title",
-    "examples",
-    "default",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-})
-
-Schema = dict[str, Any]
-
-
-@lru_cache(maxsize=256)
-def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
-    """Return the schema as compact JSON: without noise, properties in the order to be written in.
-
-    A broken schema is told as it is: no answer will be accepted.
-    """
-    schema = asked(schema_json, sentinel=sentinel)
-    return schema_json.decode() if schema is None else orjson.dumps(schema).decode()
-
-
-def asked(schema_json: bytes, *, sentinel: bool) -> Schema | None:
-    """Return what is asked for, or None if the schema is broken: what follows relies on a sound one."""
-    try:
-        schema: Schema = compiled(schema_json).schema
-    except UnreadableError:
-        return None
-    ordered = _in_order(_without_noise(schema))
-    return add_sentinel(ordered) if sentinel else ordered
 
 
 def children(schema: Schema) -> Iterator[tuple[str, Any]]:
@@ -98,17 +120,17 @@ def children(schema: Schema) -> Iterator[tuple[str, Any]]:
                 yield f"/{keyword}{step}", child
 
 
-def nested(schema: Schema, place: str = "#") -> Iterator[tuple[str, Any]]:
+def subschemas(schema: Schema, place: str = "#") -> Iterator[tuple[str, Any]]:
     """Yield `schema` and every schema inside it, each with its place; definitions come last."""
     yield place, schema
     if not isinstance(schema, dict):
         return
     inside = list(children(schema))
     for step, child in sorted(inside, key=lambda found: found[0].startswith(("/$defs/", "/definitions/"))):
-        yield from nested(child, place + step)
+        yield from subschemas(child, place + step)
 
 
-def children_changed(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+def map_children(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """Return `schema` with `change` made to each schema directly inside it; names and data are left alone."""
 
     def changed(child: Any) -> Any:
@@ -127,13 +149,12 @@ def children_changed(schema: Schema, change: Callable[[Schema], Schema]) -> Sche
     return result
 
 
-def referred(root: Schema, reference: str) -> Any:
+def resolve_reference(root: Schema, reference: str) -> Any:
     """Return what `reference` (`#` or `#/…`) points at in `root`; raises `LookupError` if it leads elsewhere."""
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(reference)
     node: Any = root
-    for step in unquote(reference).split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
+    for name in pointer_steps(reference):
         if isinstance(node, list) and name.isdecimal():
             node = node[int(name)]
         elif isinstance(node, dict):
@@ -141,12 +162,6 @@ def referred(root: Schema, reference: str) -> Any:
         else:
             raise LookupError(reference)
     return node
-
-
-def kinds(schema: Schema) -> list[str]:
-    """Return the types that `schema` names, none if it names none."""
-    named = schema.get("type", [])
-    return [named] if isinstance(named, str) else list(named)
 
 
 def _inside(keyword: str, held: Any) -> Iterator[tuple[str, Any]]:
@@ -160,50 +175,31 @@ def _inside(keyword: str, held: Any) -> Iterator[tuple[str, Any]]:
         yield "", held
 
 
-def _without_noise(schema: Schema) -> Schema:
-    kept = {keyword: value for keyword, value in schema.items() if keyword not in _NOISE}
-    return children_changed(kept, _without_noise)
+def types_of(schema: Schema) -> list[str]:
+    """Return the types that `schema` names, none if it names none."""
+    named = schema.get("type", [])
+    return [named] if isinstance(named, str) else list(named)
 
 
-def _in_order(schema: Schema) -> Schema:
-    """Put properties in the order of `required`: an answer is written in the order in which it is asked for."""
-    ordered = children_changed(schema, _in_order)
-    properties = ordered.get("properties")
-    if isinstance(properties, dict):
-        first = [name for name in ordered.get("required", []) if name in properties]
-        ordered["properties"] = {name: properties[name] for name in dict.fromkeys([*first, *properties])}
-    return ordered
-
-
-RULES_OF_KIND = {
-    "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
-    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"),
-    "string": ("minLength", "maxLength", "pattern", "format"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-}  # fmt: skip
-
-
-_OBJECT = frozenset({"object"})
-
-
-def kinds_told(node: Schema) -> list[str]:
-    """Return the types of values, or those that the rules are about, and that any other will do."""
-    named = kinds(node)
+def allowed_types(node: Schema) -> list[str]:
+    """Return the types that `node` names, or those that its rules are about and `any other type`."""
+    named = types_of(node)
     if named:
         return named
-    ruled = [kind for kind, keywords in RULES_OF_KIND.items() if not node.keys().isdisjoint(keywords)]
+    ruled = [kind for kind, keywords in RULES_OF_TYPE.items() if not node.keys().isdisjoint(keywords)]
     return [*ruled, "any other type"] if ruled else []
 
 
 def allowed_values(node: Schema) -> list[Any]:
+    """Return the constants of `node` that its types allow."""
     values = node["enum"] if "enum" in node else [node["const"]]
-    named = set(kinds(node))
+    named = set(types_of(node))
     if "number" in named:
         named.add("integer")
-    return [value for value in values if not named or _kind_of(value) in named]
+    return [value for value in values if not named or _json_type(value) in named]
 
 
-def _kind_of(value: Any) -> str:
+def _json_type(value: Any) -> str:
     match value:
         case None:
             return "null"
@@ -221,7 +217,7 @@ def _kind_of(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValueConstraints:
-    """What tells the values of a schema from those of another: types, constants, and constants of required tags.
+    """What distinguishes the values of a schema from another's: types, constants, and constants of required tags.
 
     Empty means that nothing is known. Whole numbers are among the numbers.
     """
@@ -232,9 +228,9 @@ class ValueConstraints:
 
 
 def constraints_of(schema: Schema) -> ValueConstraints:
-    """Return what `schema` itself tells of its values."""
+    """Return what `schema` itself says of its values."""
     constants = _constants(schema)
-    types = kinds(schema) or [_kind_of(orjson.loads(value)) for value in constants]
+    types = types_of(schema) or [_json_type(orjson.loads(value)) for value in constants]
     properties = schema.get("properties", {})
     tags = {name: _constants(properties.get(name)) for name in schema.get("required", ())}
     return ValueConstraints(

@@ -1,4 +1,4 @@
-"""The words of the short form of a schema: rules, literals, notes, and how they are put together."""
+"""The words of a schema in a prompt: rules, literals, notes, and how they are put together."""
 
 import json
 import re
@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 
 from agentic_trading.structured.schema import Schema
+from agentic_trading.structured.suggestions import number_bounds
 
 SHORT_NOTE = 60
-"""A description of at most so many characters is told."""
+"""A description of at most so many characters is kept."""
 NOTE_WITH_UNIT = 120
 """Likewise, of one that says a unit or a sign: without it 0.5 may be a fraction or a percentage."""
 
@@ -39,26 +40,21 @@ class SchemaPhrase:
 def text_rules(node: Schema) -> list[str]:
     rules = size_rules(node.get("minLength"), node.get("maxLength"), "character", "characters")
     if "pattern" in node:
-        rules.append(f"matching {spelled_out(node['pattern'])}")
+        rules.append(f"matching {json_text(node['pattern'])}")
     if "format" in node:
-        rules.append(f"format {spelled_out(node['format'])}")
+        rules.append(f"format {json_text(node['format'])}")
     return rules
 
 
 def number_rules(node: Schema) -> list[str]:
-    least, most = node.get("minimum"), node.get("maximum")
-    above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
-    if isinstance(above, bool):  # draft 4: whether the bound itself is excluded
-        least, above = (None, least) if above else (least, None)
-    if isinstance(below, bool):
-        most, below = (None, most) if below else (most, None)
+    least, most, above, below = number_bounds(node)
     if None not in (least, most) and above is below is None:
-        rules = [f"{spelled_out(least)} to {spelled_out(most)}"]
+        rules = [f"{json_text(least)} to {json_text(most)}"]
     else:
         signs = ((">=", least), (">", above), ("<=", most), ("<", below))
-        rules = [f"{sign} {spelled_out(bound)}" for sign, bound in signs if bound is not None]
+        rules = [f"{sign} {json_text(bound)}" for sign, bound in signs if bound is not None]
     if "multipleOf" in node:
-        rules.append(f"multiple of {spelled_out(node['multipleOf'])}")
+        rules.append(f"multiple of {json_text(node['multipleOf'])}")
     return rules
 
 
@@ -73,18 +69,19 @@ def size_rules(least: int | None, most: int | None, one: str, many: str) -> list
     return [f"{words} {count} {one if count == 1 else many}"]
 
 
-def ruled(text: str, rules: list[str]) -> str:
+def with_rules(text: str, rules: list[str]) -> str:
     return f"{text} ({', '.join(rules)})" if rules else text
 
 
 def either(pieces: Iterable[SchemaPhrase]) -> SchemaPhrase:
-    told = list(pieces)
+    branches = list(pieces)
     return SchemaPhrase(
-        " | ".join(piece.text for piece in told), tuple(note for piece in told for note in piece.notes)
+        " | ".join(piece.text for piece in branches),
+        tuple(note for piece in branches for note in piece.notes),
     )
 
 
-def braced(members: list[tuple[str, SchemaPhrase]], *, spread: bool) -> str:
+def object_text(members: list[tuple[str, SchemaPhrase]], *, spread: bool) -> str:
     """Return an object on one line, or a line a member where a description or a longer member stands in it."""
     is_short = not any(piece.notes or "\n" in piece.text for _, piece in members)
     if not members or (is_short and not spread):
@@ -98,12 +95,12 @@ def braced(members: list[tuple[str, SchemaPhrase]], *, spread: bool) -> str:
     return f"{{\n {inner}\n}}"
 
 
-def noted(node: Any, piece: SchemaPhrase) -> SchemaPhrase:
-    """Return `piece` with the description of `node`, if it is short enough to be told."""
-    told = node.get("description") if isinstance(node, dict) else None
-    if not isinstance(told, str):
+def with_note(node: Any, piece: SchemaPhrase) -> SchemaPhrase:
+    """Return `piece` with the description of `node`, if it is short enough."""
+    description = node.get("description") if isinstance(node, dict) else None
+    if not isinstance(description, str):
         return piece
-    note = " ".join("".join(char if char.isprintable() else " " for char in told).split())
+    note = " ".join("".join(char if char.isprintable() else " " for char in description).split())
     most = NOTE_WITH_UNIT if _UNIT.search(note) else SHORT_NOTE
     return SchemaPhrase(piece.text, (note, *piece.notes)) if 0 < len(note) <= most else piece
 
@@ -113,10 +110,10 @@ def _comment(notes: tuple[str, ...]) -> str:
 
 
 def literal(value: Any) -> str:
-    return f"exactly {spelled_out(value)}" if isinstance(value, dict | list) else spelled_out(value)
+    return f"exactly {json_text(value)}" if isinstance(value, dict | list) else json_text(value)
 
 
-def spelled_out(value: Any) -> str:
+def json_text(value: Any) -> str:
     return escape_control(orjson.dumps(value).decode())
 
 

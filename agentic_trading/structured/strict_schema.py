@@ -1,4 +1,4 @@
-"""The form of a JSON Schema that providers hold an answer to, or why there is none."""
+"""The form of a JSON Schema that providers enforce, or why there is none, and the transport that follows from it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,33 +16,89 @@ from agentic_trading.llm.provider import Transport
 from agentic_trading.structured.schema import (
     Schema,
     add_sentinel,
-    asked,
     children,
-    children_changed,
-    kinds,
-    nested,
-    referred,
+    map_children,
+    requested_schema,
+    resolve_reference,
+    subschemas,
+    types_of,
 )
 
-# What constrained decoders hold an answer to; every other keyword is told in words and checked here.
+# What constrained decoders enforce; every other keyword goes into the description and is checked here.
 _ENFORCED = frozenset(
     {"type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "definitions",
      "description", "additionalProperties"}
 )  # fmt: skip
-# What a grammar engine holds besides (LLGuidance, found by running: docs/decisions/0011-local-model.md).
+# What a grammar engine enforces besides (LLGuidance, found by running: docs/decisions/0011-local-model.md).
 _BOUNDS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
      "minItems", "maxItems"}
 )  # fmt: skip
-_NO_GRAMMAR = re.compile(
-    r"\(\?(?!:)|\\[bB1-9]"
-)  # look-around, flags, word borders and back references in a pattern
+# Look-around, flags, word borders and back references in a pattern.
+_NO_GRAMMAR = re.compile(r"\(\?(?!:)|\\[bB1-9]")
 _WITHOUT_STRICT_FORM = (
     "patternProperties", "prefixItems", "unevaluatedProperties", "unevaluatedItems", "additionalItems",
     "dependentSchemas", "dependencies", "if", "not",
 )  # fmt: skip
 _SAYS_SOMETHING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf"})
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_NOT_OFFERED = "the model does not offer it"
+
+
+@dataclass(frozen=True, slots=True)
+class TransportChoice:
+    """A transport, and why each better one was passed over (`native_schema: …`), the best first."""
+
+    transport: Transport
+    passed_over: tuple[str, ...] = ()
+
+
+_TEXT = TransportChoice("text")
+
+
+def choice_for(envelope: LLMEnvelope, capability: Capability) -> TransportChoice:
+    """Return the first transport that model and schema allow of: native schema, strict tool, JSON mode, prompt."""
+    if envelope.response_format is ResponseFormat.TEXT:
+        return _TEXT
+    return _choice(
+        envelope.output_schema_json,
+        native_schema=capability.native_schema,
+        strict_tool=capability.strict_tool,
+        json_mode=capability.json_mode,
+        most_optional=capability.most_optional,
+        most_unions=capability.most_unions,
+    )
+
+
+@lru_cache(maxsize=256)
+def _choice(
+    schema_json: bytes,
+    *,
+    native_schema: bool,
+    strict_tool: bool,
+    json_mode: bool,
+    most_optional: int | None,
+    most_unions: int | None,
+) -> TransportChoice:
+    problem = strict_problem(schema_json, most_optional=most_optional, most_unions=most_unions)
+    ways: list[tuple[Transport, str | None]] = [
+        ("native_schema", problem if native_schema else _NOT_OFFERED),
+        ("strict_tool", problem if strict_tool else _NOT_OFFERED),
+        ("json_mode", None if json_mode else _NOT_OFFERED),
+    ]
+    passed_over: list[str] = []
+    for transport, reason in ways:
+        if reason is None:
+            return TransportChoice(transport, tuple(passed_over))
+        passed_over.append(f"{transport}: {reason}")
+    return TransportChoice("prompted", tuple(passed_over))
+
+
+def unenforced_transport(envelope: LLMEnvelope, capability: Capability) -> Transport:
+    """Return the transport of an answer whose form is not enforced."""
+    if envelope.response_format is ResponseFormat.TEXT:
+        return "text"
+    return "json_mode" if capability.json_mode else "prompted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +145,7 @@ def strict_problem(
 
 @lru_cache(maxsize=256)
 def _form(schema_json: bytes, *, sentinel: bool, bounds: bool) -> CanonicalObject | NoStrictForm:
-    schema = asked(schema_json, sentinel=False)
+    schema = requested_schema(schema_json, sentinel=False)
     if schema is None:
         return NoStrictForm("the schema is broken")
     reason = _problem(schema)
@@ -104,7 +160,7 @@ def _problem(schema: Schema) -> str | None:
     if schema.get("type") != "object":
         return "#: is not plainly an object"
     defined = _definitions(schema)
-    for place, node in nested(schema):
+    for place, node in subschemas(schema):
         reason = _problem_of(node, defined) if isinstance(node, dict) else None
         if reason is not None:
             return f"{place}: {reason}"
@@ -126,9 +182,9 @@ def _problem_of(node: Schema, defined: Mapping[str, Any]) -> str | None:
 
 
 def _too_open(node: Schema) -> str | None:
-    if "object" in kinds(node) and (reason := _open_object(node)) is not None:
+    if "object" in types_of(node) and (reason := _open_object(node)) is not None:
         return reason
-    if "array" in kinds(node) and not isinstance(node.get("items"), dict):
+    if "array" in types_of(node) and not isinstance(node.get("items"), dict):
         return "an array of anything"
     return "allows anything" if _SAYS_SOMETHING.isdisjoint(node) else None
 
@@ -151,7 +207,7 @@ def _definitions(schema: Schema) -> dict[str, Any]:
 def _is_recursive(named: Mapping[str, Any]) -> bool:
     """Whether a definition leads back to itself: what leads nowhere is taken away until nothing is left, or a ring."""
     uses = {
-        name: {node["$ref"] for _, node in nested(child) if isinstance(node, dict) and "$ref" in node}
+        name: {node["$ref"] for _, node in subschemas(child) if isinstance(node, dict) and "$ref" in node}
         for name, child in named.items()
     }
     users: dict[str, list[str]] = {name: [] for name in named}
@@ -186,53 +242,53 @@ class _Strict:
     def of(self, schema: Schema) -> Schema:
         """Return the strict form of one schema of the root."""
         tagged = self._tagged(schema) if "discriminator" in schema else schema
-        strict = children_changed(_with_type(tagged), self.of)
+        strict = map_children(_with_type(tagged), self.of)
         if "oneOf" in strict:
             strict["anyOf"] = strict.pop("oneOf")
-        told = [
+        unenforced = [
             f"{keyword}: {orjson.dumps(strict.pop(keyword)).decode()}"
             for keyword in [*strict]
             if keyword not in self._enforced or (keyword == "pattern" and _NO_GRAMMAR.search(strict[keyword]))
         ]
-        if told:
-            words = [strict.get("description", ""), f"({', '.join(told)})"]
+        if unenforced:
+            words = [strict.get("description", ""), f"({', '.join(unenforced)})"]
             strict["description"] = " ".join(filter(None, words))
-        if "object" in kinds(strict):
+        if "object" in types_of(strict):
             strict["additionalProperties"] = False
         return strict
 
     def _tagged(self, schema: Schema) -> Schema:
-        """Return a choice whose branches are told apart by the constant of a required tag."""
+        """Return a choice whose branches are distinguished by the constant of a required tag."""
         rest = {keyword: value for keyword, value in schema.items() if keyword != "discriminator"}
-        said = schema["discriminator"]
-        tag = said.get("propertyName") if isinstance(said, Mapping) else None
+        discriminator = schema["discriminator"]
+        tag = discriminator.get("propertyName") if isinstance(discriminator, Mapping) else None
         if not isinstance(tag, str):
             return rest
-        told = said.get("mapping")
-        mapping = told if isinstance(told, Mapping) else {}
+        mapping = discriminator.get("mapping")
+        targets = mapping if isinstance(mapping, Mapping) else {}
         for keyword in ("oneOf", "anyOf"):
             if keyword in rest:
-                rest[keyword] = [self._with_tag(branch, tag, mapping) for branch in rest[keyword]]
+                rest[keyword] = [self._with_tag(branch, tag, targets) for branch in rest[keyword]]
         return rest
 
-    def _with_tag(self, branch: Schema, tag: str, mapping: Mapping[str, Any]) -> Schema:
+    def _with_tag(self, branch: Schema, tag: str, targets: Mapping[str, Any]) -> Schema:
         reference = branch.get("$ref")
-        node = branch if reference is None else referred(self._root, reference)
-        told = node.get("properties", {}).get(tag)
-        if told is None:
+        node = branch if reference is None else resolve_reference(self._root, reference)
+        tagged = node.get("properties", {}).get(tag)
+        if tagged is None:
             return branch
-        values = [value for value, target in mapping.items() if target == reference]
-        if values and {"const", "enum"}.isdisjoint(told):
-            told = {**told, "const": values[0]} if len(values) == 1 else {**told, "enum": values}
+        values = [value for value, target in targets.items() if target == reference]
+        if values and {"const", "enum"}.isdisjoint(tagged):
+            tagged = {**tagged, "const": values[0]} if len(values) == 1 else {**tagged, "enum": values}
         elif tag in node.get("required", ()):
             return branch
         required = list(dict.fromkeys([*node.get("required", ()), tag]))
-        return {**node, "properties": {**node["properties"], tag: told}, "required": required}
+        return {**node, "properties": {**node["properties"], tag: tagged}, "required": required}
 
 
 def _objects_in_place(schema: Mapping[str, Any]) -> Iterator[Schema]:
     """Yield every object of a strict form that is not behind a reference."""
-    for place, node in nested(dict(schema)):
+    for place, node in subschemas(dict(schema)):
         if (
             isinstance(node, dict)
             and "properties" in node
@@ -243,62 +299,3 @@ def _objects_in_place(schema: Mapping[str, Any]) -> Iterator[Schema]:
 
 def _is_union(schema: Any) -> bool:
     return "anyOf" in schema or isinstance(schema.get("type"), list)
-
-
-_NOT_OFFERED = "the model does not offer it"
-
-
-@dataclass(frozen=True, slots=True)
-class TransportChoice:
-    """A transport, and why each better one was passed over (`native_schema: …`), the best first."""
-
-    transport: Transport
-    passed_over: tuple[str, ...] = ()
-
-
-_TEXT = TransportChoice("text")
-
-
-def choice_for(envelope: LLMEnvelope, capability: Capability) -> TransportChoice:
-    """Return the first that model and schema allow of: native schema, strict tool, JSON mode, told in words."""
-    if envelope.response_format is ResponseFormat.TEXT:
-        return _TEXT
-    return _choice(
-        envelope.output_schema_json,
-        native_schema=capability.native_schema,
-        strict_tool=capability.strict_tool,
-        json_mode=capability.json_mode,
-        most_optional=capability.most_optional,
-        most_unions=capability.most_unions,
-    )
-
-
-@lru_cache(maxsize=256)
-def _choice(
-    schema_json: bytes,
-    *,
-    native_schema: bool,
-    strict_tool: bool,
-    json_mode: bool,
-    most_optional: int | None,
-    most_unions: int | None,
-) -> TransportChoice:
-    problem = strict_problem(schema_json, most_optional=most_optional, most_unions=most_unions)
-    ways: list[tuple[Transport, str | None]] = [
-        ("native_schema", problem if native_schema else _NOT_OFFERED),
-        ("strict_tool", problem if strict_tool else _NOT_OFFERED),
-        ("json_mode", None if json_mode else _NOT_OFFERED),
-    ]
-    passed_over: list[str] = []
-    for transport, reason in ways:
-        if reason is None:
-            return TransportChoice(transport, tuple(passed_over))
-        passed_over.append(f"{transport}: {reason}")
-    return TransportChoice("prompted", tuple(passed_over))
-
-
-def told_in_words(envelope: LLMEnvelope, capability: Capability) -> Transport:
-    """Return how the form is asked for where it shall not be enforced."""
-    if envelope.response_format is ResponseFormat.TEXT:
-        return "text"
-    return "json_mode" if capability.json_mode else "prompted"

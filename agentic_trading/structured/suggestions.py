@@ -1,4 +1,4 @@
-"""Find the allowed value that lies nearest to one that is not allowed: to be told, never to be put in its place."""
+"""Find the allowed value that lies nearest to one that is not: a suggestion, never put in its place."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,11 +15,11 @@ _SPELLED_NUMBER = re.compile(r"[$€£]? ?(-?[0-9]{1,20}(?:\.[0-9]{1,20})?) ?(%?
 
 
 def near_miss(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that `name` may be a slip or another length of, if there is one."""
+    """Return the one of `names` that `name` may be a typing error or another length of, if there is one."""
     return _near_miss(name[:_SHOWN_CHARS], tuple(names))
 
 
-def nearest(actual: Any, options: Sequence[Any]) -> Any:
+def nearest_option(actual: Any, options: Sequence[Any]) -> Any:
     """Return the nearest of `options`: to a text by its letters, else by the number that it spells."""
     if isinstance(actual, str):
         texts = [option for option in options if isinstance(option, str)]
@@ -38,7 +38,7 @@ def _nearest_text(actual: str, options: Sequence[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-@lru_cache(maxsize=1024)  # a list of a thousand items has the same slip a thousand times
+@lru_cache(maxsize=1024)  # a list of a thousand items has the same error a thousand times
 def _near_miss(name: str, names: tuple[str, ...]) -> str | None:
     return _nearest_text(name, names) or next((other for other in names if _is_short_form(name, other)), None)
 
@@ -67,7 +67,7 @@ def nearest_number(value: float | Decimal, rules: dict[str, Any]) -> Any:
     None where no number is allowed, or none is nearest: what is greater than 0 has no smallest.
     """
     ends = list(_numbers(rules.get(keyword) for keyword in _ENDS))
-    exact = number_of(value)
+    exact = _exact_number(value)
     with localcontext(prec=_DIGITS):
         candidates = ends
         if step := _step(rules):
@@ -87,29 +87,38 @@ def _step(rules: dict[str, Any]) -> Decimal | None:
 
 
 def _is_within(rules: dict[str, Any], number: Decimal) -> bool:
-    low, high = rules.get("minimum"), rules.get("maximum")
-    above, below = rules.get("exclusiveMinimum"), rules.get("exclusiveMaximum")
-    if above is True:  # in draft 4 it says how the bound beside it is meant
-        above = low
-    if below is True:
-        below = high
+    least, most, above, below = number_bounds(rules)
     return (
-        all(number >= end for end in _numbers([low]))
-        and all(number <= end for end in _numbers([high]))
+        all(number >= end for end in _numbers([least]))
+        and all(number <= end for end in _numbers([most]))
         and all(number > end for end in _numbers([above]))
         and all(number < end for end in _numbers([below]))
         and all(number % step == 0 for step in _numbers([rules.get("multipleOf")]))
     )
 
 
+def number_bounds(rules: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
+    """Return `minimum`, `maximum`, `exclusiveMinimum` and `exclusiveMaximum` as of draft 6; None is no bound.
+
+    In draft 4 the latter two are booleans: whether the bound itself is excluded.
+    """
+    least, most = rules.get("minimum"), rules.get("maximum")
+    above, below = rules.get("exclusiveMinimum"), rules.get("exclusiveMaximum")
+    if isinstance(above, bool):
+        least, above = (None, least) if above else (least, None)
+    if isinstance(below, bool):
+        most, below = (None, most) if below else (most, None)
+    return least, most, above, below
+
+
 def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
     for value in values:
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-            yield number_of(value)
+            yield _exact_number(value)
 
 
-def number_of(value: float | Decimal) -> Decimal:
-    """Return a number as the decimal that its shortest spelling says."""
+def _exact_number(value: float | Decimal) -> Decimal:
+    """Return a number as the decimal of its shortest spelling."""
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 

@@ -1,4 +1,4 @@
-"""The tokens of JSON with slips: each is kept as it stands, or spelled anew with the same value."""
+"""The tokens of JSON with syntax errors: each is kept as it stands, or spelled strictly with the same value."""
 
 import re
 from typing import Final, NoReturn
@@ -78,10 +78,11 @@ def _lost_a_quote(comment: str) -> bool:
 
 
 class Tokens:
-    """The tokens of a text with slips, one at a time, each with the strict spelling that has its value.
+    """The tokens of a text with syntax errors, one at a time, each with the strict spelling that has its value.
 
     `kind` is the present one's: `string`, `number`, `word`, or a punctuation mark itself. `raw` is how it stands in the
-    text, from `at` on; `gap` is where the one before it ended. `is_remarked` says that a comment with a comma in it stands before it.
+    text, from `at` on; `gap` is where the one before it ended. `follows_comma_in_comment`: between the two stands a
+    comment with a comma in it.
     """
 
     def __init__(self, text: str, start: int) -> None:
@@ -89,12 +90,12 @@ class Tokens:
         self.start = self.position = self.gap = self.at = start
         self.kind = self.raw = self.spelled = ""
         self._fixes: list[dict[str, str]] = []
-        self.is_remarked = False
+        self.follows_comma_in_comment = False
 
     def next(self, *, value_is_due: bool, behind_number: bool) -> None:
-        """Go to the next token that says something; what may stand here decides what a comment may be."""
+        """Go to the next token that is neither blank nor comment; what may stand here decides what a comment may be."""
         self.gap = self.position
-        self.is_remarked = False
+        self.follows_comma_in_comment = False
         while True:
             found = _TOKEN.match(self.text, self.position)
             if found is None:
@@ -104,7 +105,7 @@ class Tokens:
             self.position = found.end()
             self.at = self.position - len(raw)
             if kind == "comment":
-                self.is_remarked |= "," in raw
+                self.follows_comma_in_comment |= "," in raw
                 self._comment(raw, value_is_due=value_is_due, behind_number=behind_number)
             elif kind == "space":
                 self.fix("white_space", raw)
@@ -117,7 +118,7 @@ class Tokens:
             end = _TO_THE_END[raw].match(self.text, self.position) if raw != '"' else None
             if end is None:
                 self._quoted()
-            else:  # the quick way: nothing in it has to be spelled anew
+            else:  # the quick way: everything in it is spelled strictly already
                 self.spelled = f'"{end[0][:-1]}"'
                 self.raw = raw + end[0]
                 self.position = end.end()
@@ -127,9 +128,9 @@ class Tokens:
         left = self.text[self.position :].lstrip(" \t\n\r")
         offset = len(self.text) - len(left)
         if not left:
-            refuse(Stage.TRUNCATED, "open", self.start, "the answer was cut: what begins is not closed")
+            refuse(Stage.TRUNCATED, "open", self.start, "truncated: unclosed object")
         if left.startswith("/*"):
-            refuse(Stage.TRUNCATED, "comment", offset, "the answer was cut: a comment is not closed")
+            refuse(Stage.TRUNCATED, "comment", offset, "truncated: unclosed comment")
         shown = left[:20].encode("utf-8", "backslashreplace").decode()
         refuse(Stage.JSON_PARSE, "token", offset, f"{shown!r} is no JSON, and has not one meaning")
 
@@ -146,7 +147,7 @@ class Tokens:
         self.fix(blank_kind(raw), raw[:COMMENT_CHARS], chars=COMMENT_CHARS)
 
     def _quoted(self) -> None:
-        """Read a string in any quotes, or one with slips, and spell it as strict JSON."""
+        """Read a string in any quotes, or one with syntax errors, and spell it as strict JSON."""
         text, quote, start = self.text, self.raw, self.at
         closers, plain = _CLOSERS[quote], _IN_QUOTES[quote]
         parts: list[str] = []
@@ -160,7 +161,7 @@ class Tokens:
             parts.append(spelled)
             at += length
         if at >= len(text):
-            refuse(Stage.TRUNCATED, "string", start, "the answer was cut: a string is not closed")
+            refuse(Stage.TRUNCATED, "string", start, "truncated: unclosed string")
         self.position = at + 1
         self.raw = text[start : at + 1]
         self.spelled = f'"{"".join(parts)}"'
@@ -197,11 +198,11 @@ class Tokens:
         if escaped and escaped in f"'{closers}":
             return escaped, 2
         if _CUT_ESCAPE.match(self.text, at):
-            refuse(Stage.TRUNCATED, "string", self.at, "the answer was cut: a string is not closed")
+            refuse(Stage.TRUNCATED, "string", self.at, "truncated: unclosed string")
         refuse(Stage.JSON_PARSE, "escape", at, f"\\{escaped} is no escape")
 
     def fix(self, kind: str, before: str, after: str = "", *, at: int = -1, chars: int = SHOWN_CHARS) -> None:
-        """Note what was mended at `at`, or else at the present token; raises `UnreadableError` when it is too much."""
+        """Record a repair at `at`, or else at the present token; raises `UnreadableError` beyond `MOST_FIXES`."""
         offset = self.at if at < 0 else at
         if len(self._fixes) == MOST_FIXES:
             refuse(Stage.JSON_PARSE, "slips", offset, f"more than {MOST_FIXES} slips, this one is left")
@@ -213,7 +214,7 @@ class Tokens:
         })
 
     def fixes(self) -> tuple[Fix, ...]:
-        """Return what had to be mended so far: made together, they cost half."""
+        """Return the repairs so far; built together, they cost half."""
         return _FIXES.validate_python(self._fixes)
 
     def refuse(self, kind: str, reason: str, stage: Stage = Stage.JSON_PARSE) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Hold a value against its original JSON Schema, whatever the provider promised (D9)."""
+"""Validate a value against its original JSON Schema, whatever the provider promised (D9)."""
 
 import json
 import math
@@ -30,13 +30,12 @@ from agentic_trading.structured.violations import (
     describe_violations,
     more_broken,
     rules_broken,
-    shown,
+    short_value,
 )
 
 MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
-_BYTES_AS_AN_ERROR = (
-    1_000  # of values that an error carries with it: to copy them takes as long as to find it
-)
+# Values of so many bytes that an error carries with it take as long to copy as it takes to find the error.
+_PAYLOAD_BYTES = 1_000
 MAX_PATTERN_CHARS = 4_096
 _MAX_BACKTRACKS = 10_000  # of one text against a pattern, which take about a tenth of a millisecond
 _LONG_NUMBER = re.compile(rb"[0-9.]{17}|[0-9][eE]")
@@ -49,9 +48,9 @@ _LARGEST_BITS = 1024  # of an integer that a double can hold
 class CompiledSchema:
     """A schema that is fit for use, its canonical JSON and validator, and how deep an answer to it may be nested.
 
-    `is_short`: no number in it has more digits than every double has. `looks_around`: a pattern in it does, or refers back,
-    so that its time grows with the square of a text. `weight`: how many times as long as another the
-    dearest error takes to be found.
+    `is_short`: no number in it has more digits than every double has. `looks_around`: a pattern in it does, or refers
+    back, so that its time grows with the square of a text. `weight`: how many times as long as another the most
+    expensive error takes to find.
     """
 
     schema: Any
@@ -81,7 +80,7 @@ def validate(value: Any, schema: SchemaLike) -> list[Violation]:
     if unspeakable:
         return unspeakable
     try:
-        broken = violations(value, compiled(spelled(schema_of(schema))))
+        broken = find_violations(value, compile_schema(schema_bytes(schema_of(schema))))
     except UnreadableError as e:
         raise ParserException("validate", "", e.stage, "", e) from e
     if broken or isinstance(schema, Mapping):
@@ -89,11 +88,11 @@ def validate(value: Any, schema: SchemaLike) -> list[Violation]:
     return violations_of(check_of_model(schema), exact_bytes(value).decode())
 
 
-def violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> list[Violation]:
+def find_violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> list[Violation]:
     """Return what decoded JSON breaks; valid values cost a few microseconds.
 
-    `rounded` is `Decoded.rounded` of the same value: what fits so fits, as no number of it is near enough to a bound to
-    be taken for another. What does not is judged, and described, by its exact numbers.
+    `rounded` is `DecodedJson.rounded` of the same value: if that is valid, so is the value, as no number of it is near
+    enough to a bound to be taken for another. What is not is judged, and described, by its exact numbers.
     """
     if is_too_deep(value, schema):
         message = (
@@ -108,8 +107,8 @@ def violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> list[
     if schema.validator.is_valid(value):
         return []
     if errors_at_most(value, schema) <= MAX_ERRORS:
-        return _named(schema.validator.iter_errors(value), value, schema)
-    return _first(value, schema)
+        return _describe(schema.validator.iter_errors(value), value, schema)
+    return _describe_first(value, schema)
 
 
 def is_too_long(value: Any) -> bool:
@@ -118,22 +117,22 @@ def is_too_long(value: Any) -> bool:
     while level:
         if any(isinstance(node, str) and len(node) > MAX_PATTERN_CHARS for node in level):
             return True
-        level = [child for node in level for child in _children(node)]
+        level = [child for node in level for child in _members(node)]
     return False
 
 
-def _first(value: Any, schema: CompiledSchema) -> list[Violation]:
+def _describe_first(value: Any, schema: CompiledSchema) -> list[Violation]:
     """Describe one error; where there is a choice, even one may hold a great many others."""
     if b'"anyOf"' not in schema.spelling and b'"oneOf"' not in schema.spelling:
         try:
             schema.validator.validate(value)
         except jsonschema_rs.ValidationError as e:
-            return _named([e], value, schema)
+            return _describe([e], value, schema)
     message = "breaks rules of the schema, and is too large to say where"
-    return [Violation(path="$", keyword="size", message=message, actual=shown(value))]
+    return [Violation(path="$", keyword="size", message=message, actual=short_value(value))]
 
 
-def _named(
+def _describe(
     errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: CompiledSchema
 ) -> list[Violation]:
     """Describe the first errors and count the others: to describe one takes longer than to find it."""
@@ -160,7 +159,7 @@ def errors_at_most(value: Any, schema: CompiledSchema) -> int:
     level = [value]
     while count <= MAX_ERRORS and level:
         count += len(level)
-        level = [child for node in level for child in _children(node)]
+        level = [child for node in level for child in _members(node)]
         depth += bool(level)
     return count * _checks(schema.spelling, min(depth, schema.deepest)) * schema.weight
 
@@ -169,13 +168,11 @@ def errors_at_most(value: Any, schema: CompiledSchema) -> int:
 def _checks(schema_json: bytes, depth: int) -> int:
     try:
         return schema_complexity(orjson.loads(schema_json), depth)
-    except (
-        RecursionError
-    ):  # counted without one when the schema was compiled, from less deep within the program
+    except RecursionError:  # there was none when the schema was compiled: the stack was not as deep then
         return MAX_ERRORS + 1
 
 
-def spelled(schema: Mapping[str, Any]) -> bytes:
+def schema_bytes(schema: Mapping[str, Any]) -> bytes:
     """Return the canonical JSON of a schema, by which its validator is found again.
 
     Raises `UnreadableError` with stage `schema_invalid` for what is not JSON.
@@ -183,11 +180,11 @@ def spelled(schema: Mapping[str, Any]) -> bytes:
     try:
         return canonical_bytes(schema)
     except CanonicalError as e:
-        raise _broken(e.path, e.reason) from e
+        raise _schema_error(e.path, e.reason) from e
 
 
 @lru_cache(maxsize=256)
-def compiled(schema_json: bytes) -> CompiledSchema:
+def compile_schema(schema_json: bytes) -> CompiledSchema:
     """Return the validator of a schema in canonical JSON.
 
     Raises `UnreadableError` with stage `schema_invalid` if the schema is broken, refers outside itself, costs too
@@ -197,16 +194,16 @@ def compiled(schema_json: bytes) -> CompiledSchema:
     try:
         deepest = max_answer_depth(schema, len(schema_json))
     except SchemaTooComplexError as e:
-        raise _broken("$", e.reason) from e
+        raise _schema_error("$", e.reason) from e
     kinds = schema.get("type", "object")
     if isinstance(kinds, str | list) and "object" not in kinds:
-        raise _broken("$.type", f"{json.dumps(kinds)} allows no object; an answer is one object")
+        raise _schema_error("$.type", f"{json.dumps(kinds)} allows no object; an answer is one object")
     try:
         validator = _validator(schema)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
-        raise _broken("$", str(e).partition("\n")[0]) from e
+        raise _schema_error("$", str(e).partition("\n")[0]) from e
     is_short = _LONG_NUMBER.search(schema_json) is None
-    weight = 1 + max(map(len, _carried(schema)), default=0) // _BYTES_AS_AN_ERROR
+    weight = 1 + max(map(len, _payloads(schema)), default=0) // _PAYLOAD_BYTES
     looks_around = _LOOKS_AROUND.search(schema_json) is not None
     return CompiledSchema(schema, schema_json, validator, deepest, is_short, looks_around, weight)
 
@@ -231,24 +228,24 @@ def _validator(schema: Any, **known: Any) -> jsonschema_rs.Validator:
     )
 
 
-def _carried(schema: Any) -> Iterator[bytes]:
-    """Yield what an error may carry with it: the values that would have passed, or the schema that must not."""
+def _payloads(schema: Any) -> Iterator[bytes]:
+    """Yield what an error may carry with it: the values that would have passed, or the schema that must not fit."""
     if isinstance(schema, dict):
         yield from (
             orjson.dumps(schema[keyword]) for keyword in ("enum", "const", "not") if keyword in schema
         )
-    for child in _children(schema):
-        yield from _carried(child)
+    for child in _members(schema):
+        yield from _payloads(child)
 
 
-def _broken(path: str, reason: str) -> UnreadableError:
+def _schema_error(path: str, reason: str) -> UnreadableError:
     violation = Violation(
         path=path, keyword="schema", message=f"the schema cannot be used: {reason}", expected="a JSON Schema"
     )
     return UnreadableError(Stage.SCHEMA_INVALID, [violation])
 
 
-def _children(node: Any) -> Iterator[Any]:
+def _members(node: Any) -> Iterator[Any]:
     if isinstance(node, dict):
         yield from node.values()
     elif isinstance(node, list):

@@ -1,17 +1,16 @@
-"""Say of a broken rule where it stands, what was there, and what would have passed."""
+"""Describe a broken rule: where it stands, what was there, and what would have passed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote
 
 from jsonschema_rs import ValidationError
 
 from agentic_trading.llm.result import Violation
-from agentic_trading.structured.decode import member_path
-from agentic_trading.structured.suggestions import near_miss, nearest, nearest_number, plain_number
+from agentic_trading.structured.decode import member_path, pointer_steps
+from agentic_trading.structured.suggestions import near_miss, nearest_number, nearest_option, plain_number
 
 MAX_VIOLATIONS = 20
 _SHOWN_CHARS = 200
@@ -21,7 +20,7 @@ _FOLLOWED = 8  # references and choices from one schema into the next
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A broken rule: where it is, the validator's facts, the value there, and the schema that the rule stands in."""
+    """A broken rule: where it is, the validator's facts, the value there, and the schema that holds the rule."""
 
     path: str
     facts: dict[str, Any]
@@ -64,7 +63,7 @@ def rules_broken(error: ValidationError) -> int:
 
 
 def more_broken(count: int) -> Violation:
-    """Return what is told in the place of `count` rules that are broken besides."""
+    """Return the violation that stands for `count` more broken rules."""
     return Violation(path="$", keyword="more", message=f"{count} more rules are broken")
 
 
@@ -76,7 +75,7 @@ def json_path(steps: Sequence[str | int]) -> str:
     return path
 
 
-def shown(value: Any) -> Any:
+def short_value(value: Any) -> Any:
     """Return `value` short, and so that it reads back from a log as it was put in."""
     match value:
         case None | bool() | float():
@@ -120,7 +119,7 @@ def _violation(error: ValidationError, case: _Case, hint: _Hint) -> Violation:
         keyword=error.kind.name,
         message=error.message[:_SHOWN_CHARS],
         expected=hint.expected,
-        actual=shown(case.actual),
+        actual=short_value(case.actual),
         allowed=hint.allowed,
         suggestion=hint.suggestion,
     )
@@ -157,8 +156,7 @@ def _form(form: Any, schema: Any, left: int = _FOLLOWED) -> tuple[list[str], lis
     if not isinstance(form, dict) or not left:
         return [], []
     if isinstance(reference := form.get("$ref"), str) and reference.startswith("#/"):
-        steps = [step.replace("~1", "/").replace("~0", "~") for step in unquote(reference[2:]).split("/")]
-        return _form(_at_or_none(schema, steps), schema, left - 1)
+        return _form(_at_or_none(schema, pointer_steps(reference)), schema, left - 1)
     kinds = [form["type"]] if isinstance(form.get("type"), str) else list(form.get("type", ()))
     options = [form["const"]] if "const" in form else list(form.get("enum", ()))
     branches = [_form(branch, schema, left - 1) for branch in form.get("anyOf") or form.get("oneOf") or ()]
@@ -189,7 +187,7 @@ def _is_other_type(error: ValidationError, place: Sequence[str | int]) -> bool:
 
 
 def _tags(branch: Sequence[ValidationError], place: Sequence[str | int]) -> list[ValidationError]:
-    """Return the errors of members that have to be a certain value: by them branches are told apart."""
+    """Return the errors of members that have to be a certain value: they distinguish branches."""
     return [
         error
         for error in branch
@@ -245,7 +243,7 @@ def _at_or_none(root: Any, steps: Sequence[str | int]) -> Any:
 
 
 def _listed(options: Sequence[Any]) -> list[Any] | None:
-    return [shown(option) for option in options[:_SHOWN_OPTIONS]] or None
+    return [short_value(option) for option in options[:_SHOWN_OPTIONS]] or None
 
 
 def _no_hint(_case: _Case) -> _Hint:
@@ -258,11 +256,11 @@ def _type(case: _Case) -> _Hint:
 
 def _options(case: _Case) -> _Hint:
     options = case.facts["options"]
-    return _Hint(allowed=_listed(options), suggestion=nearest(case.actual, options))
+    return _Hint(allowed=_listed(options), suggestion=nearest_option(case.actual, options))
 
 
 def _constant(case: _Case) -> _Hint:
-    value = shown(case.facts["expected_value"])
+    value = short_value(case.facts["expected_value"])
     return _Hint(allowed=[value], suggestion=value)
 
 
@@ -270,7 +268,7 @@ def _any_of(errors: Sequence[ValidationError], actual: Any) -> _Hint:
     facts = [error.kind.as_dict() for error in errors]
     kinds = dict.fromkeys(kind for fact in facts for kind in fact.get("types", ()))
     options = [option for fact in facts for option in _options_of(fact)]
-    return _Hint(" or ".join(kinds) or None, _listed(options), nearest(actual, options))
+    return _Hint(" or ".join(kinds) or None, _listed(options), nearest_option(actual, options))
 
 
 def _options_of(facts: dict[str, Any]) -> list[Any]:
@@ -280,7 +278,8 @@ def _options_of(facts: dict[str, Any]) -> list[Any]:
 def _bound(sign: str) -> Callable[[_Case], _Hint]:
     def hint(case: _Case) -> _Hint:
         return _Hint(
-            allowed=f"{sign} {shown(case.facts['limit'])}", suggestion=nearest_number(case.actual, case.rules)
+            allowed=f"{sign} {short_value(case.facts['limit'])}",
+            suggestion=nearest_number(case.actual, case.rules),
         )
 
     return hint
@@ -294,15 +293,15 @@ def _size(sign: str, unit: str) -> Callable[[_Case], _Hint]:
 
 
 def _multiple(case: _Case) -> _Hint:
-    unit = shown(case.facts["multiple_of"])
+    unit = short_value(case.facts["multiple_of"])
     return _Hint(allowed=f"multiples of {unit}", suggestion=nearest_number(case.actual, case.rules))
 
 
 def _named(fact: str) -> Callable[[_Case], _Hint]:
-    """Hint at what the rule names; of a pattern that was given up the validator tells no more than that."""
+    """Hint at what the rule names; of a pattern that was given up the validator reports nothing else."""
 
     def hint(case: _Case) -> _Hint:
-        return _Hint(expected=shown(case.facts.get(fact, case.rules.get(fact))))
+        return _Hint(expected=short_value(case.facts.get(fact, case.rules.get(fact))))
 
     return hint
 

@@ -13,7 +13,6 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import ExactObject, LLMResult, NextStep
 from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.pipeline import text_that_was_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def answered(
         result_id=derived_id("result", request.envelope.envelope_id, request.attempt),
         envelope_id=request.envelope.envelope_id,
         timestamp=timing.finished_at,
-        raw_output=text_that_was_read(response),
+        raw_output=outcome.raw_output,
         parsed_output=ExactObject(outcome.value) if isinstance(outcome, Accepted) else {},
         validation_passed=accepted,
         validation_errors=[]

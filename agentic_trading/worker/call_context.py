@@ -1,4 +1,4 @@
-"""One envelope under way: what it is asked with, and how its answers are read, of a model or of a recording."""
+"""One envelope under way: what it was prepared with, and how its answers are read, of a model or of a recording."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +17,7 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import LLMResult, Violation
 from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.parser import OutputParser
-from agentic_trading.structured.prompts import request_over
+from agentic_trading.structured.parser import Prepared
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.worker.attempt_result import (
     Timing,
@@ -43,7 +42,7 @@ COUNT_WITHIN_S = 5.0
 """A count that takes longer is given up."""
 
 MOST_TOKENS = 10**9
-"""No request has more: a count of more is none."""
+"""No request has more: a higher count is ignored."""
 
 log = structlog.get_logger()
 
@@ -64,17 +63,17 @@ class InputTokenCounter:
         """
         if request.envelope.determinism is DeterminismLevel.REPLAY_ONLY or patience_s <= 0:
             return None
-        asked = replace(request, attempt=1)
-        if asked != self._request:
-            self._tokens = await self._counted(request, min(COUNT_WITHIN_S, patience_s))
-            self._request = asked
+        counted = replace(request, attempt=1)
+        if counted != self._request:
+            self._tokens = await self._count(request, min(COUNT_WITHIN_S, patience_s))
+            self._request = counted
         return self._tokens
 
-    async def _counted(self, request: ModelRequest, patience_s: float) -> int | None:
+    async def _count(self, request: ModelRequest, patience_s: float) -> int | None:
         try:
             async with asyncio.timeout(patience_s):
                 tokens = await self._provider.count_tokens(request)
-        except Exception as e:  # noqa: BLE001 - whatever a count fails of, the call goes on without one
+        except Exception as e:  # noqa: BLE001 - however a count fails, the call goes on without one
             log.warning(
                 "tokens_not_counted", envelope_id=request.envelope.envelope_id, error=describe_error(e)
             )
@@ -83,11 +82,11 @@ class InputTokenCounter:
 
 
 MOST_REMEMBERED = 256
-"""More would be schemas made for one call each, of which nothing can be learnt."""
+"""More would be schemas made for one call each, which never come again."""
 
 
 class UnsupportedSchemas:
-    """The schemas that a model's provider would not take, for as long as this process lives; forgets all when full."""
+    """The schemas that a provider refused to enforce, as long as this process lives; forgets all when full."""
 
     def __init__(self) -> None:
         self._known: set[tuple[LLMProvider, str, bytes]] = set()
@@ -121,12 +120,12 @@ def check_of(envelope: LLMEnvelope, checks: Checks) -> SemanticCheck | None:
 
 
 def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
-    """Run a rule beyond the schema; one that breaks lets nothing through."""
+    """Run a rule beyond the schema; one that fails accepts nothing."""
     try:
         return check(envelope, text)
     except ValueError:
-        raise  # of the text: the parser states it
-    except Exception as e:  # noqa: BLE001 - a broken rule must not become an accepted answer
+        raise  # what is wrong with the text: it becomes a violation
+    except Exception as e:  # noqa: BLE001 - a broken rule must not accept an answer
         return [
             Violation(
                 path="$", keyword="check_failed", message=f"the check itself failed: {describe_error(e)}"
@@ -135,38 +134,36 @@ def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violati
 
 
 READ_AT_ONCE_CHARS = 8 * 1024
-"""Answers up to this length are read on the loop, which takes about a millisecond if they are broken; longer ones in a thread."""
+"""Answers up to this length are read on the loop, in about a millisecond if they are broken; longer ones in a thread."""
 
 SHOWN_AT_ONCE_CHARS = 64 * 1024
-"""The same of a question: objects of an answer may have to be looked for in it."""
+"""The same of a request: objects of an answer may have to be looked for in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """One envelope under way: the model that answers it, and the one parser that asks and reads.
+    """One envelope under way, prepared for the model that answers it.
 
     `count` is there if its input is to be counted, `cached` if its first accepted answer is the answer. `principal`
     sent it, as the bus has proved, `parked` is entered while it waits for headroom.
     """
 
     envelope: LLMEnvelope
-    capability: Capability
-    parser: OutputParser
+    prepared: Prepared
     checks: Checks
     count: InputTokenCounter | None = None
     cached: CachedCall | None = None
     principal: str = ""
     parked: Parking = nullcontext
 
-    def first_request(self, refused_schemas: UnsupportedSchemas) -> ModelRequest:
-        """Return the request to begin with: a schema that was refused before is stated in the prompt at once."""
-        if refused_schemas.holds(self.envelope):
-            return request_over("prompted", self.envelope, self.capability, attempt=1, answer=1)
-        return self.parser.request(self.envelope, self.capability, attempt=1, answer=1)
+    @property
+    def capability(self) -> Capability:
+        """What the model takes and offers."""
+        return self.prepared.capability
 
     async def read(self, request: ModelRequest, response: ModelResponse) -> Accepted | Rejected:
-        """Read an answer; one that takes long is read in a thread, and a cancellation waits for that."""
-        read = partial(self.parser.read, response, request, check=check_of(self.envelope, self.checks))
+        """Read an answer; a long one is read in a thread, and a cancellation waits for that."""
+        read = partial(self.prepared.read, response, request, check=check_of(self.envelope, self.checks))
         if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
             return read()
         return await run_shielded(asyncio.to_thread(read))
@@ -190,8 +187,8 @@ class CallContext:
         """Serve a recorded attempt: an answer is read again, a failure is the same failure, and so is what follows."""
         is_not_used = recorded.failure is not None and recorded.failure.category is FailureKind.WRONG_MODEL
         if recorded.reading is not None and not is_not_used:
-            as_asked_then = replace(request, transport=recorded.reading.transport)
-            outcome = await self.read(as_asked_then, recorded_response(recorded))
+            as_requested_then = replace(request, transport=recorded.reading.transport)
+            outcome = await self.read(as_requested_then, recorded_response(recorded))
             read_again = partial(served_again, recorded, self.envelope, outcome)
             return AnsweredAttempt(read_again, outcome, recorded.next_step)
         to_result = partial(served_again, recorded, self.envelope, None)

@@ -9,12 +9,11 @@ from agentic_trading.governance.throttle import Failed, wait_before_retry
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step
 from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.prompts import raised_cap_request, reask_request, request_over
+from agentic_trading.structured.parser import Prepared
 
 ToResult = Callable[[NextStep], LLMResult]
 """Put an attempt on record, together with what follows from it."""
@@ -62,11 +61,11 @@ class AttemptPlan:
 
 
 def plan_next_attempt(
-    plan: AttemptPlan, attempted: Attempted, capability: Capability, *, now: datetime
+    plan: AttemptPlan, attempted: Attempted, prepared: Prepared, *, now: datetime
 ) -> AttemptPlan | None:
     """Return the request to make next, or None when this attempt was the last.
 
-    A cap that the model's `capability` does not let rise ends the call. An attempt that was recorded with its next
+    A cap that the model does not let rise ends the call. An attempt that was recorded with its next
     step is followed by that step, whatever time it is now, and without a wait.
     """
     match attempted:
@@ -74,7 +73,7 @@ def plan_next_attempt(
             return None
         case FailedAttempt(recorded=recorded):
             if recorded == "prompt" or (not recorded and is_schema_refused(plan.request, attempted)):
-                return _prompted(plan, capability)
+                return _with_schema_in_prompt(plan, prepared)
             if recorded:
                 return _tried_again(plan, 0.0) if recorded == "retry" else None
             return _retry(plan, attempted.failed, now)
@@ -82,7 +81,7 @@ def plan_next_attempt(
             if isinstance(outcome, Accepted):
                 return None
             step = recorded or _step_after(plan, outcome)
-            return _again(plan, outcome, step, capability.max_output_tokens, is_recorded=bool(recorded))
+            return _again(plan, outcome, step, prepared, is_recorded=bool(recorded))
         case _:
             assert_never(attempted)
 
@@ -96,15 +95,9 @@ def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:
     )
 
 
-def _prompted(plan: AttemptPlan, capability: Capability) -> AttemptPlan:
-    request = plan.request
-    prompted = request_over(
-        "prompted", request.envelope, capability, attempt=request.attempt + 1, answer=request.answer
-    )
-    prompted = replace(
-        prompted, user=request.user, max_tokens=request.max_tokens
-    )  # as far as the call had come
-    return replace(plan, request=prompted, wait_s=0.0, step="prompt")
+def _with_schema_in_prompt(plan: AttemptPlan, prepared: Prepared) -> AttemptPlan:
+    request = prepared.move_schema_to_prompt(plan.request, attempt=plan.request.attempt + 1)
+    return replace(plan, request=request, wait_s=0.0, step="prompt")
 
 
 def _retry(plan: AttemptPlan, failed: Failed, now: datetime) -> AttemptPlan | None:
@@ -143,13 +136,13 @@ def _step_after(plan: AttemptPlan, rejected: Rejected) -> NextStep:
 
 
 def _again(
-    plan: AttemptPlan, rejected: Rejected, step: NextStep, most_output_tokens: int, *, is_recorded: bool
+    plan: AttemptPlan, rejected: Rejected, step: NextStep, prepared: Prepared, *, is_recorded: bool
 ) -> AttemptPlan | None:
     attempt = plan.request.attempt + 1
     if step == "ask_again":
-        request = reask_request(plan.request, rejected, attempt=attempt)
+        request = prepared.reask(plan.request, rejected, attempt=attempt)
     elif step == "raise_cap":
-        request = raised_cap_request(plan.request, attempt=attempt, limit=most_output_tokens)
+        request = prepared.raise_cap(plan.request, attempt=attempt)
         if request.max_tokens == plan.request.max_tokens and not is_recorded:
             return None  # the same again would be cut at the same place
     else:

@@ -26,8 +26,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import LLMResult, NextStep
-from agentic_trading.structured.engine import schema_problem
-from agentic_trading.structured.parser import select
+from agentic_trading.structured.parser import prepare
 from agentic_trading.worker.attempt_result import (
     Timing,
     degraded,
@@ -128,14 +127,14 @@ class CallRunner:
     ) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        plan = AttemptPlan(call.first_request(self._unsupported_schemas))
+        plan = AttemptPlan(call.prepared.request)
         while True:
             if not await self._waits.passed(plan.wait_s):
                 stopped = self._unsent(envelope, plan.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
             attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
             self._unsupported_schemas.learn(plan.request, attempted)
-            following = plan_next_attempt(plan, attempted, call.capability, now=self._clock.now())
+            following = plan_next_attempt(plan, attempted, call.prepared, now=self._clock.now())
             step = following.step if following else "final"
             interaction = await self._keep(envelope, attempted, step, cached)
             if following is None:
@@ -146,21 +145,18 @@ class CallRunner:
         self, envelope: LLMEnvelope, principal: str, parked: Parking, cached: CachedCall | None
     ) -> CallContext | FailureReason:
         """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
-        problem = schema_problem(
-            envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
-        )
-        if problem is not None:
-            return problem
-        if cached is None and envelope.is_cacheable and self._waits.is_stopped:
-            return _STOPPED
         try:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
+        prepared = prepare(envelope, capability, enforced=not self._unsupported_schemas.holds(envelope))
+        if isinstance(prepared, FailureReason):
+            return prepared
+        if cached is None and envelope.is_cacheable and self._waits.is_stopped:
+            return _STOPPED
         is_counted = envelope.workflow in self._parts.counted_workflows
         count = InputTokenCounter(self._parts.provider) if is_counted else None
-        parser = select(capability, envelope)
-        return CallContext(envelope, capability, parser, self._parts.checks, count, cached, principal, parked)
+        return CallContext(envelope, prepared, self._parts.checks, count, cached, principal, parked)
 
     async def _keep(
         self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, cached: CachedCall | None = None

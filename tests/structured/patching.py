@@ -4,8 +4,8 @@ from typing import Any
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.structured.patch import Patched, patched
-from agentic_trading.structured.validation import compiled
+from agentic_trading.structured.patch import PatchedValue, patch_value
+from agentic_trading.structured.validation import compile_schema
 
 ALL = OutputPolicy(mode="reask", decode="lossless", coerce=True, drop_extra=True)
 COERCE = OutputPolicy(mode="reask", decode="lossless", coerce=True, drop_extra=False)
@@ -33,9 +33,9 @@ CLOSED = {
 
 def change(
     value: Any, schema: dict[str, Any], policy: OutputPolicy = ALL, *, may_drop: bool = True
-) -> Patched:
+) -> PatchedValue:
     """Change `value` so that it fits `schema`."""
-    return patched(value, compiled(canonical_bytes(schema)), policy, may_drop=may_drop)
+    return patch_value(value, compile_schema(canonical_bytes(schema)), policy, may_drop=may_drop)
 
 
 def at_x(value: Any, schema: dict[str, Any], policy: OutputPolicy = ALL, **definitions: Any) -> Any:

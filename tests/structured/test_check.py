@@ -9,7 +9,7 @@ import pytest
 
 from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured import ParserException, validate
-from agentic_trading.structured.validation import compiled, spelled, violations
+from agentic_trading.structured.validation import compile_schema, find_violations, schema_bytes
 from agentic_trading.structured.violations import MAX_VIOLATIONS
 from tests.structured.asking import ORDER
 
@@ -150,7 +150,7 @@ def test_a_schema_that_cannot_be_used_is_our_own_fault(schema: dict[str, Any]) -
 
 
 def test_a_schema_is_compiled_once() -> None:
-    assert compiled(b'{"type":"object"}') is compiled(b'{"type":"object"}')
+    assert compile_schema(b'{"type":"object"}') is compile_schema(b'{"type":"object"}')
 
 
 _DRAFTS = {
@@ -244,13 +244,13 @@ def test_of_a_choice_that_refers_to_itself_a_value_too_deep_is_refused_as_such()
 
 def test_an_answer_is_checked_from_deep_within_a_program_too() -> None:
     tree = {"properties": {"v": {"type": "integer"}, "kid": {"$ref": "#"}}, "$comment": "from deep within"}
-    schema = compiled(spelled(tree))
+    schema = compile_schema(schema_bytes(tree))
     value: dict[str, Any] = {"v": "x"}
     for _ in range(120):
         value = {"kid": value}
 
     def checked(levels: int) -> list[Violation]:
-        return checked(levels - 1) if levels else violations(value, schema)
+        return checked(levels - 1) if levels else find_violations(value, schema)
 
     depth = 0
     while sys._getframe(depth).f_back is not None:

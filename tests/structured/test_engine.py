@@ -102,7 +102,7 @@ def test_what_is_not_the_object_has_a_verdict(text: str, stage: Stage) -> None:
 
     assert outcome.trace.verdict is stage
     assert outcome.errors == outcome.trace.errors != ()
-    assert outcome.candidate == text
+    assert outcome.raw_output == text
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "length", "model_context_window_exceeded"])
@@ -246,7 +246,7 @@ def test_what_the_provider_parsed_wrongly_is_refused(structured: Any) -> None:
 
     assert isinstance(outcome, Rejected)
     assert outcome.trace.verdict is Stage.JSON_PARSE
-    assert read(response(outcome.candidate), {}, STRICT).trace.verdict is Stage.JSON_PARSE
+    assert read(response(outcome.raw_output), {}, STRICT).trace.verdict is Stage.JSON_PARSE
 
 
 def test_logprobs_are_kept_with_the_answer() -> None:

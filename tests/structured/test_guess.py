@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.pipeline import MAX_CHARS, salvage_json
+from agentic_trading.structured.pipeline import MAX_SALVAGE_CHARS, salvage_json
 
 WHY = UnreadableError(Stage.JSON_PARSE, [Violation(path="$", keyword="word", message="a word")])
 
@@ -42,7 +42,9 @@ def test_a_number_that_does_not_stand_in_the_text_is_no_guess(text: str) -> None
     assert [violation.keyword for violation in refused.value.violations] == ["word", "guess"]
 
 
-@pytest.mark.parametrize("text", ["[" * 60_000, r"""{a: b, c: "\ud800"}""", f"{{a: {'x' * MAX_CHARS}}}"])
+@pytest.mark.parametrize(
+    "text", ["[" * 60_000, r"""{a: b, c: "\ud800"}""", f"{{a: {'x' * MAX_SALVAGE_CHARS}}}"]
+)
 def test_what_is_too_deep_or_too_long_or_cannot_be_spelled_is_not_guessed_at(text: str) -> None:
     with pytest.raises(UnreadableError) as refused:
         salvage_json(text, WHY)

@@ -13,9 +13,9 @@ from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import Accepted, ParserException, read, validate
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.patch import patched
+from agentic_trading.structured.patch import patch_value
 from agentic_trading.structured.pydantic_schema import check_of_model, schema_of, violations_of
-from agentic_trading.structured.validation import compiled, spelled
+from agentic_trading.structured.validation import compile_schema, schema_bytes
 from tests.build import response
 from tests.structured.asking import ORDER, REASKED, STRICT
 
@@ -221,11 +221,11 @@ class TestDecimals:
     MONEY = "0.1234567890123456789"
 
     def test_both_spellings_fit_and_stay_as_they_are(self) -> None:
-        schema = compiled(spelled(schema_of(Leg)))
+        schema = compile_schema(schema_bytes(schema_of(Leg)))
         for px in ("0.10", Decimal("0.10"), self.MONEY, Decimal(self.MONEY), 1):
             value = {"qty": 1, "px": px}
 
-            result = patched(value, schema, REASKED, may_drop=True)
+            result = patch_value(value, schema, REASKED, may_drop=True)
 
             assert result.value is value
             assert result.violations == []
@@ -242,9 +242,9 @@ class TestDecimals:
         assert accepted.value["px"] in {px.strip('"'), Decimal(px.strip('"'))}
 
     def test_nor_where_something_else_was_read_out_of_a_string(self) -> None:
-        schema = compiled(spelled(schema_of(Leg)))
+        schema = compile_schema(schema_bytes(schema_of(Leg)))
 
-        result = patched({"qty": "1", "px": Decimal(self.MONEY)}, schema, REASKED, may_drop=True)
+        result = patch_value({"qty": "1", "px": Decimal(self.MONEY)}, schema, REASKED, may_drop=True)
 
         assert exact_bytes(result.value).decode() == f'{{"qty":1,"px":{self.MONEY}}}'
 
@@ -253,10 +253,10 @@ class TestDecimals:
         assert validate({"qty": 1, "px": "10%"}, Leg) != []
 
     def test_a_number_in_a_string_is_read_where_the_model_wants_an_integer(self) -> None:
-        schema = compiled(spelled(schema_of(Order)))
+        schema = compile_schema(schema_bytes(schema_of(Order)))
         value = {**GOOD, "legs": [{"qty": "3", "px": self.MONEY}]}
 
-        result = patched(value, schema, REASKED, may_drop=True)
+        result = patch_value(value, schema, REASKED, may_drop=True)
 
         assert result.value == {**GOOD, "legs": [{"qty": 3, "px": self.MONEY}]}
         assert [fix.where for fix in result.coercions] == ["$.legs[0].qty"]

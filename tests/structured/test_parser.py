@@ -3,11 +3,22 @@
 import pytest
 
 from agentic_trading.llm.envelope import EvidenceItem
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import Stage, Usage
-from agentic_trading.structured import InstructorParser, OutputParser, StructuredLogProbsParser
+from agentic_trading.structured import (
+    Accepted,
+    InstructorParser,
+    OutputParser,
+    Prepared,
+    Rejected,
+    StructuredLogProbsParser,
+    prepare,
+    schema_problem,
+    select,
+)
 from tests.build import NOW, response
-from tests.structured.asking import ORDER, REASKED, SEALED, STRICT, capability, request
+from tests.structured.asking import ORDER, REASKED, SEALED, STRICT, asked, capability, request
 
 PARSERS: list[OutputParser] = [InstructorParser(), StructuredLogProbsParser()]
 
@@ -40,3 +51,65 @@ def test_a_cut_answer_is_known_by_the_cap_and_a_copy_by_the_data(parser: OutputP
     verdicts = [parser.read(answer, asked_with).trace.verdict for answer in (copied, own, full)]
 
     assert verdicts == [Stage.AMBIGUOUS, Stage.DONE, Stage.TRUNCATED]
+
+
+@pytest.mark.parametrize("native_schema", [True, False])
+def test_a_prepared_call_has_the_models_parser_and_its_first_request(*, native_schema: bool) -> None:
+    model, envelope = capability(native_schema=native_schema), asked(expected_output_schema=ORDER)
+
+    prepared = prepare(envelope, model)
+
+    assert isinstance(prepared, Prepared)
+    assert prepared.parser == select(model, envelope)
+    assert prepared.request == prepared.parser.request(envelope, model, attempt=1, answer=1)
+    assert prepared.read(response('{"side": "BUY", "qty": 1}'), prepared.request).trace.parser == (
+        prepared.parser.name
+    )
+
+
+def test_a_schema_that_no_answer_fits_is_found_before_anything_is_sent() -> None:
+    envelope = asked(expected_output_schema={"type": "array"})
+
+    prepared = prepare(envelope, capability())
+
+    assert isinstance(prepared, FailureReason)
+    assert prepared.category is FailureKind.INVALID_REQUEST
+    assert prepared == schema_problem({"type": "array"}, STRICT)
+
+
+def test_a_schema_that_is_not_to_be_enforced_stands_in_the_prompt() -> None:
+    prepared = prepare(asked(expected_output_schema=ORDER), capability(), enforced=False)
+
+    assert isinstance(prepared, Prepared)
+    assert (prepared.request.transport, prepared.request.response_schema) == ("prompted", None)
+    assert '"SELL"' in prepared.request.system
+
+
+def test_a_call_goes_on_from_the_request_that_was_made_last() -> None:
+    prepared = prepare(
+        asked(expected_output_schema=ORDER, output_policy=REASKED), capability(max_output_tokens=5_000)
+    )
+    assert isinstance(prepared, Prepared)
+    outcome = prepared.read(response("none"), prepared.request)
+    assert isinstance(outcome, Rejected)
+
+    again = prepared.reask(prepared.request, outcome, attempt=2)
+    prompted = prepared.move_schema_to_prompt(again, attempt=3)
+    raised = prepared.raise_cap(prompted, attempt=4)
+
+    assert [(made.attempt, made.answer) for made in (again, prompted, raised)] == [(2, 2), (3, 2), (4, 2)]
+    assert raised.user == prompted.user == again.user
+    assert [made.transport for made in (again, prompted, raised)] == ["native_schema", "prompted", "prompted"]
+    assert raised.max_tokens == 5_000
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+def test_an_outcome_carries_the_text_that_was_read(parser: OutputParser) -> None:
+    made = request(output_policy=REASKED, expected_output_schema=ORDER)
+    good, bad = 'Sure: {"side": "BUY", "qty": 1}', 'Sure: {"side": "BUY"}'
+
+    accepted, rejected = (parser.read(response(text), made) for text in (good, bad))
+
+    assert isinstance(accepted, Accepted)
+    assert (accepted.raw_output, accepted.text) == (good, '{"side": "BUY", "qty": 1}')
+    assert rejected.raw_output == bad

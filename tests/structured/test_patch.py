@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
-from agentic_trading.structured.validation import compiled, violations
+from agentic_trading.structured.validation import compile_schema, find_violations
 from tests.structured.patching import (
     BOOLEAN,
     CLOSED,
@@ -80,8 +80,8 @@ def test_what_needs_a_reading_of_its_own_is_left(schema: dict[str, Any], value: 
 
     assert result.value == {"x": value}
     assert result.coercions == result.patches == ()
-    assert result.violations == violations(
-        {"x": value}, compiled(canonical_bytes({"properties": {"x": schema}}))
+    assert result.violations == find_violations(
+        {"x": value}, compile_schema(canonical_bytes({"properties": {"x": schema}}))
     )
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
-from agentic_trading.structured.patch import Patched, patched
-from agentic_trading.structured.validation import compiled, violations
+from agentic_trading.structured.patch import PatchedValue, patch_value
+from agentic_trading.structured.validation import compile_schema, find_violations
 from tests.structured.patching import (
     ALL,
     BOOLEAN,
@@ -119,38 +119,38 @@ class TestRules:
         policy: OutputPolicy,
         may_drop: bool,  # noqa: FBT001 - drawn
     ) -> None:
-        wanted = compiled(canonical_bytes({"properties": {"x": schema}}))
+        wanted = compile_schema(canonical_bytes({"properties": {"x": schema}}))
         whole = {"x": value}
         before = copy.deepcopy(whole)
 
-        result = patched(whole, wanted, policy, may_drop=may_drop)
+        result = patch_value(whole, wanted, policy, may_drop=may_drop)
 
         assert same(whole, before)
-        assert result.violations == violations(result.value, wanted)
-        if not violations(whole, wanted):
+        assert result.violations == find_violations(result.value, wanted)
+        if not find_violations(whole, wanted):
             assert result.value is whole
         if not (result.coercions or result.patches):
             assert same(result.value, whole)
         assert spelled_leaves(result.value) <= spelled_leaves(whole)
-        again = patched(result.value, wanted, policy, may_drop=may_drop)
+        again = patch_value(result.value, wanted, policy, may_drop=may_drop)
         assert same(again.value, result.value)
         assert (again.coercions, again.patches) == ((), ())
 
     @given(_VALUES, _schemas())
     def test_with_all_switches_off_it_is_the_check(self, value: Any, schema: dict[str, Any]) -> None:
-        wanted = compiled(canonical_bytes({"properties": {"x": schema}}))
+        wanted = compile_schema(canonical_bytes({"properties": {"x": schema}}))
         whole = {"x": value}
 
         for policy, may_drop in ((NOTHING, True), (DROP, False)):
-            result = patched(whole, wanted, policy, may_drop=may_drop)
+            result = patch_value(whole, wanted, policy, may_drop=may_drop)
 
-            assert result == Patched(whole, (), (), violations(whole, wanted))
+            assert result == PatchedValue(whole, (), (), find_violations(whole, wanted))
 
     @given(_VALUES, _schemas())
     def test_a_protected_property_is_never_dropped(self, value: Any, schema: dict[str, Any]) -> None:
-        wanted = compiled(canonical_bytes({"properties": {"x": schema}}))
+        wanted = compile_schema(canonical_bytes({"properties": {"x": schema}}))
 
-        result = patched({"x": value}, wanted, ALL, may_drop=True)
+        result = patch_value({"x": value}, wanted, ALL, may_drop=True)
 
         assert exact_bytes(result.value).count(b'"veto":') >= exact_bytes({"x": value}).count(b'"veto":')
 

@@ -14,7 +14,7 @@ from agentic_trading.llm.limits import LLMBudget, OutputPolicy
 from agentic_trading.llm.provider import ANSWER_TOOL
 from agentic_trading.structured import prompts
 from agentic_trading.structured.prompts import data_block, first_request, raised_cap_request
-from agentic_trading.structured.render import rendered
+from agentic_trading.structured.render import render_schema
 from agentic_trading.structured.strict_schema import choice_for
 from tests.build import NOW
 from tests.structured.asking import ANSWER, ORDER, SEALED, asked, blocks, capability, request
@@ -98,7 +98,7 @@ def test_the_schema_is_told_in_the_short_form_which_the_words_before_it_explain(
 
     instructions, _, demand = system.partition("Answer with one valid JSON object")
     assert instructions.startswith("Judge the market.")
-    assert demand.endswith(rendered(canonical_bytes(ORDER), sentinel=False))
+    assert demand.endswith(render_schema(canonical_bytes(ORDER), sentinel=False))
     for sign in ("in this order", "double quotes", "`?`", "`[T]`", "parentheses"):
         assert sign in demand
 
@@ -271,7 +271,7 @@ EVERY_FORM: dict[str, Any] = {
 
 def test_a_change_of_the_words_around_an_envelope_is_a_new_frame() -> None:
     words = [text for name, text in sorted(vars(prompts).items()) if name.isupper() and isinstance(text, str)]
-    words.append(rendered(canonical_bytes(EVERY_FORM), sentinel=True))
+    words.append(render_schema(canonical_bytes(EVERY_FORM), sentinel=True))
     pinned = {"2": "d1e218e52e2d8ffd"}
 
     assert {PROMPT_FRAME: sha256_hex("\x1f".join(words).encode())[:16]} == pinned, (

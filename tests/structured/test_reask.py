@@ -11,8 +11,8 @@ from agentic_trading.structured import Rejected, read
 from agentic_trading.structured.prompts import (
     CANDIDATE_CHARS,
     ERRORS_CHARS,
-    ERRORS_TOLD,
-    OPTIONS_TOLD,
+    SHOWN_ERRORS,
+    SHOWN_OPTIONS,
     reask_request,
 )
 from tests.build import response
@@ -126,8 +126,8 @@ def test_a_reask_tells_at_most_the_limits_whatever_was_answered() -> None:
         correction = json.loads(blocks(again)[1])
 
         assert len(again) < len(first.user) + MOST_ADDED
-        assert 1 <= len(correction["errors"]) <= ERRORS_TOLD
-        assert all(len(error.get("allowed", [])) <= OPTIONS_TOLD for error in correction["errors"])
+        assert 1 <= len(correction["errors"]) <= SHOWN_ERRORS
+        assert all(len(error.get("allowed", [])) <= SHOWN_OPTIONS for error in correction["errors"])
         assert len(correction["last_answer"]) == CANDIDATE_CHARS // 6  # \u0000 takes six
 
 

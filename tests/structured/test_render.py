@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.structured.render import rendered
+from agentic_trading.structured.render import render_schema
 from agentic_trading.structured.schema import prompt_schema
 from tests.structured.asking import ORDER
 
@@ -15,7 +15,7 @@ ANSWERS_ONLY_TO_THEM = {"items": [{"type": "string"}], "additionalItems": {"type
 
 def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
     """Return what a prompt says of a schema."""
-    return rendered(canonical_bytes(schema), sentinel=sentinel)
+    return render_schema(canonical_bytes(schema), sentinel=sentinel)
 
 
 def of(x: Any) -> str:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.structured.render import rendered
-from agentic_trading.structured.schema import asked, children, children_changed, prompt_schema
-from agentic_trading.structured.schema_text import spelled_out
+from agentic_trading.structured.render import render_schema
+from agentic_trading.structured.schema import children, map_children, prompt_schema, requested_schema
+from agentic_trading.structured.schema_text import json_text
 from tests.structured.any_schema import BOUNDS, HOSTILE, WHOLE
 
 
 def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
     """Return what a prompt says of a schema."""
-    return rendered(canonical_bytes(schema), sentinel=sentinel)
+    return render_schema(canonical_bytes(schema), sentinel=sentinel)
 
 
 @given(HOSTILE, HOSTILE, HOSTILE)
@@ -46,11 +46,11 @@ def test_any_schema_that_compiles_can_be_told_and_always_in_the_same_words(
 ) -> None:
     schema_json = canonical_bytes(schema)
 
-    text = rendered(schema_json, sentinel=sentinel)
-    rendered.cache_clear()
+    text = render_schema(schema_json, sentinel=sentinel)
+    render_schema.cache_clear()
 
-    assert rendered(schema_json, sentinel=sentinel) == text
-    if asked(schema_json, sentinel=sentinel) is not None:
+    assert render_schema(schema_json, sentinel=sentinel) == text
+    if requested_schema(schema_json, sentinel=sentinel) is not None:
         assert all(line.isprintable() for line in text.split("\n"))
         assert len(text) <= 100 + 12 * len(prompt_schema(schema_json, sentinel=sentinel))
 
@@ -58,7 +58,7 @@ def test_any_schema_that_compiles_can_be_told_and_always_in_the_same_words(
 def untyped(schema: dict[str, Any]) -> dict[str, Any]:
     """Return `schema` without types, which may make other rules idle, and without references."""
     kept = {keyword: value for keyword, value in schema.items() if keyword not in {"type", "$ref"}}
-    return children_changed(kept, untyped)
+    return map_children(kept, untyped)
 
 
 def data(schema: Any) -> list[Any]:
@@ -78,5 +78,5 @@ def test_every_name_pattern_bound_and_constant_of_a_schema_is_told(schema: dict[
 
     text = told({"type": "object", "properties": {"x": x}})
 
-    if asked(canonical_bytes({"properties": {"x": x}}), sentinel=False) is not None:
-        assert [value for value in data(x) if spelled_out(value) not in text] == []
+    if requested_schema(canonical_bytes({"properties": {"x": x}}), sentinel=False) is not None:
+        assert [value for value in data(x) if json_text(value) not in text] == []

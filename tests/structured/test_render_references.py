@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.structured.render import rendered
+from agentic_trading.structured.render import render_schema
 from agentic_trading.structured.schema import prompt_schema
 
 LEG = {"type": "object", "properties": {"px": {"type": "number"}}, "required": ["px"]}
@@ -13,7 +13,7 @@ LEG = {"type": "object", "properties": {"px": {"type": "number"}}, "required": [
 
 def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
     """Return what a prompt says of a schema."""
-    return rendered(canonical_bytes(schema), sentinel=sentinel)
+    return render_schema(canonical_bytes(schema), sentinel=sentinel)
 
 
 def test_a_definition_is_named_where_it_is_used_twice_and_told_in_place_where_it_is_used_once() -> None:

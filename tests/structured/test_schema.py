@@ -9,7 +9,7 @@ from hypothesis import given
 from pydantic import BaseModel, Field
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.structured.schema import prompt_schema, referred
+from agentic_trading.structured.schema import prompt_schema, resolve_reference
 from agentic_trading.structured.strict_schema import strict_problem, strict_schema
 from tests.structured.any_schema import WHOLE
 from tests.structured.asking import ANSWER, ORDER
@@ -62,10 +62,15 @@ def test_properties_stand_in_the_order_in_which_they_are_required() -> None:
 def test_a_reference_leads_to_a_place_in_the_schema_or_nowhere() -> None:
     root = {"a": [{"b/c": 5}], "~": 6}
 
-    assert [referred(root, place) for place in ("#", "#/a/0/b~1c", "#/~0", "#/%7E0")] == [root, 5, 6, 6]
+    assert [resolve_reference(root, place) for place in ("#", "#/a/0/b~1c", "#/~0", "#/%7E0")] == [
+        root,
+        5,
+        6,
+        6,
+    ]
     for place in ("other.v1#/a", "#anchor", "#/a/x", "#/a/9", "#/missing", "#/~0/x"):
         with pytest.raises(LookupError):
-            referred(root, place)
+            resolve_reference(root, place)
 
 
 def test_the_sentinel_is_the_last_property_and_required() -> None:

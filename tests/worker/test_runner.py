@@ -271,7 +271,7 @@ def test_a_model_without_a_temperature_is_never_greedy(level: str, *, takes_a_te
     capability = CAPABILITIES.of(LLMProvider.SCRIPTED, "scripted-1")
     capability = capability.model_copy(update={"sampling": takes_a_temperature})
     asked = replace(request(), temperature=0.0)
-    outcome = Accepted({}, "{}", AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE))
+    outcome = Accepted({}, "{}", "{}", AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE))
     admission = Admitted("id", Amount(1, 1), capability, "book", START)
     response = ModelResponse("{}", "end_turn", Usage(), "scripted-1")
 

@@ -3,7 +3,7 @@
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import LLMResult, NextStep, Usage
 from agentic_trading.structured.outcome import Rejected
-from agentic_trading.structured.parser import select
+from agentic_trading.structured.parser import Prepared, prepare
 from agentic_trading.worker.next_attempt import AnsweredAttempt, AttemptPlan, plan_next_attempt
 from tests.build import NOW
 from tests.structured.asking import REASKED, capability, request
@@ -14,13 +14,16 @@ def cut_short(recorded: NextStep, *, room: int) -> AttemptPlan | None:
     made = request(output_policy=REASKED)
     model = capability(max_output_tokens=made.max_tokens + room)
     cut = ModelResponse('{"a', "max_tokens", Usage(output_tokens=9), model.model)
-    outcome = select(model, made.envelope).read(cut, made)
+    prepared = prepare(made.envelope, model)
+    assert isinstance(prepared, Prepared)
+    outcome = prepared.read(cut, made)
     assert isinstance(outcome, Rejected)
 
     def to_result(step: NextStep) -> LLMResult:
         return LLMResult(envelope_id=made.envelope.envelope_id, next_step=step)
 
-    return plan_next_attempt(AttemptPlan(made), AnsweredAttempt(to_result, outcome, recorded), model, now=NOW)
+    answered = AnsweredAttempt(to_result, outcome, recorded)
+    return plan_next_attempt(AttemptPlan(made), answered, prepared, now=NOW)
 
 
 def test_a_cap_that_cannot_rise_ends_the_call() -> None:
