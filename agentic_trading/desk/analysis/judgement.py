@@ -33,17 +33,11 @@ class Direction(StrEnum):
     NEUTRAL = "neutral"
 
     @property
-    def opposite(self) -> "Direction | None":
-        """The direction that contradicts this one; neutral contradicts nothing."""
-        return _OPPOSITES.get(self)
-
-    @property
     def sign(self) -> int:
         """1 for bullish, -1 for bearish, 0 for neutral."""
         return _SIGNS[self]
 
 
-_OPPOSITES: Final = {Direction.BULLISH: Direction.BEARISH, Direction.BEARISH: Direction.BULLISH}
 _SIGNS: Final = {Direction.BULLISH: 1, Direction.BEARISH: -1, Direction.NEUTRAL: 0}
 
 Confidence = Literal["high", "medium", "low"]
@@ -245,4 +239,4 @@ def asked_assessment_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
 
 
 CMT_ASSESSMENT_SCHEMA: Final = _published()
-"""The published schema: every answer of this release fits it, and every v1 answer that was brought up to v2."""
+"""The published schema: every answer to a question of the analyst fits it."""

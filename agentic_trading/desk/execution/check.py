@@ -8,13 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.strategy import (
-    FillChoice,
-    FillTerms,
-    read_choice,
-    read_strategy,
-    slice_quantities,
-)
+from agentic_trading.desk.execution.strategy import FillChoice, FillTerms, read_choice, slice_quantities
 from agentic_trading.desk.instrument import Quantity
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation
@@ -45,22 +39,6 @@ def check_fill_strategy(envelope: LLMEnvelope, text: str) -> list[Violation]:
         ]
     broken = terms_violations(terms, asked.limits, asked.quantity)
     return [*(_of_fill(violation) for violation in broken), *cited]
-
-
-def check_fill_strategy_v1(envelope: LLMEnvelope, text: str) -> list[Violation]:
-    """Return every rule that an answer to `fill_strategy.v1` breaks, by the same limits and quantity."""
-    try:
-        asked = _Asked.of(envelope)
-    except (ValidationError, KeyError) as e:
-        return [_unusable(e)]
-    try:
-        strategy = read_strategy(text)
-    except ValidationError as e:
-        return [_unreadable(error) for error in e.errors()]
-    return [
-        *terms_violations(strategy, asked.limits, asked.quantity),
-        *_unknown_evidence(strategy.evidence_ids, asked.evidence),
-    ]
 
 
 def terms_of(envelope: LLMEnvelope, choice: FillChoice) -> FillTerms:
