@@ -351,8 +351,8 @@ def trading_session(
                 model=answers.model,
                 retry_policy=patience,
             ),
-            neighbour=next((other for name, other in views.items() if name != symbol), None),
-            companion=beside.get(symbol),
+            reference_view=next((other for name, other in views.items() if name != symbol), None),
+            reference_feed=beside.get(symbol),
         )
         for symbol, view in views.items()
     }
@@ -362,7 +362,7 @@ def trading_session(
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        trader=OrderRouter(
+        router=OrderRouter(
             exchange, TradeJournal(gateway, clock), venue.instruments, fill_limits, risk_limits
         ),
         exchange=exchange,
@@ -372,6 +372,6 @@ def trading_session(
         clock=clock,
         limits=risk_limits,
         rules=TradingRules(),
-        before_moment=before_moment,
-        after_moment=after_moment,
+        before_slice=before_moment,
+        after_slice=after_moment,
     )

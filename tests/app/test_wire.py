@@ -30,7 +30,7 @@ def test_every_schema_of_the_desk_has_a_rule_and_a_check() -> None:
 def test_a_shipped_market_of_its_own_has_the_other_one_beside_it(symbols: list[str], beside: str) -> None:
     companion = wire.companions(symbols)[symbols[0]]
 
-    second = companion.second_market(DAY)
+    second = companion.reference_market(DAY)
 
     assert second is not None
     assert second.symbol == beside

@@ -24,7 +24,7 @@ def test_it_is_what_a_view_of_the_other_market_would_be_and_never_ahead() -> Non
     for own, other in zip(OWN, OTHER[:400], strict=True):
         beside.push(own)
         view.push(other)
-        assert beside.second_market(own.close_time) == view.second_market(own.close_time)
+        assert beside.reference_market(own.close_time) == view.reference_market(own.close_time)
 
 
 def test_a_session_that_begins_later_has_the_closes_before_it_too() -> None:
@@ -32,7 +32,7 @@ def test_a_session_that_begins_later_has_the_closes_before_it_too() -> None:
 
     beside.push(OWN[200])
 
-    second = beside.second_market(OWN[200].close_time)
+    second = beside.reference_market(OWN[200].close_time)
     assert second is not None
     assert len(second.closes) == 16
 
@@ -44,4 +44,4 @@ def test_from_the_first_bar_of_another_market_on_there_is_none() -> None:
     beside.push(dearer(OWN[1]))
     beside.push(OWN[2])
 
-    assert beside.second_market(OWN[2].close_time) is None
+    assert beside.reference_market(OWN[2].close_time) is None

@@ -155,16 +155,18 @@ def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool)
     Stops are those of the evidence. ATR targets lie that many ATR beyond the last close, `level_1` to `level_4`
     are the targets of the evidence in its order, and a pullback waits for half an ATR.
     """
-    sign, told = (1 if rising else -1), risk.get("long" if rising else "short", {})
+    sign, content = (1 if rising else -1), risk.get("long" if rising else "short", {})
     levels = {
         f"{LEVEL}{place}": level
-        for place, level in enumerate(told.get("targets", {}).get("price", ()), start=1)
+        for place, level in enumerate(content.get("targets", {}).get("price", ()), start=1)
     }
     multiples = (name for name in get_args(TargetName) if name.startswith(ATR))
     return Candidates(
         entries={"market": "market", "pullback": context.last_close - sign * PULLBACK_ATR * context.atr},
         stops={
-            name: exact(price) for name, price in told.get("stops", {}).items() if name in get_args(StopName)
+            name: exact(price)
+            for name, price in content.get("stops", {}).items()
+            if name in get_args(StopName)
         },
         targets={
             **{
@@ -198,5 +200,5 @@ def plan_prices(envelope: LLMEnvelope, judgement: Judgement) -> PlanPrices | Non
 
 
 def exact(number: float) -> Decimal:
-    """Return a rounded number of the evidence with the digits that it is told with."""
+    """Return a rounded number of the evidence with the digits that it has there."""
     return Decimal(repr(number))

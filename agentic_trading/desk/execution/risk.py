@@ -17,7 +17,7 @@ Percent = Annotated[Decimal, Field(gt=0, le=100)]
 
 
 class RiskLimits(BaseModel, frozen=True):
-    """What no order may pass, whoever asks for it.
+    """What no order may pass.
 
     Notionals are in the quote currency. `max_exposure_pct` bounds a position's value by the equity, and
     `max_gross_pct` the value of all positions and open entries of all symbols; below 100 they leave room for fees.
@@ -86,7 +86,7 @@ class Approved(BaseModel, frozen=True):
 class Rejection(BaseModel, frozen=True):
     """The first rule that was broken, the value that broke it, and what would have passed.
 
-    `side`, `quantity` and `sizing` tell what was rejected, where that is known.
+    `side`, `quantity` and `sizing` are of what was rejected, where that is known.
     """
 
     rule: str
@@ -97,7 +97,7 @@ class Rejection(BaseModel, frozen=True):
     sizing: Sizing | None = None
 
     def of(self, side: Side, quantity: Decimal, sizing: Sizing | None) -> "Rejection":
-        """Return the same rejection, telling what was rejected."""
+        """Return the same rejection, with what was rejected."""
         return Rejection(
             rule=self.rule, was=self.was, allowed=self.allowed, side=side, quantity=quantity, sizing=sizing
         )

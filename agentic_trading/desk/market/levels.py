@@ -62,7 +62,7 @@ def round_numbers(price: float) -> tuple[float, float]:
     return below * step, (below + 1) * step
 
 
-SWINGS_TOLD = 3
+SWINGS_SHOWN = 3
 WEEK = timedelta(days=7)
 
 
@@ -166,7 +166,7 @@ def level_book(
             (timeframe, swing)
             for timeframe, frame in frames.items()
             if timeframe.seconds >= decision.seconds
-            for swing in (*frame.swing_highs[-SWINGS_TOLD:], *frame.swing_lows[-SWINGS_TOLD:])
+            for swing in (*frame.swing_highs[-SWINGS_SHOWN:], *frame.swing_lows[-SWINGS_SHOWN:])
         ),
     )
 

@@ -54,9 +54,9 @@ def told_at(moment: str) -> Layers:
                 closes.append(price)
                 if len(closes) > 6 and (len(closes) - 1) % 3 == 0:
                     up = price > closes[-7]
-                    track.called(at, Direction.BULLISH if up else Direction.BEARISH, price)
-    snapshot = view.snapshot(until, beside=other.second_market(until))
-    return {**snapshot.layer_inputs(), "system": track.told()}
+                    track.add_forecast(at, Direction.BULLISH if up else Direction.BEARISH, price)
+    snapshot = view.snapshot(until, reference=other.reference_market(until))
+    return {**snapshot.layer_inputs(), "system": track.evidence()}
 
 
 def expected(file: str) -> Layers:

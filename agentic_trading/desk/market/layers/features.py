@@ -1,4 +1,4 @@
-"""What is known goes in; what is not is named with its reason."""
+"""The measures of a layer over its timeframes; what is not available is named with its reason."""
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -68,7 +68,7 @@ NOT_IN_SOURCE = "the source does not tell it"
 
 
 class LayerFeatures:
-    """Collect the measures of a layer over its timeframes."""
+    """Collect the measures of a layer, and the reasons of those that are missing."""
 
     def __init__(self) -> None:
         self.not_available: dict[str, str] = {}
