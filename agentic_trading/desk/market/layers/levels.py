@@ -8,7 +8,7 @@ from typing import Any
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.indicators.structure import Swing, Zone
-from agentic_trading.desk.market.layers.features import NO_BAR, UNSOURCED, LayerFeatures
+from agentic_trading.desk.market.layers.features import NO_BAR, LayerFeatures, features_by_timeframe
 from agentic_trading.desk.market.levels import SWINGS_SHOWN, Level, LevelBook, Period
 from agentic_trading.desk.market.patterns import Double
 from agentic_trading.desk.prompts import price, ratio, stamp
@@ -211,13 +211,7 @@ def patterns_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     timeframe, positive above the close: for a zone, that of its nearer edge, 0 inside it. Gaps are the last 3
     open ones, oldest first.
     """
-    features = LayerFeatures()
-    present = features.frames(frames)
-    features.not_available |= UNSOURCED["patterns"]
-    return {
-        "timeframes": {frame.timeframe.value: _patterns_of(features, frame) for frame in present},
-        "not_available": features.not_available,
-    }
+    return features_by_timeframe("patterns", frames, _patterns_of)
 
 
 def _patterns_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:

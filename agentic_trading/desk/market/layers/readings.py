@@ -17,7 +17,12 @@ from agentic_trading.desk.market.correlation import (
 from agentic_trading.desk.market.frame import Frame, Trend
 from agentic_trading.desk.market.gauges import annual_pct
 from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.layers.features import NOT_IN_SOURCE, UNSOURCED, LayerFeatures
+from agentic_trading.desk.market.layers.features import (
+    NOT_IN_SOURCE,
+    UNSOURCED,
+    LayerFeatures,
+    features_by_timeframe,
+)
 from agentic_trading.desk.prompts import price, ratio, stamp
 
 OPPOSITE = {Trend.UP, Trend.DOWN}
@@ -91,13 +96,7 @@ def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     MACD is in units of price; `macd_histogram_change` is what the histogram gained since the last bar, and
     `close_vs_vwap_20_atr` is in ATR of the same timeframe. A divergence names its way and its oscillator.
     """
-    features = LayerFeatures()
-    present = features.frames(frames)
-    features.not_available |= UNSOURCED["indicators"]
-    return {
-        "timeframes": {frame.timeframe.value: _indicators_of(features, frame) for frame in present},
-        "not_available": features.not_available,
-    }
+    return features_by_timeframe("indicators", frames, _indicators_of)
 
 
 def _indicators_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
@@ -133,13 +132,7 @@ def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     Realised volatility is in percent a year of 365 days. `next_bar_low` and `next_bar_high` lie one
     standard deviation of the last 20 log returns below and above the close.
     """
-    features = LayerFeatures()
-    present = features.frames(frames)
-    features.not_available |= UNSOURCED["volatility"]
-    return {
-        "timeframes": {frame.timeframe.value: _volatility_of(features, frame) for frame in present},
-        "not_available": features.not_available,
-    }
+    return features_by_timeframe("volatility", frames, _volatility_of)
 
 
 def _volatility_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
@@ -168,17 +161,12 @@ def sentiment_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     Shares are in percent of volume, `gap_atr` in ATR of the same timeframe. A source without taker volumes or
     trade counts is named.
     """
-    features = LayerFeatures()
-    present = features.frames(frames)
-    features.not_available |= UNSOURCED["sentiment"]
-    if not any(frame.sentiment.has_takers for frame in present):
-        features.not_available["taker_volume"] = NOT_IN_SOURCE
-    if not any(frame.sentiment.has_trades for frame in present):
-        features.not_available["trade_count"] = NOT_IN_SOURCE
-    return {
-        "timeframes": {frame.timeframe.value: _sentiment_of(features, frame) for frame in present},
-        "not_available": features.not_available,
-    }
+    layer = features_by_timeframe("sentiment", frames, _sentiment_of)
+    if not any(frame.sentiment.has_takers for frame in frames.values()):
+        layer["not_available"]["taker_volume"] = NOT_IN_SOURCE
+    if not any(frame.sentiment.has_trades for frame in frames.values()):
+        layer["not_available"]["trade_count"] = NOT_IN_SOURCE
+    return layer
 
 
 def _sentiment_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
