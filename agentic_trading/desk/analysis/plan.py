@@ -1,4 +1,4 @@
-"""A trade as it follows from a judgement: side, exact prices, reward for risk."""
+"""A trade as it follows from a judgement: candidates under names, exact prices, their rules, side and reward for risk."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +13,11 @@ from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer,
 from agentic_trading.desk.instrument import Side
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation
+
+SIDES: Final = {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
+PULLBACK_ATR: Final = Decimal("0.5")
+ATR: Final = "atr_"
+LEVEL: Final = "level_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +53,32 @@ def plan_violations(context: Context, proposal: PlanPrices, *, rising: bool) -> 
     A limit price is at the last close or on the side that waits for a better price. The stop is on the
     losing side of the entry, the target on the winning side. All keep the limits of the context.
     """
-    market = _around(context.last_close, context.atr * context.limits.max_distance_atr)
+    market = _range_around(context.last_close, context.atr * context.limits.max_distance_atr)
     entry = context.last_close
     if proposal.entry != "market":
         entry = proposal.entry
-        yield from _unless("$.trade_plan.entry", entry, _side(market, context.last_close, above=not rising))
-    percent = _around(entry, entry * context.limits.max_distance_percent / 100)
+        yield from _price_violation(
+            "$.trade_plan.entry", entry, _side(market, context.last_close, above=not rising)
+        )
+    percent = _range_around(entry, entry * context.limits.max_distance_percent / 100)
     reach = PriceRange(max(market.low, percent.low), min(market.high, percent.high), without=entry)
-    yield from _unless("$.trade_plan.stop", proposal.stop, _side(reach, entry, above=not rising))
-    yield from _unless("$.trade_plan.target", proposal.target, _side(reach, entry, above=rising))
+    yield from _price_violation("$.trade_plan.stop", proposal.stop, _side(reach, entry, above=not rising))
+    yield from _price_violation("$.trade_plan.target", proposal.target, _side(reach, entry, above=rising))
 
 
-def _around(centre: Decimal, distance: Decimal) -> PriceRange:
+def _range_around(centre: Decimal, distance: Decimal) -> PriceRange:
     return PriceRange(max(Decimal(0), centre - distance), centre + distance)
 
 
-def _side(span: PriceRange, price: Decimal, *, above: bool) -> PriceRange:
-    return PriceRange(price, span.high, span.without) if above else PriceRange(span.low, price, span.without)
+def _side(allowed: PriceRange, price: Decimal, *, above: bool) -> PriceRange:
+    return (
+        PriceRange(price, allowed.high, allowed.without)
+        if above
+        else PriceRange(allowed.low, price, allowed.without)
+    )
 
 
-def _unless(path: str, price: Decimal, allowed: PriceRange) -> Iterator[Violation]:
+def _price_violation(path: str, price: Decimal, allowed: PriceRange) -> Iterator[Violation]:
     if price not in allowed:
         yield Violation(
             path=path,
@@ -76,9 +87,6 @@ def _unless(path: str, price: Decimal, allowed: PriceRange) -> Iterator[Violatio
             actual=str(price),
             allowed=allowed.text,
         )
-
-
-SIDES: Final = {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
 
 
 class TradePlan(BaseModel, frozen=True):
@@ -133,11 +141,6 @@ def risk_reward(entry: Decimal, stop: Decimal, target: Decimal) -> Decimal:
     """
     ratio = abs(Fraction(target) - Fraction(entry)) / abs(Fraction(entry) - Fraction(stop))
     return Decimal(f"{int(ratio * 100)}e-2")  # from text: arithmetic would round to 28 digits
-
-
-PULLBACK_ATR: Final = Decimal("0.5")
-ATR: Final = "atr_"
-LEVEL: Final = "level_"
 
 
 @dataclass(frozen=True, slots=True)

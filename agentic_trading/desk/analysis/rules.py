@@ -1,4 +1,4 @@
-"""An honest baseline: the analyst's question answered by fixed thresholds, as text, without a model.
+"""A baseline: the analyst's question answered by fixed thresholds, as text, without a model.
 
 Nothing here was fitted to data: the thresholds are textbook values or round numbers.
 """
@@ -26,13 +26,62 @@ from agentic_trading.llm.envelope import LLMEnvelope
 STOP: Final[StopName] = "atr_1.5"
 FAR: Final[TargetName] = "atr_4.0"
 LEVEL_NAMES: Final[tuple[TargetName, ...]] = ("level_1", "level_2", "level_3", "level_4")
+LEAN_TO_ACT: Final = 2
+RSI_UNDECIDED: Final = (45, 55)
+RSI_STRETCHED: Final = (25, 75)
+ADX_TRENDING: Final = 20
+TAKERS_BALANCED: Final = (48, 52)
+SHELTER_ATR: Final = 1.0
+ROOM_ATR: Final = 0.5
+PROFITABLE: Final = 1.25
+LOSING: Final = 0.8
+
+SIGNS: Final = {"up": 1, "down": -1}
+QUADRANTS: Final = {"leading": 1, "lagging": -1}
+REGIME_SCORES: Final = {"normal": 1, "extreme": -1}
+UNUSED: Final = TradeProposal(entry="market", stop=STOP, target=FAR)
+"""The plan of a neutral answer, where it is not used."""
+CONFIDENCES: Final[tuple[Confidence, ...]] = ("low", "medium", "high")
+
+
+class RuleAnswer(NamedTuple):
+    """A layer's score, and what of the evidence it rests on."""
+
+    score: int
+    text: str
+
+
+def cmt_assessment_rule(envelope: LLMEnvelope) -> str:
+    """Answer the analyst's question; equal context and evidence give equal text.
+
+    Trend and indicators lean from -2 (bearish) to 2 (bullish) each; the other layers are scored for themselves. A sum
+    of trend and indicators of 2 or more either way makes the direction, if there is a stop within the limits;
+    otherwise it is neutral. Raises pydantic's `ValidationError` for an envelope that is not the analyst's.
+    """
+    features = QuestionFeatures.of(envelope)
+    trend, momentum = _trend(features).score, _momentum(features).score
+    lean = trend + momentum
+    sign = _sign(lean) if abs(lean) >= LEAN_TO_ACT else 0
+    plan = propose(features, rising=sign > 0) if sign else None
+    sign = sign if plan else 0
+    return Judgement(
+        layers={
+            layer: _judged(features, layer, rule(features, sign))
+            for layer, rule in LAYER_RULES.items()
+            if layer in features.evidence and is_available(features.content(layer))
+        },
+        rationale=f"trend leans {trend:+d}, indicators {momentum:+d}; it takes {LEAN_TO_ACT} together to act",
+        direction=(Direction.NEUTRAL, Direction.BULLISH, Direction.BEARISH)[sign],
+        confidence=CONFIDENCES[max(0, abs(lean) - LEAN_TO_ACT)],
+        trade_plan=plan or UNUSED,
+    ).model_dump_json(exclude_defaults=True)
 
 
 def propose(features: QuestionFeatures, *, rising: bool) -> TradeProposal | None:
     """Return a plan that buys if `rising`, else sells; None if the evidence gives no stop within the limits.
 
-    The stop is the candidate of 1.5 ATR. The target is the nearest level of the evidence that pays for it, but no further than
-    4 ATR; 4 ATR where none does.
+    The stop is the candidate of 1.5 ATR. The target is the nearest level of the evidence that pays for it, but no
+    further than 4 ATR; 4 ATR where none does.
     """
     named = trade_candidates(features.context, features.content(Layer.RISK), rising=rising)
     reach = _reach(features.context)
@@ -64,60 +113,9 @@ def _reach(context: Context) -> Decimal:
     return min(percent, context.atr * context.limits.max_distance_atr)
 
 
-LEAN_TO_ACT: Final = 2
-RSI_UNDECIDED: Final = (45, 55)
-RSI_STRETCHED: Final = (25, 75)
-ADX_TRENDING: Final = 20
-TAKERS_BALANCED: Final = (48, 52)
-SHELTER_ATR: Final = 1.0
-ROOM_ATR: Final = 0.5
-PROFITABLE: Final = 1.25
-LOSING: Final = 0.8
-
-SIGNS: Final = {"up": 1, "down": -1}
-QUADRANTS: Final = {"leading": 1, "lagging": -1}
-REGIME_SCORES: Final = {"normal": 1, "extreme": -1}
-UNUSED: Final = TradeProposal(entry="market", stop=STOP, target=FAR)
-"""The plan of a neutral answer, where it is not used."""
-CONFIDENCES: Final[tuple[Confidence, ...]] = ("low", "medium", "high")
-
-
-class RuleAnswer(NamedTuple):
-    """A layer's score, and what of the evidence it rests on."""
-
-    score: int
-    text: str
-
-
-def cmt_assessment_rule(envelope: LLMEnvelope) -> str:
-    """Answer the analyst's question; equal context and evidence give equal text.
-
-    Trend and indicators lean from -2 (bearish) to 2 (bullish) each; the other layers are scored for themselves. A sum of trend and indicators of 2 or more either way makes the direction, if there is a
-    stop within the limits; otherwise it is neutral. Raises pydantic's `ValidationError` for an envelope that is not
-    the analyst's.
-    """
-    features = QuestionFeatures.of(envelope)
-    trend, momentum = _trend(features).score, _momentum(features).score
-    lean = trend + momentum
-    sign = _sign(lean) if abs(lean) >= LEAN_TO_ACT else 0
-    plan = propose(features, rising=sign > 0) if sign else None
-    sign = sign if plan else 0
-    return Judgement(
-        layers={
-            layer: _judged(features, layer, say(features, sign))
-            for layer, say in LAYER_RULES.items()
-            if layer in features.evidence and is_available(features.content(layer))
-        },
-        rationale=f"trend leans {trend:+d}, indicators {momentum:+d}; it takes {LEAN_TO_ACT} together to act",
-        direction=(Direction.NEUTRAL, Direction.BULLISH, Direction.BEARISH)[sign],
-        confidence=CONFIDENCES[max(0, abs(lean) - LEAN_TO_ACT)],
-        trade_plan=plan or UNUSED,
-    ).model_dump_json(exclude_defaults=True)
-
-
-def _judged(features: QuestionFeatures, layer: Layer, said: RuleAnswer) -> LayerJudgement:
+def _judged(features: QuestionFeatures, layer: Layer, answer: RuleAnswer) -> LayerJudgement:
     return LayerJudgement(
-        finding=said.text[:ASKED_CHARS], evidence=features.evidence[layer].name, score=said.score
+        finding=answer.text[:ASKED_CHARS], evidence=features.evidence[layer].name, score=answer.score
     )
 
 
