@@ -1,4 +1,4 @@
-"""The decision log, one line for each trigger, call, intent and fill, to be compared byte for byte; and counts of them."""
+"""The decision log: one line for each trigger, call, intent and fill, to be compared byte for byte, and counts."""
 
 import asyncio
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""What a prompt is made of: instructions, each version a shipped file that is never edited, and numbers in few digits."""
+"""What prompts are made of: instructions, each version a shipped file that is never edited, and rounded numbers."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""A trading session, from bars to fills: assessments become intents, intents orders, at one time slice after the other."""
+"""A trading session, from bars to fills: one time slice after the other, assessments become intents and orders."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -215,7 +215,7 @@ class TradingSession:
         )
 
     async def _intent(self, assessment: Assessment, approved: Sequence[OrderIntent]) -> OrderIntent | None:
-        """Return the intent of an assessment, after those approved in this time slice; or None, with the reason on record."""
+        """Return the intent of an assessment, after those approved in this time slice; None is explained on record."""
         plan = assessment.plan
         if plan is None:
             return None

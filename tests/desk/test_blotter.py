@@ -1,4 +1,4 @@
-"""The blotter: one line for each call and event, in an order that no worker can change."""
+"""The decision log: one line for each call and event, in an order that no worker can change."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The tally counts what passes, each kind under its name."""
+"""The counters of a session count what passes, each kind under its name."""
 
 from decimal import Decimal
 from typing import Any

@@ -43,7 +43,8 @@ class Context(BaseModel, frozen=True):
     """What holds for the whole question.
 
     `timeframes` are those of a row of the evidence, shortest first. `last_close` is exact; `atr` is that of the
-    decision timeframe, in units of price, rounded as in the evidence. Without an open position there is no `position` in the envelope.
+    decision timeframe, in units of price, rounded as in the evidence. Without an open position there is no
+    `position` in the envelope.
     """
 
     symbol: str

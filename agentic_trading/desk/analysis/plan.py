@@ -1,4 +1,4 @@
-"""A trade as it follows from a judgement: candidates under names, exact prices, their rules, side and reward for risk."""
+"""A trade as it follows from a judgement: candidates under names, exact prices and their rules, reward for risk."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -182,7 +182,7 @@ def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool)
 
 
 def candidates_of(envelope: LLMEnvelope, *, rising: bool) -> Candidates:
-    """Return the candidates of a question; raises pydantic's `ValidationError` for a context that is not the analyst's."""
+    """Return the candidates of a question; raises `ValidationError` for a context that is not the analyst's."""
     risk = evidence_by_layer(envelope).get(Layer.RISK)
     return trade_candidates(
         Context.model_validate(envelope.context), risk.content if risk else {}, rising=rising

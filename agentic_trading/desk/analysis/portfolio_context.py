@@ -196,7 +196,7 @@ def max_drawdown(gains: Sequence[float]) -> float:
 
 
 def runs_z(hits: Sequence[bool]) -> float | None:
-    """Return how far the number of runs is from that of a random order, in standard deviations; None if all are alike."""
+    """Return how many standard deviations the number of runs is from that of a random order; None if all are alike."""
     ones, count = sum(hits), len(hits)
     product = 2 * ones * (count - ones)
     if product in (0, count):

@@ -1,4 +1,4 @@
-"""The ways to fill an intent that an answer may choose from, as terms under names, and the rule that chooses offline."""
+"""The ways to fill an intent that an answer may choose from: terms under names, and the rule that chooses offline."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SMALL = Decimal("0.01")
 
 PATIENCE_BARS = 3
 PERSISTENCE_BARS = 6
-"""How long an order rests near the price before it crosses, and how long one farther off, or at the market, may take."""
+"""How long an order rests near the price before it crosses, and how long one farther off or at the market may last."""
 
 NEAR = 10
 FAR = 4

@@ -1,4 +1,4 @@
-"""Size trades, and hold them against limits: between a plan and an intent, and again between an order and the exchange."""
+"""Size trades and hold them against limits, between plan and intent, and again between order and exchange."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

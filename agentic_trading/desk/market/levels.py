@@ -70,7 +70,7 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelBook:
+class PriceLevels:
     """Every level at one moment; what cannot be known yet is None or left out.
 
     `swings` are the last three of each side on the decision timeframe and those above it.
@@ -107,7 +107,7 @@ class LevelBook:
         return (*computed, *swings)
 
 
-def level_book(
+def price_levels(
     frames: Mapping[Timeframe, Frame],
     days: Sequence[ClosedBar],
     profile: Profile | None,
@@ -115,11 +115,11 @@ def level_book(
     price: float,
     decision: Timeframe,
     as_of: datetime,
-) -> LevelBook:
+) -> PriceLevels:
     """Collect the levels around `price`; `days` are the closed days, oldest first."""
     below, above = round_numbers(price)
     prior_day = _day(days[-1]) if days else None
-    return LevelBook(
+    return PriceLevels(
         round_below=below,
         round_above=above,
         prior_day=prior_day,

@@ -19,7 +19,7 @@ from agentic_trading.desk.market.layers.readings import (
     trend_layer,
     volatility_layer,
 )
-from agentic_trading.desk.market.levels import LevelBook, level_book
+from agentic_trading.desk.market.levels import PriceLevels, price_levels
 
 BASE = Timeframe.M5
 PROFILE_BARS = 288  # a day of base bars
@@ -42,7 +42,7 @@ class MarketSnapshot:
     decision: Timeframe
     last: float
     frames: Mapping[Timeframe, Frame]
-    levels: LevelBook
+    levels: PriceLevels
     closes: tuple[Close, ...] = ()
     reference: ReferenceMarket | None = None
 
@@ -137,7 +137,7 @@ class MarketView:
             decision=self._decision,
             last=float(newest.close),
             frames=frames,
-            levels=level_book(
+            levels=price_levels(
                 frames,
                 self._days,
                 self._profile.value,

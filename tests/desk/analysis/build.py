@@ -31,7 +31,7 @@ OTHER = {"btcusdt-5m": "ethusdt-5m", "ethusdt-5m": "btcusdt-5m"}
 
 @cache
 def hours(sample: str = "btcusdt-5m", decision: Timeframe = Timeframe.H1) -> tuple[MarketSnapshot, ...]:
-    """Return the market at each close of the decision timeframe of a shipped sample, beside the other one."""
+    """Return the market at each close of the decision timeframe of a sample, with the other one as reference."""
     bars, others = (load_sample(name) for name in (sample, OTHER[sample]))
     view, other = (MarketView(row[0].symbol, decision=decision) for row in (bars, others))
     seen = []

@@ -73,17 +73,17 @@ def test_figures_of_hand_counted_gains() -> None:
     assert figures["runs_z"] == pytest.approx((4 - 3) / sqrt(8 * 4 / (16 * 3)))
 
 
-def test_what_is_not_defined_is_named_and_not_told() -> None:
+def test_what_is_not_defined_is_named_and_not_given() -> None:
     track = TrackRecord(Timeframe.H1)
     for place in range(10):
         track.add_forecast(NOON + place * 5 * HOUR, Direction.BULLISH, 100.0)
         track.see(NOON + (place * 5 + 4) * HOUR, 101.0)
 
-    told = track.evidence()
+    evidence = track.evidence()
 
-    assert set(told["not_available"]) >= {"profit_factor", "sortino", "calmar", "runs_z"}
-    assert told["hit_rate_pct"] == 100
-    assert "profit_factor" not in told
+    assert set(evidence["not_available"]) >= {"profit_factor", "sortino", "calmar", "runs_z"}
+    assert evidence["hit_rate_pct"] == 100
+    assert "profit_factor" not in evidence
 
 
 @given(st.lists(st.floats(-50, 50).filter(lambda gain: abs(gain) > 1e-6), min_size=2, max_size=60))

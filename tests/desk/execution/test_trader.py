@@ -32,7 +32,7 @@ AS_OF = START + FIVE_MINUTES
 
 
 def router_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal) -> OrderRouter:
-    """Return a trader whose risk limits are the defaults but for `limits`."""
+    """Return a router whose risk limits are the defaults but for `limits`."""
     risk = RiskLimits.model_validate({"max_order_notional": 5_000, **limits})
     return OrderRouter(exchange, TradeJournal(gateway, SimClock(AS_OF)), listed(BTC), FillLimits(), risk)
 
@@ -179,16 +179,16 @@ async def test_what_other_symbols_hold_and_want_counts_as_gross() -> None:
 
 async def test_a_bar_in_which_nothing_traded_is_a_halt_until_the_next_one() -> None:
     router = router_on(paper(), RuleGateway())
-    told = []
+    halted = []
 
     for number, volume in enumerate(("10", "0", "10")):
         await router.on_bar(bar(number, CALM, volume))
-        told.append((await router.facts("BTCUSDT", AS_OF)).halted)
+        halted.append((await router.facts("BTCUSDT", AS_OF)).halted)
 
-    assert told == [False, True, False]
+    assert halted == [False, True, False]
 
 
-async def test_a_rejected_order_tells_what_was_rejected() -> None:
+async def test_a_rejected_order_says_what_was_rejected() -> None:
     gateway = RuleGateway()
     router = router_on(paper(), gateway, max_position_notional=Decimal(50))
     await router.on_bar(bar(0, CALM))

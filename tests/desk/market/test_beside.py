@@ -44,7 +44,7 @@ def test_covariance_and_correlation_are_those_of_the_standard_library(
         assert correlation(ones, others) == pytest.approx(pearson(ones, others), abs=1e-6)
 
 
-def test_a_market_beside_itself_moves_with_itself() -> None:
+def test_a_market_with_itself_as_reference_moves_with_itself() -> None:
     found = market_correlation(closes(WALK), ReferenceMarket("B", closes(WALK)))
 
     assert found is not None
@@ -99,7 +99,7 @@ def fed(sample: str, count: int) -> tuple[MarketView, list[Bar]]:
     return view, bars
 
 
-def test_a_second_market_that_is_ahead_is_looked_at_as_of_the_moment() -> None:
+def test_a_reference_market_that_is_ahead_is_looked_at_as_of_the_moment() -> None:
     view, bars = fed("btcusdt-5m", 900)
     same, _ = fed("ethusdt-5m", 900)
     ahead, _ = fed("ethusdt-5m", 1_000)

@@ -9,7 +9,7 @@ from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.indicators.structure import Swing, Zone
 from agentic_trading.desk.market.layers.features import NO_BAR, LayerFeatures, features_by_timeframe
-from agentic_trading.desk.market.levels import SWINGS_SHOWN, Level, LevelBook, Period
+from agentic_trading.desk.market.levels import SWINGS_SHOWN, Level, Period, PriceLevels
 from agentic_trading.desk.market.patterns import Double
 from agentic_trading.desk.prompts import price, ratio, stamp
 
@@ -23,7 +23,7 @@ GAPS_SHOWN = 3
 
 
 def levels_layer(
-    frames: Mapping[Timeframe, Frame], book: LevelBook, *, last: float, decision: Timeframe
+    frames: Mapping[Timeframe, Frame], levels: PriceLevels, *, last: float, decision: Timeframe
 ) -> dict[str, Any]:
     """Return the levels by kind, and the four nearest on either side of the price `last`.
 
@@ -33,26 +33,26 @@ def levels_layer(
     """
     features = LayerFeatures()
     present = features.frames(frames)
-    _note_absent(features, book)
+    _note_absent(features, levels)
     return {
         "close": price(last),
         "decision_timeframe": decision.value,
         "swings": {frame.timeframe.value: _swings(frame) for frame in present},
-        "round": {"below": price(book.round_below), "above": price(book.round_above)},
-        **_periods(book),
-        **_derived(book),
-        "nearest": _nearest(book.named(), last, frames.get(decision)),
+        "round": {"below": price(levels.round_below), "above": price(levels.round_above)},
+        **_periods(levels),
+        **_derived(levels),
+        "nearest": _nearest(levels.named(), last, frames.get(decision)),
         "not_available": features.not_available,
     }
 
 
-def _note_absent(features: LayerFeatures, book: LevelBook) -> None:
+def _note_absent(features: LayerFeatures, levels: PriceLevels) -> None:
     absent = {
-        "prior_day": (book.prior_day, "no closed day yet"),
-        "prior_week": (book.prior_week, "no day of the week before is known"),
-        "pivots": (book.pivots, "no closed day yet"),
-        "fib": (book.leg, "needs a confirmed swing high and low at different bars"),
-        "volume_profile": (book.profile, "needs 288 bars of 5m with volume"),
+        "prior_day": (levels.prior_day, "no closed day yet"),
+        "prior_week": (levels.prior_week, "no day of the week before is known"),
+        "pivots": (levels.pivots, "no closed day yet"),
+        "fib": (levels.leg, "needs a confirmed swing high and low at different bars"),
+        "volume_profile": (levels.profile, "needs 288 bars of 5m with volume"),
     }
     for name, (value, reason) in absent.items():
         if value is None:
@@ -76,8 +76,8 @@ def _swing(frame: Frame, swing: Swing, extremes: Sequence[float]) -> dict[str, A
     return content
 
 
-def _periods(book: LevelBook) -> dict[str, Any]:
-    periods = {"prior_day": book.prior_day, "prior_week": book.prior_week}
+def _periods(levels: PriceLevels) -> dict[str, Any]:
+    periods = {"prior_day": levels.prior_day, "prior_week": levels.prior_week}
     return {name: _period(period) for name, period in periods.items() if period is not None}
 
 
@@ -92,18 +92,18 @@ def _period(period: Period) -> dict[str, Any]:
     }
 
 
-def _derived(book: LevelBook) -> dict[str, Any]:
+def _derived(levels: PriceLevels) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    if book.pivots is not None:
-        content["pivots"] = {name: price(value) for name, value in asdict(book.pivots).items()}
-    if book.leg is not None:
+    if levels.pivots is not None:
+        content["pivots"] = {name: price(value) for name, value in asdict(levels.pivots).items()}
+    if levels.leg is not None:
         content["fib"] = {
-            "from": price(book.leg.start.price),
-            "to": price(book.leg.end.price),
-            **{share: price(value) for share, value in book.leg.retracements.items()},
+            "from": price(levels.leg.start.price),
+            "to": price(levels.leg.end.price),
+            **{share: price(value) for share, value in levels.leg.retracements.items()},
         }
-    if book.profile is not None:
-        content["volume_profile"] = {name: price(value) for name, value in asdict(book.profile).items()}
+    if levels.profile is not None:
+        content["volume_profile"] = {name: price(value) for name, value in asdict(levels.profile).items()}
     return content
 
 
@@ -144,7 +144,9 @@ class Stop:
     price: float
 
 
-def risk_layer(book: LevelBook, frame: Frame | None, *, last: float, decision: Timeframe) -> dict[str, Any]:
+def risk_layer(
+    levels: PriceLevels, frame: Frame | None, *, last: float, decision: Timeframe
+) -> dict[str, Any]:
     """Return stop candidates and targets for a trade either way at the price `last`.
 
     Stops stand 1, 1.5, 2 and 3 ATR of the decision timeframe away, and a quarter of an ATR beyond its
@@ -164,7 +166,7 @@ def risk_layer(book: LevelBook, frame: Frame | None, *, last: float, decision: T
             not_available[f"{side}.swing_stop"] = "no confirmed swing on the losing side"
         content[side.value] = {
             "stops": [_stop(stop, last) for stop in stops],
-            "targets": _targets(side, book.named(), last, atr),
+            "targets": _targets(side, levels.named(), last, atr),
         }
     return {**content, "not_available": not_available}
 
