@@ -13,8 +13,7 @@ from agentic_trading.app.options import OptionError
 from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
-from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FILL_STRATEGY_V1_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import Event
@@ -33,13 +32,7 @@ MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
 })
 """What crosses a process or a disk, by the `$id` of its schema."""
 
-ANSWERS: Final = (
-    CMT_ASSESSMENT_V1_SCHEMA,
-    CMT_ASSESSMENT_SCHEMA,
-    FILL_STRATEGY_V1_SCHEMA,
-    FILL_STRATEGY_SCHEMA,
-    ANSWER_SCHEMA,
-)
+ANSWERS: Final = (CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA, ANSWER_SCHEMA)
 """What a model must answer."""
 
 

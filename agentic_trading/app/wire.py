@@ -16,18 +16,16 @@ from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
-from agentic_trading.desk.analysis.v1.check import check_cmt_assessment_v1
-from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
 from agentic_trading.desk.exchange import Exchange
 from agentic_trading.desk.exchanges.account import TradingCosts
 from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.candidates import fill_strategy_rule
-from agentic_trading.desk.execution.check import check_fill_strategy, check_fill_strategy_v1
+from agentic_trading.desk.execution.check import check_fill_strategy
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.risk import RiskLimits
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FILL_STRATEGY_V1_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feed import BarFeed
@@ -76,9 +74,7 @@ PATIENCE = {LLMProvider.LOCAL: RetryPolicy(attempt_timeout_s=300.0)}
 
 RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule}
 CHECKS = {
-    CMT_ASSESSMENT_V1_SCHEMA["$id"]: check_cmt_assessment_v1,
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
-    FILL_STRATEGY_V1_SCHEMA["$id"]: check_fill_strategy_v1,
     FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,
 }
 
@@ -357,8 +353,8 @@ def trading_session(
                 model=answers.model,
                 retry_policy=patience,
             ),
-            neighbour=next((other for name, other in views.items() if name != symbol), None),
-            companion=beside.get(symbol),
+            reference_view=next((other for name, other in views.items() if name != symbol), None),
+            reference_feed=beside.get(symbol),
         )
         for symbol, view in views.items()
     }
@@ -368,7 +364,7 @@ def trading_session(
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        trader=OrderRouter(
+        router=OrderRouter(
             exchange, TradeJournal(gateway, clock), venue.instruments, fill_limits, risk_limits
         ),
         exchange=exchange,
@@ -378,6 +374,6 @@ def trading_session(
         clock=clock,
         limits=risk_limits,
         rules=TradingRules(),
-        before_moment=before_moment,
-        after_moment=after_moment,
+        before_slice=before_moment,
+        after_slice=after_moment,
     )

@@ -1,8 +1,8 @@
-"""The decision log: one line for each trigger, call, intent and fill, to be compared byte for byte."""
+"""The decision log: one line for each trigger, call, intent and fill, to be compared byte for byte, and counts."""
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -17,9 +17,15 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision, StoreError
 from agentic_trading.llm.event import Event
 
+NOT_A_DECISION = frozenset({"skip"})
+"""Kinds of events that the log keeps and the decision log leaves out."""
+
+WORKFLOW_OF_STEP = {"cmt": "analysis"}
+"""The workflow of a missing decision, by the step that its event names; any other step is of the execution."""
+
 
 class DecisionLog:
-    """Append lines to a file that `open` starts anew, and know their digest.
+    """Append lines to a file that `open` empties, and know their digest.
 
     The digest is the SHA-256 over all lines with their newlines. Raises `StoreError` where the file cannot be written.
     """
@@ -34,7 +40,7 @@ class DecisionLog:
         return self._digest.hexdigest()
 
     async def open(self) -> None:
-        """Start the file anew."""
+        """Make the file, or empty the one that is there."""
         await asyncio.to_thread(self._write, b"", mode="wb")
 
     async def append(self, lines: Sequence[bytes]) -> None:
@@ -51,20 +57,6 @@ class DecisionLog:
                 file.write(block)
         except OSError as e:
             raise StoreError(self.path, f"cannot be written ({e.strerror}); free it or the disk") from e
-
-
-NOT_A_DECISION = frozenset({"skip"})
-"""Kinds of events that the log keeps and the decision log leaves out."""
-
-
-def verdict_of(answer: GatewayReply) -> str:
-    """Return in one word what a call came to: `accepted`, the category of its failure, or `degraded` without one."""
-    if isinstance(answer, NoDecision):
-        return answer.reason.category
-    result = answer.result
-    if result.actionable:
-        return "accepted"
-    return "degraded" if result.failure is None else result.failure.category
 
 
 class DecisionLoggingGateway:
@@ -105,44 +97,9 @@ class DecisionLoggingGateway:
         self._lines[subject].append({"subject": subject, **line})
 
 
-def _call_line(envelope: LLMEnvelope, answer: GatewayReply) -> dict[str, Any]:
-    called = {} if isinstance(answer, NoDecision) else answer.result.parsed_output
-    return {
-        "kind": "call",
-        "id": envelope.envelope_id,
-        "trace_id": envelope.trace_id,
-        "causation_id": envelope.causation_id,
-        "as_of": _moment(envelope.as_of),
-        "workflow": envelope.workflow,
-        "agent_id": envelope.agent_id,
-        "request_hash": envelope.request_hash,
-        "verdict": verdict_of(answer),
-        "attempts": 0 if isinstance(answer, NoDecision) else answer.result.attempt_number,
-        "answer": Fragment(exact_bytes(called)),
-    }
-
-
-def _event_line(event: Event) -> dict[str, Any]:
-    return {
-        "kind": event.kind,
-        "id": event.id,
-        "trace_id": event.trace_id,
-        "causation_id": event.causation_id,
-        "as_of": _moment(event.as_of),
-        "body": event.body,
-    }
-
-
-def _moment(value: datetime | None) -> str | None:
-    return None if value is None else utc_text(value)
-
-
-STEP_OF_WORKFLOW = {"cmt": "analysis"}
-
-
 @dataclass(slots=True)
 class SessionCounters:
-    """Counts of a session; pass it everything that is asked and recorded with `Counted`.
+    """Counts of a session; `CountingGateway` counts all that is asked and recorded.
 
     `decisions` and `no_decisions` count by workflow, then by verdict or reason; `cancelled` counts orders by why the
     rest of them was not filled.
@@ -162,78 +119,94 @@ class SessionCounters:
 
     def count(self, event: Event) -> None:
         """Count one event."""
-        counting = _COUNTING.get(event.kind)
-        if counting is not None:
-            counting(self, event, event.body)
+        body = event.body
+        match event.kind:
+            case "assessment":
+                self.decisions["analysis"][body["verdict"]] += 1
+            case "fill.strategy":
+                self.decisions["execution"][f"{body['algo']} {body['order_type']}"] += 1
+            case "no_decision":
+                workflow = WORKFLOW_OF_STEP.get(body.get("step", ""), "execution")
+                self.no_decisions[workflow][body["reason"]["category"]] += 1
+            case "skip" | "intent.skipped":
+                self.skips[body["reason"]] += 1
+            case _:
+                self._count_trade(event)
 
-
-def _assessment(tally: SessionCounters, _event: Event, body: dict[str, Any]) -> None:
-    tally.decisions["analysis"][body["verdict"]] += 1
-
-
-def _strategy(tally: SessionCounters, _event: Event, body: dict[str, Any]) -> None:
-    tally.decisions["execution"][f"{body['algo']} {body['order_type']}"] += 1
-
-
-def _no_decision(tally: SessionCounters, _event: Event, body: dict[str, Any]) -> None:
-    workflow = STEP_OF_WORKFLOW.get(body.get("step", ""), "execution")
-    tally.no_decisions[workflow][body["reason"]["category"]] += 1
-
-
-def _skip(tally: SessionCounters, _event: Event, body: dict[str, Any]) -> None:
-    tally.skips[body["reason"]] += 1
-
-
-def _intent(tally: SessionCounters, _event: Event, _body: dict[str, Any]) -> None:
-    tally.intents += 1
-
-
-def _rejected(tally: SessionCounters, _event: Event, body: dict[str, Any]) -> None:
-    tally.intents_rejected[body["rule"]] += 1
-
-
-def _order(tally: SessionCounters, _event: Event, _body: dict[str, Any]) -> None:
-    tally.orders += 1
-
-
-def _cancelled(tally: SessionCounters, _event: Event, body: dict[str, Any]) -> None:
-    tally.cancelled[body["reason"]] += 1
-
-
-def _fill(tally: SessionCounters, event: Event, body: dict[str, Any]) -> None:
-    tally.fills += 1
-    tally.first_fill_id = tally.first_fill_id or event.id
-    tally.fees = EXACT.add(tally.fees, Decimal(body["fee"]))
-
-
-_COUNTING: dict[str, Callable[[SessionCounters, Event, dict[str, Any]], None]] = {
-    "assessment": _assessment,
-    "fill.strategy": _strategy,
-    "no_decision": _no_decision,
-    "skip": _skip,
-    "intent.skipped": _skip,
-    "order.intent": _intent,
-    "intent.rejected": _rejected,
-    "order.rejected": _rejected,
-    "order.submitted": _order,
-    "order.cancelled": _cancelled,
-    "fill": _fill,
-}
+    def _count_trade(self, event: Event) -> None:
+        body = event.body
+        match event.kind:
+            case "order.intent":
+                self.intents += 1
+            case "intent.rejected" | "order.rejected":
+                self.intents_rejected[body["rule"]] += 1
+            case "order.submitted":
+                self.orders += 1
+            case "order.cancelled":
+                self.cancelled[body["reason"]] += 1
+            case "fill":
+                self.fills += 1
+                self.first_fill_id = self.first_fill_id or event.id
+                self.fees = EXACT.add(self.fees, Decimal(body["fee"]))
+            case _:
+                pass  # kinds that no summary counts
 
 
 class CountingGateway:
-    """A gateway that counts what passes."""
+    """Pass everything on to `gateway`, and count it."""
 
-    def __init__(self, gateway: Gateway, tally: SessionCounters) -> None:
+    def __init__(self, gateway: Gateway, counters: SessionCounters) -> None:
         self._gateway = gateway
-        self._tally = tally
+        self._counters = counters
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Ask, and count the call."""
-        self._tally.calls += 1
+        self._counters.calls += 1
         return await self._gateway.ask(envelope)
 
     async def record(self, event: Event) -> None:
         """Record, and count the event."""
-        self._tally.count(event)
+        self._counters.count(event)
         await self._gateway.record(event)
+
+
+def verdict_of(answer: GatewayReply) -> str:
+    """Return in one word what a call came to: `accepted`, the category of its failure, or `degraded` without one."""
+    if isinstance(answer, NoDecision):
+        return answer.reason.category
+    result = answer.result
+    if result.actionable:
+        return "accepted"
+    return "degraded" if result.failure is None else result.failure.category
+
+
+def _call_line(envelope: LLMEnvelope, answer: GatewayReply) -> dict[str, Any]:
+    called = {} if isinstance(answer, NoDecision) else answer.result.parsed_output
+    return {
+        "kind": "call",
+        "id": envelope.envelope_id,
+        "trace_id": envelope.trace_id,
+        "causation_id": envelope.causation_id,
+        "as_of": _time(envelope.as_of),
+        "workflow": envelope.workflow,
+        "agent_id": envelope.agent_id,
+        "request_hash": envelope.request_hash,
+        "verdict": verdict_of(answer),
+        "attempts": 0 if isinstance(answer, NoDecision) else answer.result.attempt_number,
+        "answer": Fragment(exact_bytes(called)),
+    }
+
+
+def _event_line(event: Event) -> dict[str, Any]:
+    return {
+        "kind": event.kind,
+        "id": event.id,
+        "trace_id": event.trace_id,
+        "causation_id": event.causation_id,
+        "as_of": _time(event.as_of),
+        "body": event.body,
+    }
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else utc_text(moment)

@@ -16,7 +16,7 @@ BPS = Decimal(10_000)
 
 FINEST_EXPONENT = -12
 LARGEST_LOT_WORTH = Decimal(10)
-"""What a lot is worth at most, in the quote currency, however coarse the volumes are that a source tells."""
+"""What a lot is worth at most, in the quote currency, however coarse the volumes of a source are."""
 
 Price = Annotated[Decimal, Field(gt=0, max_digits=30, decimal_places=12)]
 """In the quote currency for one unit of the base currency; at most 1e18, in steps of 1e-12."""

@@ -1,4 +1,4 @@
-"""Instructions for models, each version a shipped file that is not edited once it is released."""
+"""What prompts are made of: instructions, each version a shipped file that is never edited, and rounded numbers."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,6 +6,9 @@ from importlib.resources import files
 from math import isfinite
 
 from agentic_trading.canonical import sha256_hex
+
+PRICE_DIGITS = 8
+RATIO_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +23,6 @@ def load_prompt(package: str, name: str) -> Prompt:
     """Read `prompts/<name>.md` of an agent's package; the version changes with every byte of it."""
     raw = files(package).joinpath("prompts", f"{name}.md").read_bytes()
     return Prompt(text=raw.decode(), version=sha256_hex(raw)[:16])
-
-
-PRICE_DIGITS = 8
-RATIO_DIGITS = 5
 
 
 def price(value: float | None) -> float | None:

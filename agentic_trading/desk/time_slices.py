@@ -1,4 +1,4 @@
-"""Several feeds as one sequence of moments: everything that closes at the same time comes at once."""
+"""Several feeds as one sequence of time slices: everything that closes at the same time comes at once."""
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -15,7 +15,7 @@ from agentic_trading.desk.market.snapshot import BASE
 class TimeSlice:
     """The bars that close at `at`, in order of symbol, and what was noted of the feeds before them.
 
-    Notes behind the last bar of all come in a last moment at the same time, which has no bars.
+    Notes behind the last bar of all come in a last time slice at the same time, which has no bars.
     """
 
     at: datetime
@@ -24,9 +24,9 @@ class TimeSlice:
 
 
 async def merge_feeds(feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> AsyncGenerator[TimeSlice]:
-    """Give the moments of `feeds` in order of time, each feed's first `most_bars` bars; raises what a feed raises.
+    """Give the time slices of `feeds` in order, each feed's first `most_bars` bars; raises what a feed raises.
 
-    A moment is given as soon as every feed has shown its next bar or its end.
+    A time slice is given as soon as every feed has given its next bar or its end.
     """
     readers = [_Reader(feed, most_bars) for feed in sorted(feeds, key=lambda feed: feed.symbol)]
     for reader in readers:
@@ -44,7 +44,7 @@ async def merge_feeds(feeds: Sequence[BarFeed], *, most_bars: int | None = None)
 
 
 class _Reader:
-    """One feed, looked at one bar ahead."""
+    """One feed, read one bar ahead."""
 
     def __init__(self, feed: BarFeed, most_bars: int | None) -> None:
         self._items: AsyncIterator[Bar | Gap | Duplicate] = aiter(feed)
@@ -67,7 +67,7 @@ class _Reader:
 
 
 def _notes_of(readers: Sequence[_Reader]) -> tuple[Gap | Duplicate, ...]:
-    """Take what was noted and not told yet."""
+    """Return the notes that no time slice has had yet."""
     notes = tuple(note for reader in readers for note in reader.notes)
     for reader in readers:
         reader.notes.clear()
@@ -75,10 +75,10 @@ def _notes_of(readers: Sequence[_Reader]) -> tuple[Gap | Duplicate, ...]:
 
 
 class ReferenceMarketFeed:
-    """Run beside a market whose bars are `own`, never ahead of it.
+    """The reference market of one whose bars are `own`, never ahead of it.
 
-    Only a market that is fed these very bars has this companion: from the first bar that is another one there is
-    none any more, since nobody knows how the other market would have gone. Both rows are in order of time.
+    `other` goes with these very bars: from the first bar that is another one there is no reference market any more,
+    since its own bars would have been other ones too. Both are in order of time.
     """
 
     def __init__(self, own: Sequence[Bar], other: Sequence[Bar], *, decision: Timeframe) -> None:
@@ -87,19 +87,19 @@ class ReferenceMarketFeed:
         self._symbol = other[0].symbol
         self._resampler = Resampler(BASE, decision)
         self._closes: deque[Close] = deque(maxlen=CLOSES_KEPT)
-        self._strayed = False
+        self._differs = False
 
     def push(self, bar: Bar) -> None:
-        """Take the next bar of the first market; the second one goes on to the same close."""
-        if self._strayed or self._own.get(bar.open_time) != bar:
-            self._strayed = True
+        """Take the next bar of the first market; the reference market goes on to the same close."""
+        if self._differs or self._own.get(bar.open_time) != bar:
+            self._differs = True
             return
         while self._ahead and self._ahead[0].close_time <= bar.close_time:
             for closed in self._resampler.push(self._ahead.popleft()):
                 self._closes.append(Close(closed.bar.close_time, float(closed.bar.close)))
 
-    def second_market(self, as_of: datetime) -> ReferenceMarket | None:
-        """Return the second market as of a moment; None once the first one has gone its own way."""
-        if self._strayed:
+    def reference_market(self, as_of: datetime) -> ReferenceMarket | None:
+        """Return the reference market as of a moment; None once a bar of the first one has differed."""
+        if self._differs:
             return None
         return ReferenceMarket(self._symbol, tuple(self._closes)).until(as_of)

@@ -8,8 +8,7 @@ import pytest
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.clock import MarketClock, SimClock
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
-from agentic_trading.desk.analysis.v1.schema import CMT_ASSESSMENT_V1_SCHEMA
-from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA, FILL_STRATEGY_V1_SCHEMA
+from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.models import TableError
@@ -24,15 +23,14 @@ DAY = datetime(2026, 1, 2, tzinfo=UTC)
 def test_every_schema_of_the_desk_has_a_rule_and_a_check() -> None:
     names = {CMT_ASSESSMENT_SCHEMA["$id"], FILL_STRATEGY_SCHEMA["$id"]}
 
-    assert wire.RULES.keys() == names
-    assert wire.CHECKS.keys() == {*names, CMT_ASSESSMENT_V1_SCHEMA["$id"], FILL_STRATEGY_V1_SCHEMA["$id"]}
+    assert wire.RULES.keys() == wire.CHECKS.keys() == names
 
 
 @pytest.mark.parametrize(("symbols", "beside"), [(["BTCUSDT"], "ETHUSDT"), (["ETHUSDT"], "BTCUSDT")])
 def test_a_shipped_market_of_its_own_has_the_other_one_beside_it(symbols: list[str], beside: str) -> None:
     companion = wire.companions(symbols)[symbols[0]]
 
-    second = companion.second_market(DAY)
+    second = companion.reference_market(DAY)
 
     assert second is not None
     assert second.symbol == beside

@@ -234,7 +234,7 @@ class HaltingExchange(PaperExchange):
     async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
         last = self._last.get(bar.symbol)
         if last is not None and last.close_time < bar.open_time:
-            self._working.clear()
+            self._states.clear()
         return await super().on_bar(bar)
 
 

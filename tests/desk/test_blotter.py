@@ -1,4 +1,4 @@
-"""The blotter: one line for each call and event, in an order that no worker can change."""
+"""The decision log: one line for each call and event, in an order that no worker can change."""
 
 import asyncio
 from datetime import timedelta
@@ -43,11 +43,11 @@ def objects(lines: list[bytes]) -> list[dict[str, Any]]:
 async def test_a_call_is_a_line_with_what_was_asked_and_what_came_back() -> None:
     asked = envelope(subject="BTCUSDT", as_of=NOW, workflow="analysis", causation_id="t-1")
     answer = interaction(envelope=asked, parsed_output={"size": 1.50}, attempt_number=2)
-    blotter = DecisionLoggingGateway(Answering(answer))
+    log = DecisionLoggingGateway(Answering(answer))
 
-    assert await blotter.ask(asked) is answer
+    assert await log.ask(asked) is answer
 
-    assert objects(blotter.close()) == [
+    assert objects(log.close()) == [
         {
             "kind": "call",
             "subject": "BTCUSDT",
@@ -69,19 +69,19 @@ async def test_a_call_is_a_line_with_what_was_asked_and_what_came_back() -> None
 async def test_a_number_of_an_answer_keeps_its_digits() -> None:
     asked = envelope(subject="BTCUSDT")
     answer = interaction(envelope=asked, result=result(parsed_output={"size": 1, "price": 27000.1}))
-    blotter = DecisionLoggingGateway(Answering(answer))
+    log = DecisionLoggingGateway(Answering(answer))
 
-    await blotter.ask(asked)
+    await log.ask(asked)
 
-    assert b'"answer":{"size":1,"price":27000.1}' in blotter.close()[0]
+    assert b'"answer":{"size":1,"price":27000.1}' in log.close()[0]
 
 
 async def test_a_missing_decision_is_a_line_with_its_reason_and_no_answer() -> None:
-    blotter = DecisionLoggingGateway(Answering(NoDecision(reason=REFUSED)))
+    log = DecisionLoggingGateway(Answering(NoDecision(reason=REFUSED)))
 
-    await blotter.ask(envelope(subject="BTCUSDT"))
+    await log.ask(envelope(subject="BTCUSDT"))
 
-    (line,) = objects(blotter.close())
+    (line,) = objects(log.close())
     assert (line["verdict"], line["answer"], line["attempts"], line["as_of"]) == ("refusal", {}, 0, None)
 
 
@@ -92,32 +92,32 @@ async def test_no_line_knows_of_real_time_cost_or_latency() -> None:
     written = []
 
     for answer in (one, other):
-        blotter = DecisionLoggingGateway(Answering(answer))
-        await blotter.ask(asked)
-        await blotter.record(event("fill", id="f-1", trace_id="t-1", time=answer.stored_at, as_of=NOW))
-        written.append(blotter.close())
+        log = DecisionLoggingGateway(Answering(answer))
+        await log.ask(asked)
+        await log.record(event("fill", id="f-1", trace_id="t-1", time=answer.stored_at, as_of=NOW))
+        written.append(log.close())
 
     assert written[0] == written[1]
 
 
 async def test_what_was_skipped_is_recorded_and_leaves_no_line() -> None:
     gateway = Answering()
-    blotter = DecisionLoggingGateway(gateway)
+    log = DecisionLoggingGateway(gateway)
     skipped, fact = event("skip"), event("trigger")
 
-    await blotter.record(skipped)
-    await blotter.record(fact)
+    await log.record(skipped)
+    await log.record(fact)
 
     assert gateway.recorded == [skipped, fact]
-    assert [line["kind"] for line in objects(blotter.close())] == ["trigger"]
+    assert [line["kind"] for line in objects(log.close())] == ["trigger"]
 
 
 async def test_what_was_taken_is_forgotten() -> None:
-    blotter = DecisionLoggingGateway(Answering())
-    await blotter.record(event())
+    log = DecisionLoggingGateway(Answering())
+    await log.record(event())
 
-    assert len(blotter.close()) == 1
-    assert blotter.close() == []
+    assert len(log.close()) == 1
+    assert log.close() == []
 
 
 @given(st.lists(st.tuples(st.sampled_from(["BTC", "ETH", "SOL"]), st.integers(0, 5)), max_size=12))
@@ -143,9 +143,9 @@ async def test_the_order_of_answers_moves_no_line(calls: list[tuple[str, int]]) 
     ]
 
 
-async def _in_order(blotter: DecisionLoggingGateway, sequence: list[LLMEnvelope]) -> None:
+async def _in_order(log: DecisionLoggingGateway, sequence: list[LLMEnvelope]) -> None:
     for asked in sequence:
-        await blotter.ask(asked)
+        await log.ask(asked)
 
 
 FAILED = {"success": False, "failure": REFUSED, "actionable": False, "validation_passed": False}

@@ -1,4 +1,4 @@
-"""The second market of a session that is fed only one."""
+"""The reference market of a session that is fed only one market."""
 
 from decimal import Decimal
 
@@ -10,7 +10,7 @@ from agentic_trading.desk.time_slices import ReferenceMarketFeed
 OWN, OTHER = load_sample("btcusdt-5m")[:400], load_sample("ethusdt-5m")[:800]
 
 
-def companion() -> ReferenceMarketFeed:
+def reference_feed() -> ReferenceMarketFeed:
     return ReferenceMarketFeed(OWN, OTHER, decision=Timeframe.H1)
 
 
@@ -19,29 +19,29 @@ def dearer(bar: Bar) -> Bar:
 
 
 def test_it_is_what_a_view_of_the_other_market_would_be_and_never_ahead() -> None:
-    beside, view = companion(), MarketView("ETHUSDT")
+    reference, view = reference_feed(), MarketView("ETHUSDT")
 
     for own, other in zip(OWN, OTHER[:400], strict=True):
-        beside.push(own)
+        reference.push(own)
         view.push(other)
-        assert beside.second_market(own.close_time) == view.second_market(own.close_time)
+        assert reference.reference_market(own.close_time) == view.reference_market(own.close_time)
 
 
 def test_a_session_that_begins_later_has_the_closes_before_it_too() -> None:
-    beside = companion()
+    reference = reference_feed()
 
-    beside.push(OWN[200])
+    reference.push(OWN[200])
 
-    second = beside.second_market(OWN[200].close_time)
+    second = reference.reference_market(OWN[200].close_time)
     assert second is not None
     assert len(second.closes) == 16
 
 
 def test_from_the_first_bar_of_another_market_on_there_is_none() -> None:
-    beside = companion()
-    beside.push(OWN[0])
+    reference = reference_feed()
+    reference.push(OWN[0])
 
-    beside.push(dearer(OWN[1]))
-    beside.push(OWN[2])
+    reference.push(dearer(OWN[1]))
+    reference.push(OWN[2])
 
-    assert beside.second_market(OWN[2].close_time) is None
+    assert reference.reference_market(OWN[2].close_time) is None

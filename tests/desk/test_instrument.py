@@ -40,7 +40,7 @@ def test_a_grid_is_the_finest_that_was_seen() -> None:
     assert instrument.min_quantity == instrument.lot_size
 
 
-def test_a_lot_is_worth_little_even_where_volumes_are_told_in_whole_coins() -> None:
+def test_a_lot_is_worth_little_even_where_volumes_are_given_in_whole_coins() -> None:
     assert learned(("28000.01", "1975")).lot_size == Decimal("0.0001")
     assert learned(("0.06993", "790191004.00000")).lot_size == 1
 

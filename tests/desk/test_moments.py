@@ -1,4 +1,4 @@
-"""Several feeds become one sequence of moments: in order of time, complete, and no further ahead than needed."""
+"""Several feeds become one sequence of time slices: in order of time, complete, and no further ahead than needed."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -40,11 +40,11 @@ def feed_of(symbol: str, *places: int) -> MemoryFeed:
 
 
 async def all_of(*feeds: BarFeed, most_bars: int | None = None) -> list[TimeSlice]:
-    return [moment async for moment in merge_feeds(feeds, most_bars=most_bars)]
+    return [time_slice async for time_slice in merge_feeds(feeds, most_bars=most_bars)]
 
 
 def shown(found: Sequence[TimeSlice]) -> list[tuple[int, str]]:
-    """Return each moment as the place of its bars and their symbols."""
+    """Return each time slice as the place of its bars and their symbols."""
     five_minutes = timedelta(minutes=5)
     return [((m.at - MONDAY) // five_minutes - 1, "+".join(each.symbol for each in m.bars)) for m in found]
 
@@ -69,7 +69,7 @@ async def test_a_feed_is_not_read_beyond_its_limit() -> None:
     assert feed.given == 2
 
 
-async def test_a_moment_is_given_before_the_next_bar_is_asked_for() -> None:
+async def test_a_time_slice_is_given_before_the_next_bar_is_asked_for() -> None:
     feed = WatchedFeed([bar(0), bar(1)])
 
     async with aclosing(merge_feeds([feed])) as sequence:
@@ -81,10 +81,10 @@ async def test_a_moment_is_given_before_the_next_bar_is_asked_for() -> None:
 async def test_a_note_comes_with_the_bar_after_it() -> None:
     found = await all_of(feed_of("BTC", 0, 0, 1, 5))
 
-    assert [[type(note) for note in moment.notes] for moment in found] == [[], [Duplicate], [Gap]]
+    assert [[type(note) for note in time_slice.notes] for time_slice in found] == [[], [Duplicate], [Gap]]
 
 
-async def test_a_note_after_the_last_bar_is_told_in_a_moment_without_bars() -> None:
+async def test_a_note_after_the_last_bar_is_given_in_a_time_slice_without_bars() -> None:
     found = await all_of(feed_of("BTC", 0, 1, 1))
 
     last = found[-1]
@@ -92,13 +92,13 @@ async def test_a_note_after_the_last_bar_is_told_in_a_moment_without_bars() -> N
     assert [note.kind for note in last.notes] == ["duplicate"]
 
 
-async def test_a_note_of_a_feed_that_has_ended_comes_with_the_next_moment_of_another() -> None:
+async def test_a_note_of_a_feed_that_has_ended_comes_with_the_next_time_slice_of_another() -> None:
     found = await all_of(feed_of("BTC", 0, 0), feed_of("ETH", 0, 1))
 
-    assert [[note.symbol for note in moment.notes] for moment in found] == [[], ["BTC"]]
+    assert [[note.symbol for note in time_slice.notes] for time_slice in found] == [[], ["BTC"]]
 
 
-async def test_no_feeds_and_feeds_without_bars_have_no_moments() -> None:
+async def test_no_feeds_and_feeds_without_bars_have_no_time_slices() -> None:
     assert await all_of() == []
     assert await all_of(feed_of("BTC"), feed_of("ETH")) == []
 
@@ -108,8 +108,8 @@ async def test_what_came_before_an_error_is_given_first() -> None:
     found: list[TimeSlice] = []
 
     async def follow() -> None:
-        async for moment in merge_feeds([WatchedFeed([bar(0), bar(1)], error=error)]):
-            found.append(moment)  # noqa: PERF401 - what came before the error is what the test is about
+        async for time_slice in merge_feeds([WatchedFeed([bar(0), bar(1)], error=error)]):
+            found.append(time_slice)  # noqa: PERF401 - what came before the error is what the test is about
 
     with pytest.raises(BarFormatError) as raised:
         await follow()
@@ -128,10 +128,10 @@ async def test_every_bar_comes_once_and_time_only_moves_on(one: list[Bar], other
 
     found = await all_of(*feeds)
 
-    given_bars = [each for moment in found for each in moment.bars]
+    given_bars = [each for time_slice in found for each in time_slice.bars]
     assert sorted(given_bars, key=lambda each: (each.symbol, each.open_time)) == [*one, *others]
     assert [m.at for m in found] == sorted({m.at for m in found})
-    assert all(each.close_time == moment.at for moment in found for each in moment.bars)
+    assert all(each.close_time == time_slice.at for time_slice in found for each in time_slice.bars)
 
 
 @given(series(most=20), st.integers(1, 25))

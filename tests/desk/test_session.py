@@ -1,4 +1,4 @@
-"""The session: moment after moment, everything at one before time moves on, and an end that can be asked for."""
+"""The session: one time slice after the other, all of one before time moves on, and a stop at any time."""
 
 import asyncio
 from collections import Counter
@@ -36,8 +36,8 @@ class Stage:
         self.clock = SimClock(wire.LONG_AGO)
         self.desk: MemoryGateway = gateway(rules(), clock=self.clock, checks=wire.CHECKS)
         self.client = GatewayClient(self.desk.broker)
-        self.begun: list[TimeSlice] = []
-        self.lived: list[TimeSlice] = []
+        self.before: list[TimeSlice] = []
+        self.after: list[TimeSlice] = []
         self.stop_after = 10**9
         where = replace(wire.venue(["BTCUSDT"]), **venue)
         self.session: TradingSession = wire.trading_session(
@@ -52,13 +52,13 @@ class Stage:
             after_moment=self._after,
         )
 
-    async def _before(self, moment: TimeSlice) -> None:
-        self.begun.append(moment)
+    async def _before(self, time_slice: TimeSlice) -> None:
+        self.before.append(time_slice)
 
-    async def _after(self, moment: TimeSlice) -> None:
-        assert self.clock.now() == moment.at
-        self.lived.append(moment)
-        if len(self.lived) >= self.stop_after:
+    async def _after(self, time_slice: TimeSlice) -> None:
+        assert self.clock.now() == time_slice.at
+        self.after.append(time_slice)
+        if len(self.after) >= self.stop_after:
             self.session.stop()
 
     async def events(self) -> list[Event]:
@@ -102,20 +102,20 @@ class Feed:
             await asyncio.Event().wait()
 
 
-async def test_every_moment_is_begun_and_lived_through_in_order() -> None:
+async def test_every_time_slice_is_processed_in_order() -> None:
     async with on_stage() as stage:
         await stage.session.run([Feed(BTC[:20])])
 
-    assert [moment.bars for moment in stage.lived] == [(bar,) for bar in BTC[:20]]
-    assert stage.begun == stage.lived
+    assert [time_slice.bars for time_slice in stage.after] == [(bar,) for bar in BTC[:20]]
+    assert stage.before == stage.after
 
 
-async def test_a_session_that_is_stopped_ends_after_the_moment_under_way() -> None:
+async def test_a_session_that_is_stopped_ends_after_the_present_time_slice() -> None:
     async with on_stage() as stage:
         stage.stop_after = 3
         await stage.session.run([Feed(BTC[:20])])
 
-    assert len(stage.lived) == 3
+    assert len(stage.after) == 3
 
 
 async def test_a_session_that_was_stopped_before_does_nothing() -> None:
@@ -124,7 +124,7 @@ async def test_a_session_that_was_stopped_before_does_nothing() -> None:
         stage.session.stop()
         await stage.session.run([Feed(BTC[:20])])
 
-    assert stage.begun == []
+    assert stage.before == []
 
 
 async def test_a_wait_for_the_next_bar_ends_at_once_when_the_session_is_stopped() -> None:
@@ -136,7 +136,7 @@ async def test_a_wait_for_the_next_bar_ends_at_once_when_the_session_is_stopped(
         stage.session.stop()
         await running
 
-    assert len(stage.lived) == 5
+    assert len(stage.after) == 5
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ async def test_an_error_of_a_feed_comes_out_after_what_came_before_it(error: Exc
             await stage.session.run([Feed(BTC[:5], then=error)])
 
     assert raised.value is error
-    assert len(stage.lived) == 5
+    assert len(stage.after) == 5
 
 
 async def test_an_analyst_looks_when_a_bar_of_its_timeframe_has_closed_and_at_no_other_moment() -> None:
@@ -202,18 +202,18 @@ async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other
     assert min(skipped, exits, entries) > 0
 
 
-async def test_the_analyst_is_told_the_account_at_the_close_it_is_asked_about() -> None:
+async def test_the_analyst_is_given_the_account_at_the_close_it_is_asked_about() -> None:
     async with on_stage() as stage:
         await stage.session.run([Feed(BTC[:900])])
         records = [entry.record async for entry in stage.desk.store.scan()]
 
     asked = [each.envelope for each in records if isinstance(each, LLMInteraction)]
-    books = [
+    portfolios = [
         evidence_by_layer(envelope)[Layer.RISK].content["book"]
         for envelope in asked
         if envelope.step == "cmt"
     ]
-    assert books[0] == {"exposure_pct": 0, "open_risk_pct": 0, "risk_pct": 1}
-    holding = [book for book in books if book["exposure_pct"] > 0]
+    assert portfolios[0] == {"exposure_pct": 0, "open_risk_pct": 0, "risk_pct": 1}
+    holding = [portfolio for portfolio in portfolios if portfolio["exposure_pct"] > 0]
     assert holding
-    assert all(0 <= book["open_risk_pct"] < 5 for book in holding)
+    assert all(0 <= portfolio["open_risk_pct"] < 5 for portfolio in holding)

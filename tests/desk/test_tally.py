@@ -1,4 +1,4 @@
-"""The tally counts what passes, each kind under its name."""
+"""The counters of a session count what passes, each kind under its name."""
 
 from decimal import Decimal
 from typing import Any
@@ -28,27 +28,27 @@ class Recording:
 
 
 def counted(*events: Event) -> SessionCounters:
-    tally = SessionCounters()
+    counters = SessionCounters()
     for each in events:
-        tally.count(each)
-    return tally
+        counters.count(each)
+    return counters
 
 
 async def test_what_is_counted_is_passed_on() -> None:
-    gateway, tally = Recording(), SessionCounters()
+    gateway, counters = Recording(), SessionCounters()
     asked, fact = envelope(), event("order.intent")
 
-    answer = await CountingGateway(gateway, tally).ask(asked)
-    await CountingGateway(gateway, tally).record(fact)
+    answer = await CountingGateway(gateway, counters).ask(asked)
+    await CountingGateway(gateway, counters).record(fact)
 
     assert not isinstance(answer, Event)
     assert (gateway.asked, gateway.recorded) == ([asked], [fact])
-    assert (tally.calls, tally.intents) == (1, 1)
+    assert (counters.calls, counters.intents) == (1, 1)
 
 
 def test_decisions_and_missing_ones_are_counted_apart_by_workflow() -> None:
     reason = {"category": "refusal", "description": "no"}
-    tally = counted(
+    counters = counted(
         event("assessment", body={"verdict": "stand_aside"}),
         event("assessment", body={"verdict": "stand_aside"}),
         event("assessment", body={"verdict": "long"}),
@@ -57,17 +57,17 @@ def test_decisions_and_missing_ones_are_counted_apart_by_workflow() -> None:
         event("no_decision", body={"reason": {**reason, "category": "timeout"}}),
     )
 
-    assert tally.decisions == {"analysis": {"stand_aside": 2, "long": 1}, "execution": {"twap limit": 1}}
-    assert tally.no_decisions == {"analysis": {"refusal": 1}, "execution": {"timeout": 1}}
+    assert counters.decisions == {"analysis": {"stand_aside": 2, "long": 1}, "execution": {"twap limit": 1}}
+    assert counters.no_decisions == {"analysis": {"refusal": 1}, "execution": {"timeout": 1}}
 
 
 def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
     fills = [event("fill", body={"fee": fee}) for fee in ("0.1", "0.2", "12345678901234567890.000000000003")]
 
-    tally = counted(*fills)
+    counters = counted(*fills)
 
-    assert (tally.fills, tally.first_fill_id) == (3, fills[0].id)
-    assert tally.fees == Decimal("12345678901234567890.300000000003")
+    assert (counters.fills, counters.first_fill_id) == (3, fills[0].id)
+    assert counters.fees == Decimal("12345678901234567890.300000000003")
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
 def test_each_kind_is_counted_under_its_name(
     kind: str, body: dict[str, Any], counted_as: dict[str, Any]
 ) -> None:
-    tally = counted(event(kind, body=body))
+    counters = counted(event(kind, body=body))
 
     nothing = SessionCounters()
     figures = {
-        name: getattr(tally, name)
+        name: getattr(counters, name)
         for name in ("skips", "intents_rejected", "orders", "cancelled", "fills", "intents")
     }
     empty = {name: getattr(nothing, name) for name in figures}

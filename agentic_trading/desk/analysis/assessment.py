@@ -70,8 +70,8 @@ class Assessment(Provenance, frozen=True):
     """A judgement and what we make of it.
 
     `plan` is there if and only if the verdict is long or short, `stand_aside` if and only if it is not.
-    `risk_reward` is that of the proposed plan, whether it is traded or not. `not_available` says by layer what could
-    not be told, and why.
+    `risk_reward` is that of the proposed plan, whether it is traded or not. `not_available` says by layer what was
+    missing, and why.
     """
 
     judgement: Judgement

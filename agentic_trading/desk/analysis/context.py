@@ -1,4 +1,4 @@
-"""The context of a question: what the envelope says beside the evidence, as written and as read back."""
+"""The context and the layers of a question, as written into an envelope and as read back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from agentic_trading.desk.market.layers.features import UNSOURCED
 from agentic_trading.llm.envelope import LLMEnvelope
 
 NOT_AVAILABLE: Final = "not_available"
-"""Where the content of a layer names what could not be told, each with its reason."""
+"""Where the content of a layer names what is missing, each with its reason."""
 
 LAYER_SOURCES: Final[Mapping[str, Layer]] = MappingProxyType({f"layers/{layer}": layer for layer in Layer})
 """The source that an evidence item of each layer bears."""
@@ -32,7 +32,7 @@ class TradeLimits(BaseModel, frozen=True):
     max_distance_atr: int = Field(default=10, ge=1)
 
 
-class Prompting(BaseModel, frozen=True):
+class QuestionReason(BaseModel, frozen=True):
     """Why the question is asked now."""
 
     kind: str
@@ -42,8 +42,9 @@ class Prompting(BaseModel, frozen=True):
 class Context(BaseModel, frozen=True):
     """What holds for the whole question.
 
-    `timeframes` are those that a row of the evidence tells, shortest first. `last_close` is exact; `atr` is that of the decision timeframe, in units of price, rounded as in the
-    evidence. Without an open position there is no `position` in the envelope.
+    `timeframes` are those of a row of the evidence, shortest first. `last_close` is exact; `atr` is that of the
+    decision timeframe, in units of price, rounded as in the evidence. Without an open position there is no
+    `position` in the envelope.
     """
 
     symbol: str
@@ -51,7 +52,7 @@ class Context(BaseModel, frozen=True):
     timeframes: tuple[Timeframe, ...]
     last_close: Decimal = Field(gt=0)
     atr: Decimal = Field(gt=0)
-    prompted_by: Prompting
+    prompted_by: QuestionReason
     position: Position | None = None
     limits: TradeLimits
 
@@ -80,7 +81,7 @@ def evidence_by_layer(envelope: LLMEnvelope) -> dict[Layer, LayerEvidence]:
 
 
 def is_available(content: Any) -> bool:
-    """Tell whether the content of a layer says anything but what could not be told."""
+    """Return whether the content of a layer holds anything but what is missing."""
     return bool(content) and set(content) != {NOT_AVAILABLE}
 
 
@@ -91,7 +92,7 @@ def available_layers(envelope: LLMEnvelope) -> frozenset[Layer]:
 
 
 def not_available(envelope: LLMEnvelope) -> dict[Layer, dict[str, str]]:
-    """Return what could not be told, by layer, each with its reason; a layer without evidence says `evidence`.
+    """Return what is missing, by layer, each with its reason; a layer without evidence says `evidence`.
 
     What this desk has no source for is in it always, though an envelope spends no words on it.
     """
@@ -108,7 +109,7 @@ def not_available(envelope: LLMEnvelope) -> dict[Layer, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFeatures:
-    """What an envelope of the analyst tells; a measure that is not available is None."""
+    """What an envelope of the analyst gives; a measure that is not available is None."""
 
     context: Context
     evidence: Mapping[Layer, LayerEvidence]
@@ -118,14 +119,14 @@ class QuestionFeatures:
         """Read an envelope; raises pydantic's `ValidationError` if its context is not the analyst's."""
         return cls(Context.model_validate(envelope.context), evidence_by_layer(envelope))
 
-    def told(self, layer: Layer) -> Mapping[str, Any]:
-        """Return what is told of a layer; nothing where its evidence is missing."""
+    def content(self, layer: Layer) -> Mapping[str, Any]:
+        """Return the evidence of a layer; nothing where it is missing."""
         return self.evidence[layer].content if layer in self.evidence else {}
 
     def row(self, layer: Layer, measure: str) -> list[Any]:
-        """Return a measure on the decision timeframe and those above it, shortest first, as far as it is told."""
+        """Return a measure on the decision timeframe and those above it, shortest first, as far as it is given."""
         frames, decision = self.context.timeframes, self.context.decision_timeframe
-        row: list[Any] = self.told(layer).get(measure, [])
+        row: list[Any] = self.content(layer).get(measure, [])
         return row[frames.index(decision) :] if decision in frames else []
 
     def here(self, layer: Layer, measure: str) -> Any:

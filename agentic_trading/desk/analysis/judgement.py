@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, model_v
 
 
 class Layer(StrEnum):
-    """The nine layers of a technical analysis, in the order in which they are told and judged."""
+    """The nine layers of a technical analysis, in the order in which they are given and judged."""
 
     TREND = "trend"
     LEVELS = "levels"
@@ -33,17 +33,11 @@ class Direction(StrEnum):
     NEUTRAL = "neutral"
 
     @property
-    def opposite(self) -> "Direction | None":
-        """The direction that contradicts this one; neutral contradicts nothing."""
-        return _OPPOSITES.get(self)
-
-    @property
     def sign(self) -> int:
         """1 for bullish, -1 for bearish, 0 for neutral."""
         return _SIGNS[self]
 
 
-_OPPOSITES: Final = {Direction.BULLISH: Direction.BEARISH, Direction.BEARISH: Direction.BULLISH}
 _SIGNS: Final = {Direction.BULLISH: 1, Direction.BEARISH: -1, Direction.NEUTRAL: 0}
 
 Confidence = Literal["high", "medium", "low"]
@@ -114,7 +108,7 @@ class LayerJudgement(BaseModel, frozen=True, extra="forbid"):
 
 
 class TradeProposal(BaseModel, frozen=True, extra="forbid"):
-    """A trade in the overall direction, named from the candidates of the evidence or told in prices.
+    """A trade in the overall direction, named from the candidates of the evidence, or in prices.
 
     Its side, size and reward for risk are not the model's to say. All of it is closed at `target` with a gain, or
     at `stop` with a loss.
@@ -158,7 +152,7 @@ CMT_ASSESSMENT: Final = "cmt_assessment.v2"
 """The schema's `$id`: it names the rules that answer it offline, and the check that runs on the answer."""
 
 ASKED_CHARS: Final = 120
-"""How long a finding and the rationale of an answer may be; the published schema leaves room for older answers."""
+"""How long a finding and the rationale of an answer may be; the published schema allows more."""
 
 Schema = dict[str, Any]
 
@@ -232,7 +226,9 @@ def asked_assessment_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
     """
     asked = [layer for layer in Layer if layer in layers]
     names = _one_of([f"E{place}" for place, layer in enumerate(Layer, start=1) if layer in layers])
-    evidence = {"$ref": "#/$defs/evidence"}  # told once: told in words, each name is a token or two
+    evidence = {
+        "$ref": "#/$defs/evidence"
+    }  # given once: in the words of a prompt, each name is a token or two
     defs = {_score_name(layer): _layer(layer, _text(ASKED_CHARS), evidence) for layer in asked}
     defs["evidence"] = names
     refs = {layer.value: {"$ref": f"#/$defs/{_score_name(layer)}"} for layer in asked}
@@ -245,4 +241,4 @@ def asked_assessment_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
 
 
 CMT_ASSESSMENT_SCHEMA: Final = _published()
-"""The published schema: every answer of this release fits it, and every v1 answer that was brought up to v2."""
+"""The published schema: every answer to a question of the analyst fits it."""

@@ -1,4 +1,4 @@
-"""A trade as it follows from a judgement: side, exact prices, reward for risk."""
+"""A trade as it follows from a judgement: candidates under names, exact prices and their rules, reward for risk."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +13,11 @@ from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer,
 from agentic_trading.desk.instrument import Side
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation
+
+SIDES: Final = {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
+PULLBACK_ATR: Final = Decimal("0.5")
+ATR: Final = "atr_"
+LEVEL: Final = "level_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +53,32 @@ def plan_violations(context: Context, proposal: PlanPrices, *, rising: bool) -> 
     A limit price is at the last close or on the side that waits for a better price. The stop is on the
     losing side of the entry, the target on the winning side. All keep the limits of the context.
     """
-    market = _around(context.last_close, context.atr * context.limits.max_distance_atr)
+    market = _range_around(context.last_close, context.atr * context.limits.max_distance_atr)
     entry = context.last_close
     if proposal.entry != "market":
         entry = proposal.entry
-        yield from _unless("$.trade_plan.entry", entry, _side(market, context.last_close, above=not rising))
-    percent = _around(entry, entry * context.limits.max_distance_percent / 100)
+        yield from _price_violation(
+            "$.trade_plan.entry", entry, _side(market, context.last_close, above=not rising)
+        )
+    percent = _range_around(entry, entry * context.limits.max_distance_percent / 100)
     reach = PriceRange(max(market.low, percent.low), min(market.high, percent.high), without=entry)
-    yield from _unless("$.trade_plan.stop", proposal.stop, _side(reach, entry, above=not rising))
-    yield from _unless("$.trade_plan.target", proposal.target, _side(reach, entry, above=rising))
+    yield from _price_violation("$.trade_plan.stop", proposal.stop, _side(reach, entry, above=not rising))
+    yield from _price_violation("$.trade_plan.target", proposal.target, _side(reach, entry, above=rising))
 
 
-def _around(centre: Decimal, distance: Decimal) -> PriceRange:
+def _range_around(centre: Decimal, distance: Decimal) -> PriceRange:
     return PriceRange(max(Decimal(0), centre - distance), centre + distance)
 
 
-def _side(span: PriceRange, price: Decimal, *, above: bool) -> PriceRange:
-    return PriceRange(price, span.high, span.without) if above else PriceRange(span.low, price, span.without)
+def _side(allowed: PriceRange, price: Decimal, *, above: bool) -> PriceRange:
+    return (
+        PriceRange(price, allowed.high, allowed.without)
+        if above
+        else PriceRange(allowed.low, price, allowed.without)
+    )
 
 
-def _unless(path: str, price: Decimal, allowed: PriceRange) -> Iterator[Violation]:
+def _price_violation(path: str, price: Decimal, allowed: PriceRange) -> Iterator[Violation]:
     if price not in allowed:
         yield Violation(
             path=path,
@@ -76,9 +87,6 @@ def _unless(path: str, price: Decimal, allowed: PriceRange) -> Iterator[Violatio
             actual=str(price),
             allowed=allowed.text,
         )
-
-
-SIDES: Final = {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
 
 
 class TradePlan(BaseModel, frozen=True):
@@ -135,11 +143,6 @@ def risk_reward(entry: Decimal, stop: Decimal, target: Decimal) -> Decimal:
     return Decimal(f"{int(ratio * 100)}e-2")  # from text: arithmetic would round to 28 digits
 
 
-PULLBACK_ATR: Final = Decimal("0.5")
-ATR: Final = "atr_"
-LEVEL: Final = "level_"
-
-
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """What each name means for a trade one way, in units of price; a name that is missing has no price now."""
@@ -155,16 +158,18 @@ def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool)
     Stops are those of the evidence. ATR targets lie that many ATR beyond the last close, `level_1` to `level_4`
     are the targets of the evidence in its order, and a pullback waits for half an ATR.
     """
-    sign, told = (1 if rising else -1), risk.get("long" if rising else "short", {})
+    sign, content = (1 if rising else -1), risk.get("long" if rising else "short", {})
     levels = {
         f"{LEVEL}{place}": level
-        for place, level in enumerate(told.get("targets", {}).get("price", ()), start=1)
+        for place, level in enumerate(content.get("targets", {}).get("price", ()), start=1)
     }
     multiples = (name for name in get_args(TargetName) if name.startswith(ATR))
     return Candidates(
         entries={"market": "market", "pullback": context.last_close - sign * PULLBACK_ATR * context.atr},
         stops={
-            name: exact(price) for name, price in told.get("stops", {}).items() if name in get_args(StopName)
+            name: exact(price)
+            for name, price in content.get("stops", {}).items()
+            if name in get_args(StopName)
         },
         targets={
             **{
@@ -177,7 +182,7 @@ def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool)
 
 
 def candidates_of(envelope: LLMEnvelope, *, rising: bool) -> Candidates:
-    """Return the candidates of a question; raises pydantic's `ValidationError` for a context that is not the analyst's."""
+    """Return the candidates of a question; raises `ValidationError` for a context that is not the analyst's."""
     risk = evidence_by_layer(envelope).get(Layer.RISK)
     return trade_candidates(
         Context.model_validate(envelope.context), risk.content if risk else {}, rising=rising
@@ -198,5 +203,5 @@ def plan_prices(envelope: LLMEnvelope, judgement: Judgement) -> PlanPrices | Non
 
 
 def exact(number: float) -> Decimal:
-    """Return a rounded number of the evidence with the digits that it is told with."""
+    """Return a rounded number of the evidence with the digits that it has there."""
     return Decimal(repr(number))

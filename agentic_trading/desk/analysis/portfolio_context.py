@@ -1,4 +1,4 @@
-"""The account as layer 6 is told it: what a stop allows to hold, what is at risk, and what moves together."""
+"""What layers 6 and 9 rest on: the account with its open risk, and how earlier forecasts came out."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,12 @@ from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.correlation import RETURNS, Close, ReferenceMarket, correlation_with
 from agentic_trading.desk.prompts import ratio
 
-NO_BOOK = "no account is handed over"
+NO_PORTFOLIO: Final = "no account is handed over"
+
+HORIZON_BARS: Final = 4
+LEAST_OUTCOMES: Final = 10
+OUTCOMES_KEPT: Final = 100
+LAST_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +50,36 @@ class PortfolioContext:
     largest: Decimal
     holdings: tuple[Holding, ...] = ()
 
-    def told(self, symbol: str, closes: Sequence[Close]) -> dict[str, Any]:
-        """Return exposure, open risk and correlation in percent of the equity and -1..1; what is not known is named.
+    def evidence(self, symbol: str, closes: Sequence[Close]) -> dict[str, Any]:
+        """Return the figures of layer 6: exposure and open risk in percent of the equity, correlation in -1..1.
 
         The correlation is that of the last 48 returns of `symbol` with those of all other positions together, each
-        weighted by its value: negative where a long would hedge them.
+        weighted by its value: negative where a long would hedge them. What is not known is named.
         """
-        told: dict[str, Any] = {"risk_pct": float(self.risk_pct)}
+        evidence: dict[str, Any] = {"risk_pct": float(self.risk_pct)}
         if self.equity <= 0:
-            return {**told, "not_available": {"exposure": "no equity", "open_risk": "no equity"}}
+            return {**evidence, "not_available": {"exposure": "no equity", "open_risk": "no equity"}}
         absent: dict[str, str] = {}
-        told["exposure_pct"] = self._pct(self.gross)
+        evidence["exposure_pct"] = self._pct(self.gross)
         losses = [each.to_stop for each in self.holdings if each.to_stop is not None]
         if len(losses) == len(self.holdings):
-            told["open_risk_pct"] = self._pct(sum(losses, Decimal(0)))
+            evidence["open_risk_pct"] = self._pct(sum(losses, Decimal(0)))
         else:
             absent["open_risk"] = "a position has no stop"
         others = [each for each in self.holdings if each.symbol != symbol]
         weighted = [(each.market, self._pct(each.value)) for each in others]
         together = correlation_with(closes, weighted) if others else None
         if together is not None:
-            told["correlation"] = together
+            evidence["correlation"] = together
         else:
             few = f"needs {RETURNS} returns in common that move"
             absent["correlation"] = few if others else "nothing else is held"
-        return {**told, **({"not_available": absent} if absent else {})}
+        return {**evidence, **({"not_available": absent} if absent else {})}
 
     def sizes_pct(self, stops: Sequence[Mapping[str, Any]]) -> list[float]:
         """Return for each stop how much may be held in percent of the equity, so that it loses `risk_pct` there.
 
-        `stops` tell their `distance_pct` from the entry. Bounded by `largest`; 0 where there is no equity.
+        `stops` have their `distance_pct` from the entry. Bounded by `largest`; 0 where there is no equity.
         """
         if self.equity <= 0:
             return [0.0] * len(stops)
@@ -85,15 +90,9 @@ class PortfolioContext:
         return float(100 * value / self.equity)
 
 
-HORIZON_BARS: Final = 4
-LEAST_CALLS: Final = 10
-CALLS_KEPT: Final = 100
-LAST_TOLD: Final = 5
-
-
 @dataclass(frozen=True, slots=True)
 class DirectionForecast:
-    """A direction that was called at `at`, when the price was `price`."""
+    """A direction that was forecast at `at`, when the price was `price`."""
 
     at: datetime
     direction: Direction
@@ -102,47 +101,47 @@ class DirectionForecast:
 
 @dataclass(frozen=True, slots=True)
 class ForecastOutcome:
-    """What a call came to: the move in its direction, in percent, known since `known_at`."""
+    """The move in the direction of a forecast, in percent, known since `known_at`."""
 
-    call: DirectionForecast
+    forecast: DirectionForecast
     known_at: datetime
     gain_pct: float
 
 
 class TrackRecord:
-    """Judge calls by the price a fixed number of bars later, whether they were traded or not.
+    """Measure forecasts by the price a fixed number of bars later, whether they were traded or not.
 
-    The outcome of a call is the close of the first bar of the decision timeframe that ends 4 bars of it later or
-    more. Costs are not in it, and calls that lie closer than 4 bars share a part of the move. Feed it closes in
-    order of time; it never looks at a later one. The last 100 outcomes are kept.
+    The outcome of a forecast is the close of the first bar of the decision timeframe that ends 4 bars of it later or
+    more. Costs are not in it, and forecasts that lie closer than 4 bars share a part of the move. Closes come in
+    order of time; none is looked at before its time. The last 100 outcomes are kept.
     """
 
     def __init__(self, timeframe: Timeframe) -> None:
         self._timeframe = timeframe
         self._open: deque[DirectionForecast] = deque()
-        self._outcomes: deque[ForecastOutcome] = deque(maxlen=CALLS_KEPT)
+        self._outcomes: deque[ForecastOutcome] = deque(maxlen=OUTCOMES_KEPT)
 
     @property
     def outcomes(self) -> tuple[ForecastOutcome, ...]:
-        """What is known, in the order of the calls."""
+        """What is known, in the order of the forecasts."""
         return tuple(self._outcomes)
 
-    def called(self, at: datetime, direction: Direction, price: float) -> None:
-        """Keep a call until its outcome is known; a neutral one has none."""
+    def add_forecast(self, at: datetime, direction: Direction, price: float) -> None:
+        """Keep a forecast until its outcome is known; a neutral one has none."""
         if direction is not Direction.NEUTRAL:
             self._open.append(DirectionForecast(at, direction, price))
 
     def see(self, at: datetime, price: float) -> None:
-        """Take the close of a bar of the decision timeframe: calls that are old enough end with it."""
+        """Take the close of a bar of the decision timeframe: forecasts that are old enough end with it."""
         while self._open and at >= self._open[0].at + HORIZON_BARS * self._timeframe.length:
-            call = self._open.popleft()
-            gain = 100.0 * call.direction.sign * (price / call.price - 1.0)
-            self._outcomes.append(ForecastOutcome(call, at, gain))
+            forecast = self._open.popleft()
+            gain = 100.0 * forecast.direction.sign * (price / forecast.price - 1.0)
+            self._outcomes.append(ForecastOutcome(forecast, at, gain))
 
-    def told(self) -> dict[str, Any]:
+    def evidence(self) -> dict[str, Any]:
         """Return the evidence of the ninth layer; before ten outcomes, how many there are."""
-        if len(self._outcomes) < LEAST_CALLS:
-            reason = f"not enough decisions ({len(self._outcomes)} of {LEAST_CALLS})"
+        if len(self._outcomes) < LEAST_OUTCOMES:
+            reason = f"not enough decisions ({len(self._outcomes)} of {LEAST_OUTCOMES})"
             return {"not_available": {"record": reason}}
         gains = [outcome.gain_pct for outcome in self._outcomes]
         figures = {name: ratio(value) for name, value in figures_of(gains).items()}
@@ -155,7 +154,7 @@ class TrackRecord:
             "decisions": len(gains),
             "horizon": f"{HORIZON_BARS} bars of {self._timeframe}",
             **{name: value for name, value in figures.items() if value is not None},
-            "last_pct": [ratio(gain) for gain in gains[-LAST_TOLD:]],
+            "last_pct": [ratio(gain) for gain in gains[-LAST_SHOWN:]],
             **({"not_available": absent} if absent else {}),
         }
 
@@ -165,7 +164,7 @@ def figures_of(gains: Sequence[float]) -> dict[str, float | None]:
 
     `hit_rate_pct` counts gains above 0. `profit_factor` is the sum of gains over that of losses. `sharpe` is the
     mean over the sample deviation and `sortino` the mean over the root mean square of the losses, each of a single
-    call and not of a year (William F. Sharpe, 1966; Frank A. Sortino, 1991). `max_drawdown_pct` is the deepest fall
+    forecast and not of a year (William F. Sharpe, 1966; Frank A. Sortino, 1991). `max_drawdown_pct` is the deepest fall
     of the running sum from its peak, the start included; `calmar` is the sum over it. `runs_z` is the runs test of
     Abraham Wald and Jacob Wolfowitz (1940) over hits and misses: below 0 they come in streaks.
     """
@@ -197,7 +196,7 @@ def max_drawdown(gains: Sequence[float]) -> float:
 
 
 def runs_z(hits: Sequence[bool]) -> float | None:
-    """Return how far the number of runs is from that of a random order, in standard deviations; None if all are alike."""
+    """Return how many standard deviations the number of runs is from that of a random order; None if all are alike."""
     ones, count = sum(hits), len(hits)
     product = 2 * ones * (count - ones)
     if product in (0, count):

@@ -1,4 +1,4 @@
-"""Cash and positions, to the last digit."""
+"""Cash and positions to the last digit, and what trading costs."""
 
 from decimal import ROUND_HALF_EVEN, ROUND_UP, Decimal
 from typing import Annotated
@@ -9,6 +9,7 @@ from agentic_trading.desk.exchange import Account, CancelReason, Fill, Liquidity
 from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side, shifted
 
 FEE_STEP = Decimal("1e-8")
+AVERAGE_STEP = Decimal("1e-12")
 
 Bps = Annotated[Decimal, Field(ge=0, lt=1_000)]
 
@@ -39,11 +40,8 @@ class TradingCosts(BaseModel, frozen=True):
         return exact.quantize(FEE_STEP, ROUND_UP, EXACT)
 
 
-AVERAGE_STEP = Decimal("1e-12")
-
-
 class PaperAccount:
-    """One account: what fills did to its cash and positions, and what it can afford.
+    """What fills did to cash and positions, and what can be afforded.
 
     No margin: after a fill that opens or enlarges a position, the value of all positions is at most the equity,
     so that a long is paid from cash and a short never exceeds what the account is worth. A fill that only
@@ -59,7 +57,7 @@ class PaperAccount:
         self._averages: dict[str, Decimal] = {}
         self._marks: dict[str, Decimal] = {}
 
-    def account(self) -> Account:
+    def snapshot(self) -> Account:
         """Return cash and open positions."""
         held = sorted((symbol, quantity) for symbol, quantity in self._quantities.items() if quantity)
         positions = tuple(
@@ -77,7 +75,7 @@ class PaperAccount:
         return max(EXACT.multiply(side.sign, self._quantities.get(symbol, ZERO)), ZERO)
 
     def apply(self, fill: Fill) -> None:
-        """Book a fill."""
+        """Change cash and position by a fill."""
         held = self._quantities.get(fill.symbol, ZERO)
         after = EXACT.fma(fill.side.sign, fill.quantity, held)
         self._averages[fill.symbol] = self._average(fill, held, after)

@@ -1,4 +1,4 @@
-"""One closed bar against the working orders of its symbol."""
+"""Match one closed bar with the open orders of its symbol: at which price it fills them, and in which order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,56 +26,6 @@ class FillPrice:
 
     price: Decimal
     liquidity: Liquidity
-
-
-def reach_at_market(side: Side, bar: Bar, costs: TradingCosts, instrument: Instrument) -> FillPrice:
-    """Take at the open of the bar, half a spread worse."""
-    return FillPrice(costs.taken_at(bar.open, side, instrument), "taker")
-
-
-def reach_on_arrival(
-    side: Side, limit: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument
-) -> FillPrice | None:
-    """Fill a limit order that is new to the market and finds it open beyond the limit.
-
-    It takes half a spread worse than the open, and never worse than its limit.
-    """
-    if not _is_beyond(side, bar.open, limit):
-        return None
-    taken = costs.taken_at(bar.open, side, instrument)
-    return FillPrice(limit if _is_beyond(side, limit, taken) else taken, "taker")
-
-
-def reach_at_rest(side: Side, limit: Decimal, bar: Bar) -> FillPrice | None:
-    """Fill a resting limit order if the bar traded beyond it, at the limit.
-
-    A bar that only touches the limit fills nothing: how much stood before us in the queue is not known.
-    """
-    return FillPrice(limit, "maker") if _is_beyond(side, _farthest(side, bar), limit) else None
-
-
-def reach_of_stop(
-    side: Side, stop: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument, *, at_open: bool
-) -> FillPrice | None:
-    """Trigger a stop that leaves a position by `side`: to touch it is enough, and it takes like a market order.
-
-    It trades at the stop, or at the open where that is worse.
-    """
-    touched = bar.open if at_open else _farthest(side.opposite, bar)
-    if _is_beyond(side, touched, stop):
-        return None
-    worse = bar.open if _is_beyond(side, stop, bar.open) else stop
-    return FillPrice(costs.taken_at(worse, side, instrument), "taker")
-
-
-def _is_beyond(side: Side, price: Decimal, limit: Decimal) -> bool:
-    """Tell whether `price` is strictly better for `side` than `limit`: lower to buy, higher to sell."""
-    return price < limit if side is Side.BUY else price > limit
-
-
-def _farthest(side: Side, bar: Bar) -> Decimal:
-    """Return the price of the bar that is best for `side`."""
-    return bar.low if side is Side.BUY else bar.high
 
 
 @dataclass(slots=True)
@@ -109,7 +59,7 @@ class OrderState:
         return self.order.order_type == "market" or self.crossing
 
     def has_passed(self, price: Decimal) -> bool:
-        """Tell whether to open at `price` would be at or beyond the order's own stop or target."""
+        """Return whether to open at `price` would be at or beyond the order's own stop or target."""
         if self.order.reduce_only:
             return False
         low, high = self.order.stop_loss, self.order.take_profit
@@ -149,7 +99,7 @@ class Matching:
     3. Inside the bar: stops, then targets, then resting limit orders, each followed by its own stop.
     4. At the close: what must be filled at once or not at all is cancelled.
 
-    Within a step orders go in order of submission. Nobody knows what came first inside a bar, so the worse is
+    Within a step orders go in order of submission. A bar does not say what came first inside it, so the worse is
     assumed: a stop before a target, and no target for what a resting order filled in the same bar. A resting
     order is not filled by a bar that closes after its deadline, and none opens a position at or beyond its own
     stop or target: the plan has passed.
@@ -159,186 +109,242 @@ class Matching:
         self,
         bar: Bar,
         market: Market,
-        holdings: PaperAccount,
-        working: Sequence[OrderState],
+        account: PaperAccount,
+        states: Sequence[OrderState],
         last_close: Decimal | None,
     ) -> None:
         self._bar = bar
         self._market = market
-        self._holdings = holdings
-        self._working = working
+        self._account = account
+        self._states = states
         self._last_close = last_close
-        self._pool = self._share_of_bar(market.max_participation)
+        self._volume_left = self._share_of_bar(market.max_participation)
         self._shares: dict[str, Decimal] = {}
         self._reports: list[ExecutionReport] = []
 
     def run(self) -> list[ExecutionReport]:
-        """Change the working orders and the holdings, and tell what happened."""
-        active = [w for w in self._working if w.order.active_from <= self._bar.open_time]
-        for w in active:
-            self._wake(w)
-        for w in active:
-            self._stop(w, at_open=True)
-        for w in active:
-            self._take(w)
-        for w in active:
-            self._stop(w, at_open=False)
-        for w in active:
-            self._leave_at_target(w)
-        for w in active:
-            self._rest(w)
-        for w in active:
-            self._close(w)
+        """Change the states of the orders and the account, and return what happened."""
+        active = [state for state in self._states if state.order.active_from <= self._bar.open_time]
+        for state in active:
+            self._wake(state)
+        for state in active:
+            self._stop(state, at_open=True)
+        for state in active:
+            self._take(state)
+        for state in active:
+            self._stop(state, at_open=False)
+        for state in active:
+            self._leave_at_target(state)
+        for state in active:
+            self._rest(state)
+        for state in active:
+            self._close(state)
         return self._reports
 
-    def _wake(self, w: OrderState) -> None:
-        if w.order.void_from is not None and w.order.void_from <= self._bar.open_time:
-            self._end(w, CancelReason.INTENT_EXPIRED)
-        if w.left > 0 and w.order.expires_at <= self._bar.open_time:
-            if w.order.on_expiry == "cancel":
-                self._end(w, CancelReason.DEADLINE)
-            w.crossing = True
-        if w.order.reduce_only and self._reducible(w) == 0:
-            self._end(w, CancelReason.NOTHING_TO_REDUCE)
-        if w.limit is None:
-            w.limit = self._limit(w)
-            if w.order.order_type == "post_only" and not w.crossing and self._would_take(w):
-                self._end(w, CancelReason.WOULD_TAKE)
+    def _wake(self, state: OrderState) -> None:
+        if state.order.void_from is not None and state.order.void_from <= self._bar.open_time:
+            self._end(state, CancelReason.INTENT_EXPIRED)
+        if state.left > 0 and state.order.expires_at <= self._bar.open_time:
+            if state.order.on_expiry == "cancel":
+                self._end(state, CancelReason.DEADLINE)
+            state.crossing = True
+        if state.order.reduce_only and self._reducible(state) == 0:
+            self._end(state, CancelReason.NOTHING_TO_REDUCE)
+        if state.limit is None:
+            state.limit = self._limit(state)
+            if state.order.order_type == "post_only" and not state.crossing and self._would_take(state):
+                self._end(state, CancelReason.WOULD_TAKE)
 
-    def _take(self, w: OrderState) -> None:
-        if w.at_market:
-            reach = reach_at_market(w.order.side, self._bar, self._market.costs, self._market.instrument)
-            self._fill(w, reach, "deadline" if w.crossing else "order")
-        elif w.order.order_type == "limit" and w.limit is not None and not w.resting:
-            reached = reach_on_arrival(
-                w.order.side, w.limit, self._bar, self._market.costs, self._market.instrument
+    def _take(self, state: OrderState) -> None:
+        if state.at_market:
+            taken = price_at_market(state.order.side, self._bar, self._market.costs, self._market.instrument)
+            self._fill(state, taken, "deadline" if state.crossing else "order")
+        elif state.order.order_type == "limit" and state.limit is not None and not state.resting:
+            fill_price = price_on_arrival(
+                state.order.side, state.limit, self._bar, self._market.costs, self._market.instrument
             )
-            self._fill(w, reached, "order")
+            self._fill(state, fill_price, "order")
 
-    def _rest(self, w: OrderState) -> None:
-        if w.at_market or w.limit is None or w.order.expires_at < self._bar.close_time:
+    def _rest(self, state: OrderState) -> None:
+        if state.at_market or state.limit is None or state.order.expires_at < self._bar.close_time:
             return
-        if self._fill(w, reach_at_rest(w.order.side, w.limit, self._bar), "order"):
-            self._stop(w, at_open=False)
+        if self._fill(state, price_at_rest(state.order.side, state.limit, self._bar), "order"):
+            self._stop(state, at_open=False)
 
-    def _stop(self, w: OrderState, *, at_open: bool) -> None:
-        if w.guarded == 0 or w.order.stop_loss is None:
+    def _stop(self, state: OrderState, *, at_open: bool) -> None:
+        if state.guarded == 0 or state.order.stop_loss is None:
             return
-        side = w.order.side.opposite
+        side = state.order.side.opposite
         costs, instrument = self._market.costs, self._market.instrument
-        if w.stopped:
-            reach = reach_at_market(side, self._bar, costs, instrument) if at_open else None
+        if state.stopped:
+            fill_price = price_at_market(side, self._bar, costs, instrument) if at_open else None
         else:
-            reach = reach_of_stop(side, w.order.stop_loss, self._bar, costs, instrument, at_open=at_open)
-        if reach is not None:
-            w.stopped = True
-            self._exit(w, reach, "stop_loss")
+            fill_price = price_of_stop(
+                side, state.order.stop_loss, self._bar, costs, instrument, at_open=at_open
+            )
+        if fill_price is not None:
+            state.stopped = True
+            self._exit(state, fill_price, "stop_loss")
 
-    def _leave_at_target(self, w: OrderState) -> None:
-        if w.guarded == 0 or w.order.take_profit is None:
+    def _leave_at_target(self, state: OrderState) -> None:
+        if state.guarded == 0 or state.order.take_profit is None:
             return
-        reach = reach_at_rest(w.order.side.opposite, w.order.take_profit, self._bar)
-        if reach is not None:
-            self._exit(w, reach, "take_profit")
+        fill_price = price_at_rest(state.order.side.opposite, state.order.take_profit, self._bar)
+        if fill_price is not None:
+            self._exit(state, fill_price, "take_profit")
 
-    def _close(self, w: OrderState) -> None:
-        if w.order.reduce_only and self._reducible(w) == 0:
-            self._end(w, CancelReason.NOTHING_TO_REDUCE)
-        if w.order.time_in_force == "ioc" and (w.at_market or w.limit is not None):
-            self._end(w, CancelReason.IMMEDIATE_OR_CANCEL)
-        w.resting = w.limit is not None
+    def _close(self, state: OrderState) -> None:
+        if state.order.reduce_only and self._reducible(state) == 0:
+            self._end(state, CancelReason.NOTHING_TO_REDUCE)
+        if state.order.time_in_force == "ioc" and (state.at_market or state.limit is not None):
+            self._end(state, CancelReason.IMMEDIATE_OR_CANCEL)
+        state.resting = state.limit is not None
 
-    def _fill(self, w: OrderState, reach: FillPrice | None, cause: FillCause) -> bool:
-        """Trade as much of the order as volume, position and money allow; tell whether anything was."""
-        if reach is None or w.left == 0:
+    def _fill(self, state: OrderState, fill_price: FillPrice | None, cause: FillCause) -> bool:
+        """Trade as much of the order as volume, position and money allow; return whether anything was."""
+        if fill_price is None or state.left == 0:
             return False
-        if w.has_passed(reach.price):
-            self._end(w, CancelReason.PLAN_PASSED)
+        if state.has_passed(fill_price.price):
+            self._end(state, CancelReason.PLAN_PASSED)
             return False
-        wanted = self._wanted(w)
+        wanted = self._wanted(state)
         if wanted == 0:
             return False
-        quantity, against = self._holdings.affordable(
-            self._market.instrument, w.order.side, wanted, reach.price, reach.liquidity
+        quantity, against = self._account.affordable(
+            self._market.instrument, state.order.side, wanted, fill_price.price, fill_price.liquidity
         )
         if quantity > 0:
-            self._trade(w, w.order.side, quantity, reach, cause)
-            w.left = EXACT.subtract(w.left, quantity)
-            self._shares[w.order.order_id] = EXACT.subtract(self._share(w), quantity)
-            self._guard(w, quantity)
+            self._trade(state, state.order.side, quantity, fill_price, cause)
+            state.left = EXACT.subtract(state.left, quantity)
+            self._shares[state.order.order_id] = EXACT.subtract(self._share(state), quantity)
+            self._guard(state, quantity)
         if against is not None:
-            self._end(w, against)
+            self._end(state, against)
         return quantity > 0
 
-    def _exit(self, w: OrderState, reach: FillPrice, cause: FillCause) -> None:
+    def _exit(self, state: OrderState, fill_price: FillPrice, cause: FillCause) -> None:
         """Close what is guarded as far as volume allows, and give up what the intent has not filled yet."""
-        quantity = min(w.guarded, self._pool)
+        quantity = min(state.guarded, self._volume_left)
         if quantity > 0:
-            w.guarded = EXACT.subtract(w.guarded, quantity)
-            self._trade(w, w.order.side.opposite, quantity, reach, cause)
-        for other in self._working:
-            if other.order.intent_id == w.order.intent_id:
+            state.guarded = EXACT.subtract(state.guarded, quantity)
+            self._trade(state, state.order.side.opposite, quantity, fill_price, cause)
+        for other in self._states:
+            if other.order.intent_id == state.order.intent_id:
                 self._end(other, CancelReason.EXITED)
 
     def _trade(
-        self, w: OrderState, side: Side, quantity: Decimal, reach: FillPrice, cause: FillCause
+        self, state: OrderState, side: Side, quantity: Decimal, fill_price: FillPrice, cause: FillCause
     ) -> None:
-        w.fills += 1
+        state.fills += 1
         fill = Fill(
-            fill_id=derived_id("fill", w.order.order_id, w.fills),
-            intent_id=w.order.intent_id,
-            order_id=w.order.order_id,
-            symbol=w.order.symbol,
+            fill_id=derived_id("fill", state.order.order_id, state.fills),
+            intent_id=state.order.intent_id,
+            order_id=state.order.order_id,
+            symbol=state.order.symbol,
             side=side,
-            price=reach.price,
+            price=fill_price.price,
             quantity=quantity,
-            fee=self._market.costs.fee(reach.price, quantity, reach.liquidity),
+            fee=self._market.costs.fee(fill_price.price, quantity, fill_price.liquidity),
             fee_currency=self._market.instrument.quote_currency,
-            liquidity=reach.liquidity,
+            liquidity=fill_price.liquidity,
             cause=cause,
             time=self._bar.close_time,
             bar_open_time=self._bar.open_time,
-            trace_id=w.order.trace_id,
+            trace_id=state.order.trace_id,
         )
-        self._holdings.apply(fill)
-        self._pool = EXACT.subtract(self._pool, quantity)
+        self._account.apply(fill)
+        self._volume_left = EXACT.subtract(self._volume_left, quantity)
         self._reports.append(fill)
-        for other in self._working:
-            other.guarded = min(other.guarded, self._holdings.on_side(other.order.symbol, other.order.side))
+        for other in self._states:
+            other.guarded = min(other.guarded, self._account.on_side(other.order.symbol, other.order.side))
 
-    def _wanted(self, w: OrderState) -> Decimal:
+    def _wanted(self, state: OrderState) -> Decimal:
         """Return how much of the order this bar has room for."""
-        room = min(w.left, self._share(w), self._pool)
-        return min(room, self._reducible(w)) if w.order.reduce_only else room
+        room = min(state.left, self._share(state), self._volume_left)
+        return min(room, self._reducible(state)) if state.order.reduce_only else room
 
-    def _share(self, w: OrderState) -> Decimal:
+    def _share(self, state: OrderState) -> Decimal:
         """Return what the order may still take of this bar."""
-        if w.order.order_id not in self._shares:
-            self._shares[w.order.order_id] = self._share_of_bar(w.order.max_participation)
-        return self._shares[w.order.order_id]
+        if state.order.order_id not in self._shares:
+            self._shares[state.order.order_id] = self._share_of_bar(state.order.max_participation)
+        return self._shares[state.order.order_id]
 
-    def _guard(self, w: OrderState, quantity: Decimal) -> None:
-        if w.is_guarding:
-            held = self._holdings.on_side(w.order.symbol, w.order.side)
-            w.guarded = min(EXACT.add(w.guarded, quantity), held)
+    def _guard(self, state: OrderState, quantity: Decimal) -> None:
+        if state.is_guarding:
+            held = self._account.on_side(state.order.symbol, state.order.side)
+            state.guarded = min(EXACT.add(state.guarded, quantity), held)
 
-    def _end(self, w: OrderState, reason: CancelReason) -> None:
-        if w.left > 0:
-            self._reports.append(w.end(reason, self._bar.close_time))
+    def _end(self, state: OrderState, reason: CancelReason) -> None:
+        if state.left > 0:
+            self._reports.append(state.end(reason, self._bar.close_time))
 
-    def _reducible(self, w: OrderState) -> Decimal:
-        return self._holdings.on_side(w.order.symbol, w.order.side.opposite)
+    def _reducible(self, state: OrderState) -> Decimal:
+        return self._account.on_side(state.order.symbol, state.order.side.opposite)
 
-    def _limit(self, w: OrderState) -> Decimal | None:
-        if w.order.peg_bps is None or self._last_close is None:
-            return w.order.limit_price
-        return limit_from(self._last_close, w.order.peg_bps, w.order.side, self._market.instrument.tick_size)
+    def _limit(self, state: OrderState) -> Decimal | None:
+        if state.order.peg_bps is None or self._last_close is None:
+            return state.order.limit_price
+        return limit_from(
+            self._last_close, state.order.peg_bps, state.order.side, self._market.instrument.tick_size
+        )
 
-    def _would_take(self, w: OrderState) -> bool:
-        """Tell whether a post-only order would find a trade at once: it stands beyond the last close."""
-        if w.limit is None or self._last_close is None:
+    def _would_take(self, state: OrderState) -> bool:
+        """Return whether a post-only order would find a trade at once: it stands beyond the last close."""
+        if state.limit is None or self._last_close is None:
             return False
-        return w.limit > self._last_close if w.order.side is Side.BUY else w.limit < self._last_close
+        return (
+            state.limit > self._last_close if state.order.side is Side.BUY else state.limit < self._last_close
+        )
 
     def _share_of_bar(self, share: Decimal) -> Decimal:
         return self._market.instrument.lots(EXACT.multiply(self._bar.volume, share))
+
+
+def price_at_market(side: Side, bar: Bar, costs: TradingCosts, instrument: Instrument) -> FillPrice:
+    """Return what an order pays that takes at the open of the bar: half a spread worse."""
+    return FillPrice(costs.taken_at(bar.open, side, instrument), "taker")
+
+
+def price_on_arrival(
+    side: Side, limit: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument
+) -> FillPrice | None:
+    """Return the price of a limit order that is new to the market; None unless it finds it open beyond the limit.
+
+    It takes half a spread worse than the open, and never worse than its limit.
+    """
+    if not _is_beyond(side, bar.open, limit):
+        return None
+    taken = costs.taken_at(bar.open, side, instrument)
+    return FillPrice(limit if _is_beyond(side, limit, taken) else taken, "taker")
+
+
+def price_at_rest(side: Side, limit: Decimal, bar: Bar) -> FillPrice | None:
+    """Return the limit of a resting order if the bar traded beyond it.
+
+    A bar that only touches the limit fills nothing: how much stood before us in the queue is not known.
+    """
+    return FillPrice(limit, "maker") if _is_beyond(side, _farthest(side, bar), limit) else None
+
+
+def price_of_stop(
+    side: Side, stop: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument, *, at_open: bool
+) -> FillPrice | None:
+    """Return the price of a stop that leaves a position by `side`; None unless the bar has touched it.
+
+    It takes like a market order, at the stop or at the open where that is worse.
+    """
+    touched = bar.open if at_open else _farthest(side.opposite, bar)
+    if _is_beyond(side, touched, stop):
+        return None
+    worse = bar.open if _is_beyond(side, stop, bar.open) else stop
+    return FillPrice(costs.taken_at(worse, side, instrument), "taker")
+
+
+def _is_beyond(side: Side, price: Decimal, limit: Decimal) -> bool:
+    """Return whether `price` is strictly better for `side` than `limit`: lower to buy, higher to sell."""
+    return price < limit if side is Side.BUY else price > limit
+
+
+def _farthest(side: Side, bar: Bar) -> Decimal:
+    """Return the price of the bar that is best for `side`."""
+    return bar.low if side is Side.BUY else bar.high

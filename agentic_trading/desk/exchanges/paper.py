@@ -1,4 +1,4 @@
-"""An exchange on paper: deterministic fills from closed bars, assumed for the worse where a bar does not tell."""
+"""An exchange on paper: deterministic fills from closed bars, assumed for the worse where a bar does not say."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -23,10 +23,10 @@ DEFAULT_COSTS = TradingCosts()
 class PaperExchange:
     """Keep the promise of `Exchange` with bars alone; `Matching` says in which order things happen in a bar.
 
-    `instruments` are looked at anew for each bar and order, so that their grids may become finer. `cash` is the
-    starting balance in the quote currency that all of them share. `max_participation` is
-    the share of a bar's volume that all orders together may take, in 0 to 1. Shorts are allowed unless
-    `allow_short` is False; no position is worth more than the equity when it is opened (see `Holdings`).
+    `instruments` are looked up for each bar and order, so that their grids may become finer. `cash` is the
+    starting balance in the quote currency that all of them share. `max_participation` is the share of a bar's
+    volume that all orders together may take, in 0 to 1. Shorts are allowed unless `allow_short` is False; no
+    position is worth more than the equity when it is opened (see `PaperAccount`).
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class PaperExchange:
         currencies = sorted({instrument.quote_currency for instrument in instruments.values()})
         if len(currencies) != 1:
             raise OrderRefusedError("quote currencies", currencies, "one that all instruments share")
-        self._holdings = PaperAccount(cash, currencies[0], costs, allow_short=allow_short)
+        self._account = PaperAccount(cash, currencies[0], costs, allow_short=allow_short)
         self._taken: dict[str, Order] = {}
-        self._working: dict[str, OrderState] = {}
+        self._states: dict[str, OrderState] = {}
         self._last: dict[str, Bar] = {}
 
     async def submit(self, order: Order) -> None:
@@ -58,16 +58,16 @@ class PaperExchange:
             raise OrderRefusedError("order_id", order.order_id, "an id that no other order has")
         self._check_grid(order, self._market(order.symbol).instrument)
         self._taken[order.order_id] = order
-        self._working[order.order_id] = OrderState(order, left=order.quantity)
+        self._states[order.order_id] = OrderState(order, left=order.quantity)
 
     async def cancel(self, order_id: str) -> Cancellation | None:
         """Take back what is left of an order; the time is that of the last bar, or when the order became active."""
-        working = self._working.get(order_id)
-        if working is None or working.left == 0:
+        state = self._states.get(order_id)
+        if state is None or state.left == 0:
             return None
-        last = self._last.get(working.order.symbol)
-        at = working.order.active_from if last is None else last.close_time
-        cancellation = working.end(CancelReason.REQUESTED, at)
+        last = self._last.get(state.order.symbol)
+        at = state.order.active_from if last is None else last.close_time
+        cancellation = state.end(CancelReason.REQUESTED, at)
         self._forget_ended()
         return cancellation
 
@@ -78,23 +78,23 @@ class PaperExchange:
         if last is not None and bar.open_time < last.close_time:
             allowed = f"at or after the close of the last bar, {last.close_time.isoformat()}"
             raise OrderRefusedError("bar open_time", bar.open_time.isoformat(), allowed)
-        working = [w for w in self._working.values() if w.order.symbol == bar.symbol]
-        reports = Matching(bar, market, self._holdings, working, last.close if last else None).run()
-        self._holdings.mark(bar.symbol, bar.close)
+        states = [state for state in self._states.values() if state.order.symbol == bar.symbol]
+        reports = Matching(bar, market, self._account, states, last.close if last else None).run()
+        self._account.mark(bar.symbol, bar.close)
         self._last[bar.symbol] = bar
         self._forget_ended()
         return reports
 
     async def account(self) -> Account:
         """Return cash and positions."""
-        return self._holdings.account()
+        return self._account.snapshot()
 
     async def open_orders(self) -> tuple[OpenOrder, ...]:
         """Return what can still trade, in order of submission."""
-        return tuple(OpenOrder(w.order, w.left, w.guarded) for w in self._working.values())
+        return tuple(OpenOrder(state.order, state.left, state.guarded) for state in self._states.values())
 
     def _forget_ended(self) -> None:
-        self._working = {order_id: w for order_id, w in self._working.items() if w.is_open}
+        self._states = {order_id: state for order_id, state in self._states.items() if state.is_open}
 
     def _market(self, symbol: str) -> Market:
         if symbol not in self._instruments:

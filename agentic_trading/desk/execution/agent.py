@@ -29,11 +29,175 @@ from agentic_trading.llm.limits import RetryPolicy
 # Read at import, like the code that it belongs to: an agent made on a running loop must not read files.
 FILL_STRATEGY_PROMPT: Final[Prompt] = load_prompt("agentic_trading.desk.execution", "fill_strategy.v2")
 
-
+STEP = "fill_strategy"
 SHOWN_BARS = 6
 
 CENT = Decimal("0.01")
 MILLIONTH = Decimal("0.000001")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """Which model is asked, and on behalf of which agent and tenant.
+
+    `session_id` makes the ids of the envelopes; an answer is of use for `answer_within`, or as
+    long as one attempt may take if `retry_policy` gives it more. Without one that of the envelope's defaults holds.
+    """
+
+    session_id: str
+    provider: LLMProvider
+    model: str = ""
+    agent_id: str = "execution-1"
+    tenant_id: str = "default"
+    answer_within: timedelta = timedelta(seconds=60)
+    retry_policy: RetryPolicy | None = None
+
+    @property
+    def patience(self) -> timedelta:
+        """How long an answer is waited for: never less than an attempt may take."""
+        policy = self.retry_policy
+        return max(self.answer_within, timedelta(seconds=policy.attempt_timeout_s if policy else 0))
+
+
+@dataclass(frozen=True, slots=True)
+class TimedFillStrategy:
+    """A fill strategy, and the market's time at which it was there: that of the intent, or of a later answer."""
+
+    strategy: FillStrategy
+    known_at: datetime
+
+
+class ExecutionAgent:
+    """Ask for a fill strategy, check it again, and put it, or the missing decision, on record."""
+
+    def __init__(
+        self, gateway: Gateway, clock: Clock, limits: FillLimits, settings: ExecutionSettings
+    ) -> None:
+        self._gateway = gateway
+        self._clock = clock
+        self._limits = limits
+        self._settings = settings
+        self._journal = TradeJournal(gateway, clock, tenant_id=settings.tenant_id)
+
+    async def decide(
+        self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
+    ) -> TimedFillStrategy | NoDecision:
+        """Return the model's strategy inside the limits, or why there is none: never a default.
+
+        `bars` are the last closed ones, oldest first, and `spread_bps` the whole spread. The intent is put on
+        record before the model is asked, its strategy or the missing decision afterwards. Raises
+        `LookAheadError` if a bar closes after the intent's `as_of`, `NoBarsError` without a bar.
+        """
+        envelope = self.envelope(intent, instrument, bars, spread_bps)
+        await self._journal.intent(intent)
+        answer = await self._gateway.ask(envelope)
+        asked = envelope.request_hash
+        if isinstance(answer, NoDecision):
+            await self._journal.no_decision(intent, answer, request_hash=asked, cause=intent.intent_id)
+            return answer
+        outcome = strategy_of(envelope, answer)
+        cause = answer.interaction_id
+        if isinstance(outcome, NoDecision):
+            await self._journal.no_decision(intent, outcome, request_hash=asked, cause=cause)
+            return outcome
+        await self._journal.strategy(intent, outcome, request_hash=asked, cause=cause)
+        return TimedFillStrategy(outcome, max(intent.as_of, answer.result.finished_at or intent.as_of))
+
+    def envelope(
+        self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
+    ) -> LLMEnvelope:
+        """Return what the model is asked: equal arguments give equal envelopes but for times of creation."""
+        evidence = execution_evidence(intent.symbol, bars, intent.quantity, spread_bps)
+        limits = self._limits.narrowed_to(intent, instrument)
+        order = _order(intent)
+        facts = FillFacts.of(limits, order, {item.source: item.content for item in evidence})
+        candidates = fill_candidates(facts)
+        envelope_id = derived_id(self._settings.session_id, "execution", intent.intent_id)
+        builder = (
+            EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)
+            .for_execution()
+            .with_instructions(FILL_STRATEGY_PROMPT.text, prompt_version=FILL_STRATEGY_PROMPT.version)
+            .with_context(
+                _context(order, limits, candidates, bars[-1], spread_bps), as_of=bars[-1].close_time
+            )
+            .with_output_schema(asked_fill_schema(tuple(candidates), len(evidence)))
+            .with_provider(self._settings.provider, self._settings.model)
+            .with_agent(self._settings.agent_id, "execution")
+            .with_tenant(self._settings.tenant_id)
+            .with_subject(intent.symbol, step=STEP)
+            .with_trace(intent.trace_id, intent.intent_id)
+            .with_as_of(intent.as_of)
+            .with_deadline(self._clock.now() + self._settings.patience)
+        )
+        if self._settings.retry_policy is not None:
+            builder.with_retry_policy(self._settings.retry_policy)
+        for item in evidence:
+            builder.add_evidence(item.source, item.content, available_at=bars[-1].close_time)
+        return builder.build()
+
+
+def strategy_of(envelope: LLMEnvelope, interaction: LLMInteraction) -> FillStrategy | NoDecision:
+    """Read the strategy out of an attempt, held against the limits once more; anything less is no decision."""
+    result = interaction.result
+    if not result.actionable:
+        description = result.error or "the answer must not become an order"
+        missing = FailureReason(category=FailureKind.INTERNAL_ERROR, description=description)
+        return _none(envelope, result.failure or missing)
+    text = exact_bytes(result.parsed_output).decode()
+    violations = check_fill_strategy(envelope, text)
+    if violations:
+        reason = FailureReason(
+            category=FailureKind.PARSING_ERROR,
+            description="the fill strategy is outside its limits",
+            technical_details="; ".join(violation.message for violation in violations),
+        )
+        return _none(envelope, reason)
+    choice = read_choice(text)
+    return choice.strategy(terms_of(envelope, choice))
+
+
+def _none(envelope: LLMEnvelope, reason: FailureReason) -> NoDecision:
+    return NoDecision(
+        reason=reason, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id, as_of=envelope.as_of
+    )
+
+
+def _order(intent: OrderIntent) -> Mapping[str, Any]:
+    return intent.model_dump(
+        mode="json",
+        include={
+            "symbol",
+            "side",
+            "quantity",
+            "kind",
+            "arrival_price",
+            "limit_price",
+            "stop_loss",
+            "take_profit",
+        },
+    )
+
+
+def _context(
+    order: Mapping[str, Any], limits: FillLimits, candidates: FillCandidates, last: Bar, spread_bps: Decimal
+) -> Mapping[str, Any]:
+    return {
+        "limits": limits.model_dump(mode="json"),
+        "order": order,
+        "market": {"last_close": last.close, "spread_bps": spread_bps, "bar_seconds": last.timeframe.seconds},
+        **_offer(candidates),
+    }
+
+
+def _offer(candidates: FillCandidates) -> Mapping[str, Any]:
+    """Return the first candidate in full as `terms`, and of each what differs: half the tokens of all in full."""
+    full = {name: terms.model_dump(mode="json") for name, terms in candidates.items()}
+    terms = next(iter(full.values()))
+    own = {
+        name: {field: value for field, value in each.items() if value != terms[field]}
+        for name, each in full.items()
+    }
+    return {"terms": terms, "candidates": own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,171 +279,3 @@ def _in_bps(part: Decimal, whole: Decimal) -> Decimal:
 
 def _rounded(value: Decimal, step: Decimal) -> Decimal:
     return value.quantize(step, ROUND_HALF_EVEN, EXACT)
-
-
-STEP = "fill_strategy"
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionSettings:
-    """Who answers and as whom it is asked.
-
-    `session_id` makes the ids of the envelopes; an answer is of use for `answer_within`, or as
-    long as one attempt may take if `retry_policy` gives it more. Without one that of the envelope's defaults holds.
-    """
-
-    session_id: str
-    provider: LLMProvider
-    model: str = ""
-    agent_id: str = "execution-1"
-    tenant_id: str = "default"
-    answer_within: timedelta = timedelta(seconds=60)
-    retry_policy: RetryPolicy | None = None
-
-    @property
-    def patience(self) -> timedelta:
-        """How long an answer is waited for: never less than an attempt may take."""
-        policy = self.retry_policy
-        return max(self.answer_within, timedelta(seconds=policy.attempt_timeout_s if policy else 0))
-
-
-@dataclass(frozen=True, slots=True)
-class TimedFillStrategy:
-    """A fill strategy, and the market's time at which it was there: that of the intent, or of a later answer."""
-
-    strategy: FillStrategy
-    known_at: datetime
-
-
-class ExecutionAgent:
-    """Ask for a fill strategy, check it again, and put what came of it on record."""
-
-    def __init__(
-        self, client: Gateway, clock: Clock, limits: FillLimits, settings: ExecutionSettings
-    ) -> None:
-        self._client = client
-        self._clock = clock
-        self._limits = limits
-        self._settings = settings
-        self._record = TradeJournal(client, clock, tenant_id=settings.tenant_id)
-
-    async def decide(
-        self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
-    ) -> TimedFillStrategy | NoDecision:
-        """Return the model's strategy inside the limits, or why there is none: never a default.
-
-        `bars` are the last closed ones, oldest first, and `spread_bps` the whole spread. The intent is put on
-        record before the model is asked, its strategy or the missing decision afterwards. Raises
-        `LookAheadError` if a bar closes after the intent's `as_of`, `NoBarsError` without a bar.
-        """
-        envelope = self.envelope(intent, instrument, bars, spread_bps)
-        await self._record.intent(intent)
-        answer = await self._client.ask(envelope)
-        asked = envelope.request_hash
-        if isinstance(answer, NoDecision):
-            await self._record.no_decision(intent, answer, request_hash=asked, cause=intent.intent_id)
-            return answer
-        outcome = strategy_of(envelope, answer)
-        cause = answer.interaction_id
-        if isinstance(outcome, NoDecision):
-            await self._record.no_decision(intent, outcome, request_hash=asked, cause=cause)
-            return outcome
-        await self._record.strategy(intent, outcome, request_hash=asked, cause=cause)
-        return TimedFillStrategy(outcome, max(intent.as_of, answer.result.finished_at or intent.as_of))
-
-    def envelope(
-        self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
-    ) -> LLMEnvelope:
-        """Return what the model is asked: equal arguments give equal envelopes but for times of creation."""
-        evidence = execution_evidence(intent.symbol, bars, intent.quantity, spread_bps)
-        limits = self._limits.narrowed_to(intent, instrument)
-        order = _order(intent)
-        facts = FillFacts.of(limits, order, {item.source: item.content for item in evidence})
-        candidates = fill_candidates(facts)
-        envelope_id = derived_id(self._settings.session_id, "execution", intent.intent_id)
-        builder = (
-            EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)
-            .for_execution()
-            .with_instructions(FILL_STRATEGY_PROMPT.text, prompt_version=FILL_STRATEGY_PROMPT.version)
-            .with_context(
-                _context(order, limits, candidates, bars[-1], spread_bps), as_of=bars[-1].close_time
-            )
-            .with_output_schema(asked_fill_schema(tuple(candidates), len(evidence)))
-            .with_provider(self._settings.provider, self._settings.model)
-            .with_agent(self._settings.agent_id, "execution")
-            .with_tenant(self._settings.tenant_id)
-            .with_subject(intent.symbol, step=STEP)
-            .with_trace(intent.trace_id, intent.intent_id)
-            .with_as_of(intent.as_of)
-            .with_deadline(self._clock.now() + self._settings.patience)
-        )
-        if self._settings.retry_policy is not None:
-            builder.with_retry_policy(self._settings.retry_policy)
-        for item in evidence:
-            builder.add_evidence(item.source, item.content, available_at=bars[-1].close_time)
-        return builder.build()
-
-
-def strategy_of(envelope: LLMEnvelope, interaction: LLMInteraction) -> FillStrategy | NoDecision:
-    """Read the strategy out of an attempt, held against the limits once more; anything less is no decision."""
-    result = interaction.result
-    if not result.actionable:
-        description = result.error or "the answer must not become an order"
-        missing = FailureReason(category=FailureKind.INTERNAL_ERROR, description=description)
-        return _none(envelope, result.failure or missing)
-    text = exact_bytes(result.parsed_output).decode()
-    violations = check_fill_strategy(envelope, text)
-    if violations:
-        told = "; ".join(violation.message for violation in violations)
-        reason = FailureReason(
-            category=FailureKind.PARSING_ERROR,
-            description="the fill strategy is outside its limits",
-            technical_details=told,
-        )
-        return _none(envelope, reason)
-    choice = read_choice(text)
-    return choice.strategy(terms_of(envelope, choice))
-
-
-def _none(envelope: LLMEnvelope, reason: FailureReason) -> NoDecision:
-    return NoDecision(
-        reason=reason, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id, as_of=envelope.as_of
-    )
-
-
-def _order(intent: OrderIntent) -> Mapping[str, Any]:
-    return intent.model_dump(
-        mode="json",
-        include={
-            "symbol",
-            "side",
-            "quantity",
-            "kind",
-            "arrival_price",
-            "limit_price",
-            "stop_loss",
-            "take_profit",
-        },
-    )
-
-
-def _context(
-    order: Mapping[str, Any], limits: FillLimits, candidates: FillCandidates, last: Bar, spread_bps: Decimal
-) -> Mapping[str, Any]:
-    return {
-        "limits": limits.model_dump(mode="json"),
-        "order": order,
-        "market": {"last_close": last.close, "spread_bps": spread_bps, "bar_seconds": last.timeframe.seconds},
-        **_told(candidates),
-    }
-
-
-def _told(candidates: FillCandidates) -> Mapping[str, Any]:
-    """Tell the first candidate in full as `terms`, and of each what differs: half the tokens of telling all."""
-    full = {name: terms.model_dump(mode="json") for name, terms in candidates.items()}
-    terms = next(iter(full.values()))
-    own = {
-        name: {field: value for field, value in each.items() if value != terms[field]}
-        for name, each in full.items()
-    }
-    return {"terms": terms, "candidates": own}

@@ -1,4 +1,4 @@
-"""The ways to fill an intent that an answer may choose from: terms computed by code, each under a name."""
+"""The ways to fill an intent that an answer may choose from: terms under names, and the rule that chooses offline."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,11 +18,14 @@ SMALL = Decimal("0.01")
 
 PATIENCE_BARS = 3
 PERSISTENCE_BARS = 6
-"""How long an order rests near the price before it crosses, and how long one farther off, or at the market, may take."""
+"""How long an order rests near the price before it crosses, and how long one farther off or at the market may last."""
 
 NEAR = 10
 FAR = 4
 """Which part of a mean bar's range an order waits away from the price: a tenth, or a quarter."""
+
+WIDE = Decimal(20)
+"""From this many spreads in a mean bar's range on, waiting is taken to pay."""
 
 FillCandidates = Mapping[FillName, FillTerms]
 
@@ -90,8 +93,8 @@ def fill_candidates(facts: FillFacts) -> FillCandidates:
     An order type that the limits do not allow is replaced by the nearest one; what makes no sense then, or finds no
     room, is left out.
     """
-    ways = _with_a_price(facts) if not facts.limits.may_cross else _without_a_price(facts)
-    terms = {name: _terms(facts, **changes) for name, changes in ways}
+    ways = _at_plan_price(facts) if not facts.limits.may_cross else _at_market_price(facts)
+    terms = {name: _fill_terms(facts, **changes) for name, changes in ways}
     return {name: each for name, each in terms.items() if not _is_refused(each, facts)}
 
 
@@ -99,7 +102,7 @@ def _is_refused(terms: FillTerms, facts: FillFacts) -> bool:
     return bool(terms_violations(terms, facts.limits, facts.quantity))
 
 
-def _without_a_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any]]]:
+def _at_market_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any]]]:
     yield "take_now", {}
     if "limit" in facts.limits.allowed_order_types and not facts.is_exit:
         yield "take_capped", _capped(facts)
@@ -112,7 +115,7 @@ def _without_a_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any
         yield "wait_far", _patient(facts, facts.part_of_range(FAR), PERSISTENCE_BARS)
 
 
-def _with_a_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any]]]:
+def _at_plan_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any]]]:
     resting = {
         "order_type": facts.nearest("limit", "post_only"),
         "price_reference": "arrival",
@@ -125,7 +128,7 @@ def _with_a_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any]]]
         yield "at_plan_brief", {**resting, "deadline_seconds": brief}
 
 
-def _terms(facts: FillFacts, **changes: Any) -> FillTerms:
+def _fill_terms(facts: FillFacts, **changes: Any) -> FillTerms:
     """Return terms to take the whole at the market, with `changes`."""
     fields = {
         "order_type": facts.nearest("market", "limit", "post_only"),
@@ -176,10 +179,6 @@ def _patient(facts: FillFacts, offset: Decimal, bars: int) -> dict[str, Any]:
     }
 
 
-WIDE = Decimal(20)
-"""From this many spreads in a mean bar's range on, waiting is taken to pay."""
-
-
 def fill_strategy_rule(envelope: LLMEnvelope) -> str:
     """Choose a candidate by fixed thresholds; reads the envelope's context and evidence and nothing else.
 
@@ -190,12 +189,12 @@ def fill_strategy_rule(envelope: LLMEnvelope) -> str:
     evidence = {item.source: item.content for item in envelope.retrieved_evidence}
     limits = FillLimits.model_validate(envelope.context["limits"])
     facts = FillFacts.of(limits, envelope.context["order"], evidence)
-    name, why = _choice(facts, envelope.context["candidates"])
+    name, why = _rule_choice(facts, envelope.context["candidates"])
     answer = {"evidence_ids": ["E2", "E3"], "rationale": why, "fill": name, "confidence": Decimal("0.6")}
     return exact_bytes(answer).decode()
 
 
-def _choice(facts: FillFacts, candidates: dict[str, Any]) -> tuple[FillName, str]:
+def _rule_choice(facts: FillFacts, candidates: dict[str, Any]) -> tuple[FillName, str]:
     if "at_plan" in candidates:
         return "at_plan", "The plan names a price: wait there and do not pay more."
     if facts.share > SMALL and "slices" in candidates:

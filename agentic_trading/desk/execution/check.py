@@ -1,4 +1,4 @@
-"""Is a fill strategy inside its limits, and does it agree with itself: the checks of its answers."""
+"""The rules of a fill strategy: inside its limits, in agreement with itself, and citing evidence that there is."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from agentic_trading.desk.execution.order import FillLimits
-from agentic_trading.desk.execution.strategy import (
-    FillChoice,
-    FillTerms,
-    read_choice,
-    read_strategy,
-    slice_quantities,
-)
+from agentic_trading.desk.execution.strategy import FillChoice, FillTerms, read_choice, slice_quantities
 from agentic_trading.desk.instrument import Quantity
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation
@@ -27,14 +21,14 @@ def check_fill_strategy(envelope: LLMEnvelope, text: str) -> list[Violation]:
     means `context["candidates"]` and `context["terms"]`: an envelope without them lets nothing pass.
     """
     try:
-        asked = _Asked.of(envelope)
+        question = _Question.of(envelope)
     except (ValidationError, KeyError) as e:
         return [_unusable(e)]
     try:
         choice = read_choice(text)
     except ValidationError as e:
         return [_unreadable(error) for error in e.errors()]
-    cited = [*_unknown_evidence(choice.evidence_ids, asked.evidence)]
+    cited = [*_unknown_evidence(choice.evidence_ids, question.evidence)]
     try:
         terms = terms_of(envelope, choice)
     except (ValidationError, KeyError):
@@ -43,24 +37,8 @@ def check_fill_strategy(envelope: LLMEnvelope, text: str) -> list[Violation]:
             _violation("fill", "candidates", choice.fill, f"a candidate of this question: {offered}"),
             *cited,
         ]
-    broken = terms_violations(terms, asked.limits, asked.quantity)
+    broken = terms_violations(terms, question.limits, question.quantity)
     return [*(_of_fill(violation) for violation in broken), *cited]
-
-
-def check_fill_strategy_v1(envelope: LLMEnvelope, text: str) -> list[Violation]:
-    """Return every rule that an answer to `fill_strategy.v1` breaks, by the same limits and quantity."""
-    try:
-        asked = _Asked.of(envelope)
-    except (ValidationError, KeyError) as e:
-        return [_unusable(e)]
-    try:
-        strategy = read_strategy(text)
-    except ValidationError as e:
-        return [_unreadable(error) for error in e.errors()]
-    return [
-        *terms_violations(strategy, asked.limits, asked.quantity),
-        *_unknown_evidence(strategy.evidence_ids, asked.evidence),
-    ]
 
 
 def terms_of(envelope: LLMEnvelope, choice: FillChoice) -> FillTerms:
@@ -71,8 +49,8 @@ def terms_of(envelope: LLMEnvelope, choice: FillChoice) -> FillTerms:
     """
     if isinstance(choice.fill, FillTerms):
         return choice.fill
-    told = _Told.model_validate(envelope.context)
-    return FillTerms.model_validate({**told.terms, **told.candidates[choice.fill]})
+    offer = _Offer.model_validate(envelope.context)
+    return FillTerms.model_validate({**offer.terms, **offer.candidates[choice.fill]})
 
 
 def terms_violations(terms: FillTerms, limits: FillLimits, quantity: Decimal) -> list[Violation]:
@@ -85,8 +63,8 @@ def terms_violations(terms: FillTerms, limits: FillLimits, quantity: Decimal) ->
     ]
 
 
-class _Told(BaseModel, frozen=True):
-    """The candidates as a context tells them."""
+class _Offer(BaseModel, frozen=True):
+    """The candidates that a context offers."""
 
     terms: dict[str, Any] = {}
     candidates: dict[str, dict[str, Any]] = {}
@@ -97,7 +75,7 @@ class _Order(BaseModel, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Question:
     """What an envelope asks a strategy for: limits, quantity, and how many items of evidence it gives."""
 
     limits: FillLimits
@@ -105,7 +83,7 @@ class _Asked:
     evidence: int
 
     @classmethod
-    def of(cls, envelope: LLMEnvelope) -> "_Asked":
+    def of(cls, envelope: LLMEnvelope) -> "_Question":
         limits = FillLimits.model_validate(envelope.context["limits"])
         order = _Order.model_validate(envelope.context["order"])
         return cls(limits, order.quantity, len(envelope.retrieved_evidence))
@@ -220,7 +198,7 @@ def _unusable(e: Exception) -> Violation:
 
 def _offered(envelope: LLMEnvelope) -> list[str]:
     try:
-        return [*_Told.model_validate(envelope.context).candidates]
+        return [*_Offer.model_validate(envelope.context).candidates]
     except ValidationError:
         return []
 

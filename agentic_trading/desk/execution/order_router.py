@@ -1,4 +1,4 @@
-"""The way to the exchange and back: limits once more, orders out, fills on record."""
+"""Send orders to the exchange after one more look at the limits, and record what it reports."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,18 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import Event
 
+MINUTE = timedelta(minutes=1)
+
 
 class TradeJournal:
     """Record events through the gateway: intent ← fill strategy ← order ← fill or cancellation.
 
-    Ids are those of the things themselves or derived from them, so that the same fact told twice is one event.
+    Ids are those of the things themselves or derived from them, so that the same fact recorded twice is one event.
     Each body is the thing in plain JSON, with its symbol.
     """
 
-    def __init__(self, client: Gateway, clock: Clock, *, tenant_id: str = "default") -> None:
-        self._client = client
+    def __init__(self, gateway: Gateway, clock: Clock, *, tenant_id: str = "default") -> None:
+        self._gateway = gateway
         self._clock = clock
         self._tenant_id = tenant_id
 
@@ -100,14 +102,11 @@ class TradeJournal:
             time=self._clock.now(),
             body=body,
         )
-        await self._client.record(event)
+        await self._gateway.record(event)
 
 
 def _body(thing: BaseModel) -> dict[str, Any]:
     return thing.model_dump(mode="json")
-
-
-MINUTE = timedelta(minutes=1)
 
 
 class OrderRouter:
@@ -119,13 +118,13 @@ class OrderRouter:
     def __init__(
         self,
         exchange: Exchange,
-        record: TradeJournal,
+        journal: TradeJournal,
         instruments: Mapping[str, Instrument],
         fill_limits: FillLimits,
         risk_limits: RiskLimits,
     ) -> None:
         self._exchange = exchange
-        self._record = record
+        self._journal = journal
         self._instruments = instruments
         self._fill_limits = fill_limits
         self._risk_limits = risk_limits
@@ -147,11 +146,11 @@ class OrderRouter:
             broken = check_order_risk(order, self._risk_limits, instrument, facts)
             if broken is not None:
                 rejection = broken.of(intent.side, intent.quantity, intent.sizing)
-                await self._record.rejection(intent, rejection)
+                await self._journal.rejection(intent, rejection)
                 return rejection
             facts = _with_pending(facts, order)
         for order in orders:
-            await self._record.order(intent, order)
+            await self._journal.order(intent, order)
             await self._exchange.submit(order)
             self._submitted.append(intent.as_of)
         return orders
@@ -161,7 +160,7 @@ class OrderRouter:
         reports = await self._exchange.on_bar(bar)
         self._last[bar.symbol] = bar
         for report in reports:
-            await self._record.report(report)
+            await self._journal.report(report)
         return reports
 
     async def withdraw(self, symbol: str) -> list[Cancellation]:
@@ -174,7 +173,7 @@ class OrderRouter:
         ended = [await self._exchange.cancel(order_id) for order_id in unfilled]
         cancelled = [cancellation for cancellation in ended if cancellation is not None]
         for cancellation in cancelled:
-            await self._record.report(cancellation)
+            await self._journal.report(cancellation)
         return cancelled
 
     async def facts(self, symbol: str, at: datetime) -> RiskFacts:

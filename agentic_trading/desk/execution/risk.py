@@ -1,4 +1,4 @@
-"""Limits that stand between a plan and an intent, and again between an order and the exchange."""
+"""Size trades and hold them against limits, between plan and intent, and again between order and exchange."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ Percent = Annotated[Decimal, Field(gt=0, le=100)]
 
 
 class RiskLimits(BaseModel, frozen=True):
-    """What no order may pass, whoever asks for it.
+    """What no order may pass.
 
     Notionals are in the quote currency. `max_exposure_pct` bounds a position's value by the equity, and
     `max_gross_pct` the value of all positions and open entries of all symbols; below 100 they leave room for fees.
@@ -86,7 +86,7 @@ class Approved(BaseModel, frozen=True):
 class Rejection(BaseModel, frozen=True):
     """The first rule that was broken, the value that broke it, and what would have passed.
 
-    `side`, `quantity` and `sizing` tell what was rejected, where that is known.
+    `side`, `quantity` and `sizing` are of what was rejected, where that is known.
     """
 
     rule: str
@@ -97,7 +97,7 @@ class Rejection(BaseModel, frozen=True):
     sizing: Sizing | None = None
 
     def of(self, side: Side, quantity: Decimal, sizing: Sizing | None) -> "Rejection":
-        """Return the same rejection, telling what was rejected."""
+        """Return the same rejection, with what was rejected."""
         return Rejection(
             rule=self.rule, was=self.was, allowed=self.allowed, side=side, quantity=quantity, sizing=sizing
         )
@@ -109,179 +109,6 @@ class Size:
 
     quantity: Decimal
     by: Literal["risk", "exposure", "notional"]
-
-
-def check_intent(
-    intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
-) -> Approved | Rejection:
-    """Round the quantity down to lots, then hold the intent against every limit; nothing else is changed.
-
-    An entry of less than the instrument's least quantity is rejected; an exit may be a single lot.
-    """
-    quantity = instrument.lots(intent.quantity)
-    least = instrument.min_quantity if intent.kind == "entry" else instrument.lot_size
-    if quantity < least:
-        return Rejection(rule="min_quantity", was=str(quantity), allowed=f"at least {least}")
-    rounded = OrderIntent.model_validate({**intent.model_dump(), "quantity": quantity})
-    return next(_broken_by_intent(rounded, limits, instrument, facts), None) or Approved(intent=rounded)
-
-
-def check_order_risk(
-    order: Order, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
-) -> Rejection | None:
-    """Hold an order against the limits right before it goes to the exchange; None lets it pass."""
-    return next(_broken_by_order(order, limits, instrument, facts), None)
-
-
-def size_position(
-    equity: Decimal,
-    entry: Decimal,
-    stop: Decimal,
-    risk_pct: Decimal,
-    limits: RiskLimits,
-    instrument: Instrument,
-) -> Size:
-    """Return the quantity that loses `risk_pct` percent of `equity` between `entry` and `stop`, before costs.
-
-    Rounded down to lots and bounded by the limits on notional and exposure. It is 0 where the stop stands at
-    the entry or the equity is gone: then there is nothing to size.
-    """
-    distance = EXACT.subtract(entry, stop).copy_abs()
-    if distance == 0 or equity <= 0:
-        return Size(ZERO, "risk")
-    at_risk = EXACT.multiply(equity, EXACT.divide(risk_pct, 100))
-    bounds = (
-        Size(EXACT.divide(at_risk, distance), "risk"),
-        Size(EXACT.divide(_largest_position(limits, equity), entry), "exposure"),
-        Size(EXACT.divide(limits.max_order_notional, entry), "notional"),
-    )
-    least = min(bounds, key=lambda bound: bound.quantity)
-    return replace(least, quantity=instrument.lots(least.quantity))
-
-
-def _broken_by_intent(
-    intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
-) -> Iterator[Rejection]:
-    if intent.kind == "entry":
-        yield from _untradable(limits, instrument, facts)
-        yield from _broken_by_size(intent.side, intent.quantity, intent.reference_price, limits, facts)
-        yield from _broken_by_exits(intent, limits)
-    elif intent.quantity > EXACT.multiply(-intent.side.sign, facts.position):
-        allowed = f"at most the position of {facts.position}, against it"
-        yield Rejection(rule="reduce_only", was=f"{intent.side} {intent.quantity}", allowed=allowed)
-    limit = {"limit_price": intent.limit_price}
-    exits = {"stop_loss": intent.stop_loss, "take_profit": intent.take_profit}
-    yield from _off_tick({**limit, **exits}, instrument)
-    yield from _outside_collar({"arrival_price": intent.arrival_price, **limit}, limits, facts)
-    yield from _too_many(limits, facts)
-
-
-def _broken_by_order(
-    order: Order, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
-) -> Iterator[Rejection]:
-    if instrument.lots(order.quantity) != order.quantity:
-        yield Rejection(
-            rule="lot_size", was=str(order.quantity), allowed=f"multiples of {instrument.lot_size}"
-        )
-    if not order.reduce_only:
-        price = order.limit_price or facts.last_close
-        yield from _broken_by_size(order.side, order.quantity, price, limits, facts)
-    yield from _off_tick({"limit_price": order.limit_price}, instrument)
-    yield from _outside_collar({"limit_price": order.limit_price}, limits, facts)
-    if order.peg_bps is not None and order.peg_bps.copy_abs() > limits.price_collar_bps:
-        allowed = f"-{limits.price_collar_bps} to {limits.price_collar_bps} bps"
-        yield Rejection(rule="price_collar", was=f"peg_bps {order.peg_bps}", allowed=allowed)
-    yield from _too_many(limits, facts)
-
-
-def _broken_by_size(
-    side: Side, quantity: Decimal, price: Decimal, limits: RiskLimits, facts: RiskFacts
-) -> Iterator[Rejection]:
-    notional = EXACT.multiply(quantity, price)
-    if notional > limits.max_order_notional:
-        yield Rejection(
-            rule="max_order_notional", was=str(notional), allowed=f"at most {limits.max_order_notional}"
-        )
-    before = EXACT.add(facts.position, facts.pending)
-    after = EXACT.fma(side.sign, quantity, before).copy_abs()
-    worth, largest = EXACT.multiply(after, price), _largest_position(limits, facts.equity)
-    if after > before.copy_abs() and worth > largest:
-        yield Rejection(rule="max_position", was=str(worth), allowed=f"at most {largest}")
-    added = EXACT.multiply(EXACT.subtract(after, before.copy_abs()), price)
-    gross, most = EXACT.add(facts.gross, added), _part(facts.equity, limits.max_gross_pct)
-    if added > 0 and gross > most:
-        yield Rejection(rule="max_gross", was=str(gross), allowed=f"at most {most} over all symbols")
-
-
-def _untradable(limits: RiskLimits, instrument: Instrument, facts: RiskFacts) -> Iterator[Rejection]:
-    """Yield what keeps a market from being entered at all: it stands still, or its prices are too coarse."""
-    if facts.halted:
-        yield Rejection(
-            rule="halted", was="nothing traded in the last bar", allowed="an entry after a bar with trades"
-        )
-    tick_bps = EXACT.divide(EXACT.multiply(instrument.tick_size, BPS), facts.last_close)
-    if tick_bps > limits.max_tick_bps:
-        was = f"{instrument.tick_size} at a price of {facts.last_close}, {tick_bps:.4g} bps"
-        yield Rejection(
-            rule="coarse_tick", was=was, allowed=f"at most {limits.max_tick_bps} bps of the price"
-        )
-
-
-def _largest_position(limits: RiskLimits, equity: Decimal) -> Decimal:
-    """Return the most that a position may be worth, in the quote currency."""
-    return min(limits.max_position_notional, _part(equity, limits.max_exposure_pct))
-
-
-def _part(equity: Decimal, percent: Decimal) -> Decimal:
-    return max(EXACT.multiply(equity, EXACT.divide(percent, 100)), ZERO)
-
-
-def _broken_by_exits(intent: OrderIntent, limits: RiskLimits) -> Iterator[Rejection]:
-    """Yield a stop that is missing, and a stop or target on the wrong side of the price."""
-    price = intent.reference_price
-    below, above = (f"below {price}", f"above {price}")
-    loss, gain = (below, above) if intent.side is Side.BUY else (above, below)
-    if intent.stop_loss is None:
-        if limits.require_stop:
-            yield Rejection(rule="stop_loss", was="None", allowed=loss)
-    elif not _is_gain(intent.side.opposite, price, intent.stop_loss):
-        yield Rejection(rule="stop_loss", was=str(intent.stop_loss), allowed=loss)
-    if intent.take_profit is not None and not _is_gain(intent.side, price, intent.take_profit):
-        yield Rejection(rule="take_profit", was=str(intent.take_profit), allowed=gain)
-
-
-def _is_gain(side: Side, entry: Decimal, leave: Decimal) -> bool:
-    return leave > entry if side is Side.BUY else leave < entry
-
-
-def _off_tick(prices: dict[str, Decimal | None], instrument: Instrument) -> Iterator[Rejection]:
-    for name, price in prices.items():
-        if price is not None and round_down(price, instrument.tick_size) != price:
-            yield Rejection(
-                rule="tick_size", was=f"{name} {price}", allowed=f"multiples of {instrument.tick_size}"
-            )
-
-
-def _outside_collar(
-    prices: dict[str, Decimal | None], limits: RiskLimits, facts: RiskFacts
-) -> Iterator[Rejection]:
-    width = EXACT.divide(EXACT.multiply(facts.last_close, limits.price_collar_bps), BPS)
-    for name, price in prices.items():
-        if price is not None and EXACT.subtract(price, facts.last_close).copy_abs() > width:
-            allowed = f"within {limits.price_collar_bps} bps of the last close {facts.last_close}"
-            yield Rejection(rule="price_collar", was=f"{name} {price}", allowed=allowed)
-
-
-def _too_many(limits: RiskLimits, facts: RiskFacts) -> Iterator[Rejection]:
-    if facts.orders_last_minute >= limits.max_orders_per_minute:
-        was, allowed = (
-            facts.orders_last_minute,
-            f"fewer than {limits.max_orders_per_minute} in the minute before",
-        )
-        yield Rejection(rule="max_orders_per_minute", was=str(was), allowed=allowed)
-    if facts.open_orders >= limits.max_open_orders:
-        allowed = f"fewer than {limits.max_open_orders} open orders"
-        yield Rejection(rule="max_open_orders", was=str(facts.open_orders), allowed=allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +202,54 @@ def propose_exit(
     return _checked(intent, limits, instrument, facts)
 
 
+def check_intent(
+    intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
+) -> Approved | Rejection:
+    """Round the quantity down to lots, then hold the intent against every limit; nothing else is changed.
+
+    An entry of less than the instrument's least quantity is rejected; an exit may be a single lot.
+    """
+    quantity = instrument.lots(intent.quantity)
+    least = instrument.min_quantity if intent.kind == "entry" else instrument.lot_size
+    if quantity < least:
+        return Rejection(rule="min_quantity", was=str(quantity), allowed=f"at least {least}")
+    rounded = OrderIntent.model_validate({**intent.model_dump(), "quantity": quantity})
+    return next(_intent_rejections(rounded, limits, instrument, facts), None) or Approved(intent=rounded)
+
+
+def check_order_risk(
+    order: Order, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
+) -> Rejection | None:
+    """Hold an order against the limits right before it goes to the exchange; None lets it pass."""
+    return next(_order_rejections(order, limits, instrument, facts), None)
+
+
+def size_position(
+    equity: Decimal,
+    entry: Decimal,
+    stop: Decimal,
+    risk_pct: Decimal,
+    limits: RiskLimits,
+    instrument: Instrument,
+) -> Size:
+    """Return the quantity that loses `risk_pct` percent of `equity` between `entry` and `stop`, before costs.
+
+    Rounded down to lots and bounded by the limits on notional and exposure. It is 0 where the stop stands at
+    the entry or the equity is gone: then there is nothing to size.
+    """
+    distance = EXACT.subtract(entry, stop).copy_abs()
+    if distance == 0 or equity <= 0:
+        return Size(ZERO, "risk")
+    at_risk = EXACT.multiply(equity, EXACT.divide(risk_pct, 100))
+    bounds = (
+        Size(EXACT.divide(at_risk, distance), "risk"),
+        Size(EXACT.divide(_largest_position(limits, equity), entry), "exposure"),
+        Size(EXACT.divide(limits.max_order_notional, entry), "notional"),
+    )
+    least = min(bounds, key=lambda bound: bound.quantity)
+    return replace(least, quantity=instrument.lots(least.quantity))
+
+
 def _checked(
     intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
 ) -> Approved | Rejection:
@@ -382,3 +257,128 @@ def _checked(
     if isinstance(outcome, Rejection):
         return outcome.of(intent.side, intent.quantity, intent.sizing)
     return outcome
+
+
+def _intent_rejections(
+    intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
+) -> Iterator[Rejection]:
+    if intent.kind == "entry":
+        yield from _market_rejections(limits, instrument, facts)
+        yield from _size_rejections(intent.side, intent.quantity, intent.reference_price, limits, facts)
+        yield from _exit_price_rejections(intent, limits)
+    elif intent.quantity > EXACT.multiply(-intent.side.sign, facts.position):
+        allowed = f"at most the position of {facts.position}, against it"
+        yield Rejection(rule="reduce_only", was=f"{intent.side} {intent.quantity}", allowed=allowed)
+    limit = {"limit_price": intent.limit_price}
+    exits = {"stop_loss": intent.stop_loss, "take_profit": intent.take_profit}
+    yield from _tick_rejections({**limit, **exits}, instrument)
+    yield from _collar_rejections({"arrival_price": intent.arrival_price, **limit}, limits, facts)
+    yield from _count_rejections(limits, facts)
+
+
+def _order_rejections(
+    order: Order, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
+) -> Iterator[Rejection]:
+    if instrument.lots(order.quantity) != order.quantity:
+        yield Rejection(
+            rule="lot_size", was=str(order.quantity), allowed=f"multiples of {instrument.lot_size}"
+        )
+    if not order.reduce_only:
+        price = order.limit_price or facts.last_close
+        yield from _size_rejections(order.side, order.quantity, price, limits, facts)
+    yield from _tick_rejections({"limit_price": order.limit_price}, instrument)
+    yield from _collar_rejections({"limit_price": order.limit_price}, limits, facts)
+    if order.peg_bps is not None and order.peg_bps.copy_abs() > limits.price_collar_bps:
+        allowed = f"-{limits.price_collar_bps} to {limits.price_collar_bps} bps"
+        yield Rejection(rule="price_collar", was=f"peg_bps {order.peg_bps}", allowed=allowed)
+    yield from _count_rejections(limits, facts)
+
+
+def _size_rejections(
+    side: Side, quantity: Decimal, price: Decimal, limits: RiskLimits, facts: RiskFacts
+) -> Iterator[Rejection]:
+    notional = EXACT.multiply(quantity, price)
+    if notional > limits.max_order_notional:
+        yield Rejection(
+            rule="max_order_notional", was=str(notional), allowed=f"at most {limits.max_order_notional}"
+        )
+    before = EXACT.add(facts.position, facts.pending)
+    after = EXACT.fma(side.sign, quantity, before).copy_abs()
+    worth, largest = EXACT.multiply(after, price), _largest_position(limits, facts.equity)
+    if after > before.copy_abs() and worth > largest:
+        yield Rejection(rule="max_position", was=str(worth), allowed=f"at most {largest}")
+    added = EXACT.multiply(EXACT.subtract(after, before.copy_abs()), price)
+    gross, most = EXACT.add(facts.gross, added), _part(facts.equity, limits.max_gross_pct)
+    if added > 0 and gross > most:
+        yield Rejection(rule="max_gross", was=str(gross), allowed=f"at most {most} over all symbols")
+
+
+def _market_rejections(limits: RiskLimits, instrument: Instrument, facts: RiskFacts) -> Iterator[Rejection]:
+    """Yield what keeps a market from being entered at all: it stands still, or its prices are too coarse."""
+    if facts.halted:
+        yield Rejection(
+            rule="halted", was="nothing traded in the last bar", allowed="an entry after a bar with trades"
+        )
+    tick_bps = EXACT.divide(EXACT.multiply(instrument.tick_size, BPS), facts.last_close)
+    if tick_bps > limits.max_tick_bps:
+        was = f"{instrument.tick_size} at a price of {facts.last_close}, {tick_bps:.4g} bps"
+        yield Rejection(
+            rule="coarse_tick", was=was, allowed=f"at most {limits.max_tick_bps} bps of the price"
+        )
+
+
+def _largest_position(limits: RiskLimits, equity: Decimal) -> Decimal:
+    """Return the most that a position may be worth, in the quote currency."""
+    return min(limits.max_position_notional, _part(equity, limits.max_exposure_pct))
+
+
+def _part(equity: Decimal, percent: Decimal) -> Decimal:
+    return max(EXACT.multiply(equity, EXACT.divide(percent, 100)), ZERO)
+
+
+def _exit_price_rejections(intent: OrderIntent, limits: RiskLimits) -> Iterator[Rejection]:
+    """Yield a stop that is missing, and a stop or target on the wrong side of the price."""
+    price = intent.reference_price
+    below, above = (f"below {price}", f"above {price}")
+    loss, gain = (below, above) if intent.side is Side.BUY else (above, below)
+    if intent.stop_loss is None:
+        if limits.require_stop:
+            yield Rejection(rule="stop_loss", was="None", allowed=loss)
+    elif not _is_gain(intent.side.opposite, price, intent.stop_loss):
+        yield Rejection(rule="stop_loss", was=str(intent.stop_loss), allowed=loss)
+    if intent.take_profit is not None and not _is_gain(intent.side, price, intent.take_profit):
+        yield Rejection(rule="take_profit", was=str(intent.take_profit), allowed=gain)
+
+
+def _is_gain(side: Side, entry: Decimal, leave: Decimal) -> bool:
+    return leave > entry if side is Side.BUY else leave < entry
+
+
+def _tick_rejections(prices: dict[str, Decimal | None], instrument: Instrument) -> Iterator[Rejection]:
+    for name, price in prices.items():
+        if price is not None and round_down(price, instrument.tick_size) != price:
+            yield Rejection(
+                rule="tick_size", was=f"{name} {price}", allowed=f"multiples of {instrument.tick_size}"
+            )
+
+
+def _collar_rejections(
+    prices: dict[str, Decimal | None], limits: RiskLimits, facts: RiskFacts
+) -> Iterator[Rejection]:
+    width = EXACT.divide(EXACT.multiply(facts.last_close, limits.price_collar_bps), BPS)
+    for name, price in prices.items():
+        if price is not None and EXACT.subtract(price, facts.last_close).copy_abs() > width:
+            allowed = f"within {limits.price_collar_bps} bps of the last close {facts.last_close}"
+            yield Rejection(rule="price_collar", was=f"{name} {price}", allowed=allowed)
+
+
+def _count_rejections(limits: RiskLimits, facts: RiskFacts) -> Iterator[Rejection]:
+    if facts.orders_last_minute >= limits.max_orders_per_minute:
+        was, allowed = (
+            facts.orders_last_minute,
+            f"fewer than {limits.max_orders_per_minute} in the minute before",
+        )
+        yield Rejection(rule="max_orders_per_minute", was=str(was), allowed=allowed)
+    if facts.open_orders >= limits.max_open_orders:
+        allowed = f"fewer than {limits.max_open_orders} open orders"
+        yield Rejection(rule="max_open_orders", was=str(facts.open_orders), allowed=allowed)

@@ -1,4 +1,4 @@
-"""What filling intents has cost against the prices at which they were decided."""
+"""What filling intents has cost against the prices of their decisions, and what two baselines would have cost."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -15,6 +15,7 @@ from agentic_trading.desk.market.bar import Bar
 from agentic_trading.ids import derived_id
 
 BPS_STEP = Decimal("0.0001")
+WHOLE_SHARE = Decimal(1)
 
 
 class Shortfall(BaseModel, frozen=True):
@@ -115,9 +116,6 @@ def _in_bps(part: Decimal, whole: Decimal) -> Decimal | None:
     return EXACT.divide(EXACT.multiply(part, BPS), whole).quantize(BPS_STEP, ROUND_HALF_EVEN, EXACT)
 
 
-WHOLE_SHARE = Decimal(1)
-
-
 @dataclass(frozen=True, slots=True)
 class BaselineResult:
     """The fills of a run, the account after it, and what it is worth at the last close."""
@@ -133,8 +131,8 @@ async def market_now(
     """Run the same intents through a fresh `exchange` as market orders on the first bar after each decision.
 
     Sizes, stops and targets stay as they are, and so do costs and the share of volume: the difference to the
-    real run is what the fill strategies were worth, the time that it took to choose them included. `bars` are those of the run, in order; empty ones raise
-    `ValueError`.
+    real run is what the fill strategies were worth, the time that it took to choose them included. `bars` are those
+    of the run, in order; empty ones raise `ValueError`.
     """
     waiting = sorted(intents, key=lambda intent: intent.as_of)
     return await _run((_at_market(intent) for intent in waiting), bars, exchange)

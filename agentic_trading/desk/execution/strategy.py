@@ -15,13 +15,27 @@ from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.instrument import EXACT, limit_from, round_down
 from agentic_trading.ids import derived_id
 
-FILL_STRATEGY_V1: Final = "fill_strategy.v1"
-"""The `$id` of the schema that asked for all of a strategy: it names the check that runs on such an answer."""
+FILL_STRATEGY: Final = "fill_strategy.v2"
+"""The schema's `$id`: it names the rule that answers it offline, and the check that runs on the answer."""
+
+ASKED_CHARS: Final = 120
+"""How long the rationale of an answer may be; the published schema allows `RATIONALE_CHARS`."""
+
+ASKED_PATTERN: Final = "^[A-Z][A-Za-z0-9_]* [A-Za-z]"
+"""How the rationale of an answer begins: with words. Without it a small model writes digits and nothing else."""
+
+ASKED_CONFIDENCES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 RATIONALE_CHARS: Final = 300
 MOST_EVIDENCE: Final = 8
 
 Algo = Literal["single", "twap", "passive_then_cross"]
+
+FillName = Literal[
+    "take_now", "take_capped", "slices", "slices_slow", "wait_near", "wait_far", "at_plan", "at_plan_brief"
+]
+
+Schema = dict[str, Any]
 
 # In Python exact numbers, in the schema plain ones: a model writes 0.05, and 0.05 is what is read.
 Bps = Annotated[
@@ -76,60 +90,10 @@ class FillStrategy(FillTerms, frozen=True, extra="forbid"):
     )
 
 
-def read_strategy(text: str) -> FillStrategy:
-    """Read an answer to `fill_strategy.v1`, every number as it was written; raises pydantic's `ValidationError`."""
-    return FillStrategy.model_validate(exact_value(text.encode()))
-
-
-def strategy_id(intent_id: str) -> str:
-    """Return the id under which the fill strategy of an intent is on record: the cause of its orders."""
-    return derived_id("fill.strategy", intent_id)
-
-
-def closed_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of a model without nested ones: closed, and without titles."""
-    made = model.model_json_schema()
-    properties = {
-        name: {key: value for key, value in rules.items() if key != "title"}
-        for name, rules in made["properties"].items()
-    }
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": made["required"],
-        "additionalProperties": False,
-    }
-
-
-FILL_STRATEGY_V1_SCHEMA: Final[Mapping[str, Any]] = MappingProxyType({
-    "$id": FILL_STRATEGY_V1,
-    **closed_schema(FillStrategy),
-})
-"""The JSON Schema `fill_strategy.v1`, released and therefore fixed: what an answer had to fit before v2."""
-
-
-FILL_STRATEGY: Final = "fill_strategy.v2"
-"""The schema's `$id`: it names the rule that answers it offline, and the check that runs on the answer."""
-
-ASKED_CHARS: Final = 120
-"""How long the rationale of an answer may be; the published schema leaves room for older answers."""
-
-ASKED_PATTERN: Final = "^[A-Z][A-Za-z0-9_]* [A-Za-z]"
-"""How the rationale of an answer begins: with words. Without it a small model writes digits and nothing else."""
-
-ASKED_CONFIDENCES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
-FillName = Literal[
-    "take_now", "take_capped", "slices", "slices_slow", "wait_near", "wait_far", "at_plan", "at_plan_brief"
-]
-
-Schema = dict[str, Any]
-
-
 class FillChoice(BaseModel, frozen=True, extra="forbid"):
     """The model's answer: the name of terms that code has computed, how surely, and why.
 
-    Terms in full are those of an answer to `fill_strategy.v1`; no question asks for them any more.
+    The published schema allows terms in full; a question offers names alone.
     """
 
     evidence_ids: tuple[EvidenceId, ...] = Field(min_length=1, max_length=MOST_EVIDENCE)
@@ -150,6 +114,26 @@ class FillChoice(BaseModel, frozen=True, extra="forbid"):
 def read_choice(text: str) -> FillChoice:
     """Read an answer to `fill_strategy.v2`, every number as it was written; raises pydantic's `ValidationError`."""
     return FillChoice.model_validate(exact_value(text.encode()))
+
+
+def strategy_id(intent_id: str) -> str:
+    """Return the id under which the fill strategy of an intent is on record: the cause of its orders."""
+    return derived_id("fill.strategy", intent_id)
+
+
+def closed_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the JSON Schema of a model without nested ones: closed, and without titles."""
+    made = model.model_json_schema()
+    properties = {
+        name: {key: value for key, value in rules.items() if key != "title"}
+        for name, rules in made["properties"].items()
+    }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": made["required"],
+        "additionalProperties": False,
+    }
 
 
 def _schema(evidence_ids: Schema, rationale: Schema, fill: Schema, confidence: Schema) -> Mapping[str, Any]:
@@ -194,7 +178,7 @@ FILL_STRATEGY_SCHEMA: Final[Mapping[str, Any]] = _schema(
     {"anyOf": [_named(get_args(FillName)), closed_schema(FillTerms)]},
     {"minimum": 0, "maximum": 1},
 )
-"""The published schema: every answer of this release fits it, and every v1 answer that was brought up to v2."""
+"""The published schema: every answer to a question of the execution agent fits it."""
 
 
 def plan_orders(

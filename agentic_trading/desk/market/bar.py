@@ -56,7 +56,7 @@ LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return the same moment told in UTC."""
+    """Return the same moment in UTC."""
     return moment.astimezone(UTC)
 
 
@@ -64,7 +64,7 @@ class Bar(BaseModel, frozen=True):
     """What traded in one window, known only when the window has closed.
 
     Prices are in the quote currency and volumes in the base currency unless named otherwise; the digits
-    are those of the source. What a source does not tell is None. Raises `BarError` when values contradict
+    are those of the source. What a source does not give is None. Raises `BarError` when values contradict
     each other: the open time must lie on the timeframe's grid, `low` and `high` must enclose `open` and
     `close`, prices must be at least 1e-12, and no number may pass 1e18.
     """

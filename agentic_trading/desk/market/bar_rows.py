@@ -30,7 +30,7 @@ def whole(text: str) -> int | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Return a time told in epoch milliseconds, epoch microseconds or ISO 8601 (UTC without an offset)."""
+    """Return a time given in epoch milliseconds, epoch microseconds or ISO 8601 (UTC without an offset)."""
     try:
         if EPOCH_DIGITS.fullmatch(text):
             tick = MICROSECONDS_PER_TICK.get(len(text))

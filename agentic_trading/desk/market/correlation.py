@@ -1,4 +1,4 @@
-"""Two markets side by side: how their returns go together, and which of them is the stronger."""
+"""How the returns of two markets go together, and which of them is the stronger."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,13 +54,13 @@ class MarketCorrelation:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceMarket:
-    """The closes of another market up to a moment, oldest first, on the timeframe of decisions."""
+    """A market to compare with: its closes up to a moment, oldest first, on the timeframe of decisions."""
 
     symbol: str
     closes: Sequence[Close]
 
     def until(self, as_of: datetime) -> "ReferenceMarket":
-        """Return what of it was known at a moment."""
+        """Return it with the closes up to a moment."""
         return ReferenceMarket(self.symbol, tuple(close for close in self.closes if close.at <= as_of))
 
 
@@ -70,7 +70,7 @@ def common_closes(own: Sequence[Close], other: ReferenceMarket) -> list[tuple[fl
     return [(close.price, others[close.at]) for close in own if close.at in others]
 
 
-def relation(own: Sequence[Close], other: ReferenceMarket) -> MarketCorrelation | None:
+def market_correlation(own: Sequence[Close], other: ReferenceMarket) -> MarketCorrelation | None:
     """Return how two markets stand to each other, from log returns; None before 49 common closes."""
     prices = common_closes(own, other)[-(RETURNS + 1) :]
     if len(prices) <= RETURNS:

@@ -11,7 +11,7 @@ from agentic_trading.desk.market.errors import BarSequenceError
 
 
 class Gap(BaseModel, frozen=True):
-    """Bars that the source does not have, told before the bar that shows their absence.
+    """Bars that the source does not have, noted before the bar that shows their absence.
 
     `after` is the close of the last bar before the gap, `before` the open of the first bar after it,
     `missing` how many bars would fit between them (at least 1).
@@ -38,7 +38,7 @@ FeedItem = Bar | Gap | Duplicate
 
 
 class BarFeed(Protocol):
-    """Closed bars of one symbol and timeframe, each later than the one before, and notes beside them.
+    """Closed bars of one symbol and timeframe, each later than the one before, and notes between them.
 
     Promise: every bar of the source comes out once, unchanged and in order of close time; nothing is
     invented, and nothing is left out without a note. A hole gives one `Gap` right before the next bar, a

@@ -1,4 +1,4 @@
-"""Bars from standard input, as they come."""
+"""The adapters of `BarFeed`: bars of a file, of memory, and of a stream such as standard input."""
 
 import asyncio
 import gzip
@@ -11,6 +11,9 @@ from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_rows import BarRows
 from agentic_trading.desk.market.errors import BarFormatError, FeedUnavailableError
 from agentic_trading.desk.market.feed import Continuity, FeedItem
+
+CHUNK_BYTES = 65_536
+LONGEST_LINE_BYTES = 65_536
 
 
 class CsvFeed:
@@ -62,10 +65,6 @@ class MemoryFeed:
         for line, bar in enumerate(self._bars, 1):
             for item in continuity.admit(line, bar):
                 yield item
-
-
-CHUNK_BYTES = 65_536
-LONGEST_LINE_BYTES = 65_536
 
 
 class StdinFeed:

@@ -1,4 +1,4 @@
-"""Averages, their slopes and the shape of the latest range."""
+"""Trend, momentum and volatility of one timeframe, measured bar by bar."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -52,29 +52,6 @@ class TrendReading:
     volume_skew: float | None
 
 
-class Sloped:
-    """An average and what it gained per bar over the last 5 bars."""
-
-    __slots__ = ("_average", "_earlier")
-
-    def __init__(self, average: EMA | SMA) -> None:
-        self._average = average
-        self._earlier = Lag(SLOPE_BARS)
-
-    @property
-    def value(self) -> float | None:
-        return self._average.value
-
-    @property
-    def slope(self) -> float | None:
-        now, earlier = self._average.value, self._earlier.value
-        return None if now is None or earlier is None else (now - earlier) / SLOPE_BARS
-
-    def update(self, price: float) -> None:
-        """Take the next price."""
-        self._earlier.update(self._average.update(price))
-
-
 class TrendGauge:
     """Measure the trend bar by bar."""
 
@@ -83,9 +60,9 @@ class TrendGauge:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._ema_21 = Sloped(EMA(21))
-        self._sma_50 = Sloped(SMA(50))
-        self._sma_200 = Sloped(SMA(200))
+        self._ema_21 = SlopedAverage(EMA(21))
+        self._sma_50 = SlopedAverage(SMA(50))
+        self._sma_200 = SlopedAverage(SMA(200))
         self._highs: deque[float] = deque(maxlen=RANGE_BARS)
         self._lows: deque[float] = deque(maxlen=RANGE_BARS)
         self._volumes: deque[float] = deque(maxlen=RANGE_BARS)
@@ -124,6 +101,29 @@ class TrendGauge:
         if len(self._volumes) < RANGE_BARS or total <= 0.0:
             return None
         return fsum(self._signed_volumes) / total
+
+
+class SlopedAverage:
+    """An average and what it gained per bar over the last 5 bars."""
+
+    __slots__ = ("_average", "_earlier")
+
+    def __init__(self, average: EMA | SMA) -> None:
+        self._average = average
+        self._earlier = Lag(SLOPE_BARS)
+
+    @property
+    def value(self) -> float | None:
+        return self._average.value
+
+    @property
+    def slope(self) -> float | None:
+        now, earlier = self._average.value, self._earlier.value
+        return None if now is None or earlier is None else (now - earlier) / SLOPE_BARS
+
+    def update(self, price: float) -> None:
+        """Take the next price."""
+        self._earlier.update(self._average.update(price))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ from agentic_trading.desk.market.indicators.volume import Profile
 from agentic_trading.desk.prompts import stamp
 
 RETRACEMENTS = (0.382, 0.5, 0.618)
-"""The shares of a leg that are looked at: two ratios of Fibonacci numbers and the half."""
+"""The shares of a leg that are levels: two ratios of Fibonacci numbers and the half."""
+
+SWINGS_SHOWN = 3
+WEEK = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,44 +29,6 @@ class Pivots:
     s1: float
     s2: float
     s3: float
-
-
-def classic_pivots(high: float, low: float, close: float) -> Pivots:
-    """Return the floor traders' pivots of a finished period.
-
-    p = (high + low + close) / 3; r1 = 2p - low, r2 = p + (high - low), r3 = high + 2(p - low);
-    s1 = 2p - high, s2 = p - (high - low), s3 = low - 2(high - p). Source: John L. Person, A Complete Guide
-    to Technical Trading Tactics, 2004.
-    """
-    p = (high + low + close) / 3
-    return Pivots(
-        p=p,
-        r1=2 * p - low,
-        r2=p + (high - low),
-        r3=high + 2 * (p - low),
-        s1=2 * p - high,
-        s2=p - (high - low),
-        s3=low - 2 * (high - p),
-    )
-
-
-def retracements(start: float, end: float) -> tuple[float, ...]:
-    """Return how far price would come back from `end` after a leg from `start`, for each of `RETRACEMENTS`."""
-    return tuple(end - share * (end - start) for share in RETRACEMENTS)
-
-
-def round_numbers(price: float) -> tuple[float, float]:
-    """Return the round prices at or below, and above, `price`: multiples of a tenth of its power of ten.
-
-    27,953 lies between 27,000 and 28,000; 1,780 between 1,700 and 1,800.
-    """
-    step = 10.0 ** (floor(log10(price)) - 1)
-    below = floor(price / step)
-    return below * step, (below + 1) * step
-
-
-SWINGS_TOLD = 3
-WEEK = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +70,7 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelBook:
+class PriceLevels:
     """Every level at one moment; what cannot be known yet is None or left out.
 
     `swings` are the last three of each side on the decision timeframe and those above it.
@@ -142,7 +107,7 @@ class LevelBook:
         return (*computed, *swings)
 
 
-def level_book(
+def price_levels(
     frames: Mapping[Timeframe, Frame],
     days: Sequence[ClosedBar],
     profile: Profile | None,
@@ -150,11 +115,11 @@ def level_book(
     price: float,
     decision: Timeframe,
     as_of: datetime,
-) -> LevelBook:
+) -> PriceLevels:
     """Collect the levels around `price`; `days` are the closed days, oldest first."""
     below, above = round_numbers(price)
     prior_day = _day(days[-1]) if days else None
-    return LevelBook(
+    return PriceLevels(
         round_below=below,
         round_above=above,
         prior_day=prior_day,
@@ -166,9 +131,43 @@ def level_book(
             (timeframe, swing)
             for timeframe, frame in frames.items()
             if timeframe.seconds >= decision.seconds
-            for swing in (*frame.swing_highs[-SWINGS_TOLD:], *frame.swing_lows[-SWINGS_TOLD:])
+            for swing in (*frame.swing_highs[-SWINGS_SHOWN:], *frame.swing_lows[-SWINGS_SHOWN:])
         ),
     )
+
+
+def classic_pivots(high: float, low: float, close: float) -> Pivots:
+    """Return the floor traders' pivots of a finished period.
+
+    p = (high + low + close) / 3; r1 = 2p - low, r2 = p + (high - low), r3 = high + 2(p - low);
+    s1 = 2p - high, s2 = p - (high - low), s3 = low - 2(high - p). Source: John L. Person, A Complete Guide
+    to Technical Trading Tactics, 2004.
+    """
+    p = (high + low + close) / 3
+    return Pivots(
+        p=p,
+        r1=2 * p - low,
+        r2=p + (high - low),
+        r3=high + 2 * (p - low),
+        s1=2 * p - high,
+        s2=p - (high - low),
+        s3=low - 2 * (high - p),
+    )
+
+
+def retracements(start: float, end: float) -> tuple[float, ...]:
+    """Return how far price would come back from `end` after a leg from `start`, for each of `RETRACEMENTS`."""
+    return tuple(end - share * (end - start) for share in RETRACEMENTS)
+
+
+def round_numbers(price: float) -> tuple[float, float]:
+    """Return the round prices at or below, and above, `price`: multiples of a tenth of its power of ten.
+
+    27,953 lies between 27,000 and 28,000; 1,780 between 1,700 and 1,800.
+    """
+    step = 10.0 ** (floor(log10(price)) - 1)
+    below = floor(price / step)
+    return below * step, (below + 1) * step
 
 
 def _day(day: ClosedBar) -> Period:

@@ -1,4 +1,4 @@
-"""The shapes that rules can find on one timeframe."""
+"""Patterns and sentiment of one timeframe, measured bar by bar."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ NARROW_BARS = 7
 WIDE_ATR = 1.8
 KELTNER_ATR = 1.5
 DOUBLE_ATR = 0.5
+SENTIMENT_BARS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,6 @@ def _double(
     return Double(way, price, neckline, confirmed=sign * (close - neckline) > 0)
 
 
-WINDOW = 20
-
-
 @dataclass(frozen=True, slots=True)
 class SentimentReading:
     """Behaviour on one timeframe; None is what the bars so far, or their source, do not give.
@@ -166,9 +164,9 @@ class SentimentGauge:
     __slots__ = ("_close", "_gap", "_streak", "_takers", "_trades", "_volumes")
 
     def __init__(self) -> None:
-        self._volumes: deque[float] = deque(maxlen=WINDOW)
-        self._takers: deque[float | None] = deque(maxlen=WINDOW)
-        self._trades: deque[int | None] = deque(maxlen=WINDOW)
+        self._volumes: deque[float] = deque(maxlen=SENTIMENT_BARS)
+        self._takers: deque[float | None] = deque(maxlen=SENTIMENT_BARS)
+        self._trades: deque[int | None] = deque(maxlen=SENTIMENT_BARS)
         self._close: float | None = None
         self._gap: float | None = None
         self._streak = 0
@@ -190,7 +188,7 @@ class SentimentGauge:
         return SentimentReading(
             taker_buy_pct=_share_pct(list(self._takers)[-1:], list(self._volumes)[-1:]),
             taker_buy_20_pct=_share_pct(self._takers, self._volumes)
-            if len(self._volumes) == WINDOW
+            if len(self._volumes) == SENTIMENT_BARS
             else None,
             trades=self._trades[-1] if self._trades else None,
             trades_z=_z_score(self._trades),
@@ -212,8 +210,8 @@ def _share_pct(
 
 def _z_score(values: deque[float] | deque[int | None]) -> float | None:
     known = [float(value) for value in values if value is not None]
-    if len(known) < WINDOW:
+    if len(known) < SENTIMENT_BARS:
         return None
-    mean = fsum(known) / WINDOW
-    deviation = sqrt(fsum((value - mean) ** 2 for value in known) / (WINDOW - 1))
+    mean = fsum(known) / SENTIMENT_BARS
+    deviation = sqrt(fsum((value - mean) ** 2 for value in known) / (SENTIMENT_BARS - 1))
     return (known[-1] - mean) / deviation if deviation > 0.0 else None

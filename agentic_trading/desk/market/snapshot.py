@@ -19,7 +19,7 @@ from agentic_trading.desk.market.layers.readings import (
     trend_layer,
     volatility_layer,
 )
-from agentic_trading.desk.market.levels import LevelBook, level_book
+from agentic_trading.desk.market.levels import PriceLevels, price_levels
 
 BASE = Timeframe.M5
 PROFILE_BARS = 288  # a day of base bars
@@ -32,8 +32,8 @@ class MarketSnapshot:
 
     `last` is the close of the newest bar and `available_at` its close time, never after `as_of`. `frames`
     holds the timeframes that have a closed bar, shortest first. Distances and stops are measured in ATR of
-    the `decision` timeframe, whose last closes are `closes`; those of the second market at the same moment, if
-    there is one, are in `beside`. A snapshot does not change when its view goes on.
+    the `decision` timeframe, whose last closes are `closes`; those of the `reference` market end at the same
+    moment, if there is one. A snapshot does not change when its view goes on.
     """
 
     symbol: str
@@ -42,16 +42,16 @@ class MarketSnapshot:
     decision: Timeframe
     last: float
     frames: Mapping[Timeframe, Frame]
-    levels: LevelBook
+    levels: PriceLevels
     closes: tuple[Close, ...] = ()
-    beside: ReferenceMarket | None = None
+    reference: ReferenceMarket | None = None
 
     def layer_inputs(self) -> dict[str, dict[str, Any]]:
-        """Return what the layers of an analysis are told, as plain JSON values.
+        """Return the content of the layers of an analysis, as plain JSON values.
 
         Keys: `trend`, `levels`, `patterns`, `indicators`, `sentiment`, `risk`, `volatility`, `intermarket`;
         the ninth layer, an agent's own record, is not the market's. Prices and distances between prices have
-        8 significant digits, everything else 5; no number is NaN or infinite. What cannot be told is
+        8 significant digits, everything else 5; no number is NaN or infinite. What is missing is
         left out and named with its reason in `not_available` of its layer. Times are UTC with a `Z`.
         """
         frames, last, decision = self.frames, self.last, self.decision
@@ -63,7 +63,7 @@ class MarketSnapshot:
             "sentiment": sentiment_layer(frames),
             "risk": risk_layer(self.levels, frames.get(decision), last=last, decision=decision),
             "volatility": volatility_layer(frames),
-            "intermarket": intermarket_layer(self.closes, self.beside, decision=decision),
+            "intermarket": intermarket_layer(self.closes, self.reference, decision=decision),
         }
 
 
@@ -109,16 +109,16 @@ class MarketView:
         self._profile.update(float(bar.high), float(bar.low), float(bar.volume))
         return tuple(closed)
 
-    def second_market(self, as_of: datetime) -> ReferenceMarket:
-        """Return this market as the one beside another, as of a moment: nothing that closes after it."""
+    def reference_market(self, as_of: datetime) -> ReferenceMarket:
+        """Return this market as the reference of another, as of a moment: nothing that closes after it."""
         return ReferenceMarket(self._symbol, tuple(self._closes)).until(as_of)
 
     def snapshot(
-        self, as_of: datetime | None = None, *, beside: ReferenceMarket | None = None
+        self, as_of: datetime | None = None, *, reference: ReferenceMarket | None = None
     ) -> MarketSnapshot:
-        """Return the market as of a moment, by default the close of the newest bar, with another one `beside` it.
+        """Return the market as of a moment, by default the close of the newest bar, with its `reference` market.
 
-        The other market's closes must be those of the same decision timeframe; later ones are not looked at.
+        The reference market's closes must be those of the same decision timeframe; later ones are not looked at.
         Raises `UnclosedBarError` if a bar that was pushed closes after `as_of`, `NoBarsError` before the
         first one.
         """
@@ -137,7 +137,7 @@ class MarketView:
             decision=self._decision,
             last=float(newest.close),
             frames=frames,
-            levels=level_book(
+            levels=price_levels(
                 frames,
                 self._days,
                 self._profile.value,
@@ -146,7 +146,7 @@ class MarketView:
                 as_of=moment,
             ),
             closes=tuple(self._closes),
-            beside=None if beside is None else beside.until(moment),
+            reference=None if reference is None else reference.until(moment),
         )
 
     def _check(self, bar: Bar, as_of: datetime | None) -> None:

@@ -20,7 +20,7 @@ class TriggerKind(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why nobody is asked."""
+    """Why nothing is asked."""
 
     NO_NEW_BAR = "no_new_bar"
     WARMING_UP = "warming_up"

@@ -31,14 +31,14 @@ OTHER = {"btcusdt-5m": "ethusdt-5m", "ethusdt-5m": "btcusdt-5m"}
 
 @cache
 def hours(sample: str = "btcusdt-5m", decision: Timeframe = Timeframe.H1) -> tuple[MarketSnapshot, ...]:
-    """Return the market at each close of the decision timeframe of a shipped sample, beside the other one."""
+    """Return the market at each close of the decision timeframe of a sample, with the other one as reference."""
     bars, others = (load_sample(name) for name in (sample, OTHER[sample]))
     view, other = (MarketView(row[0].symbol, decision=decision) for row in (bars, others))
     seen = []
-    for bar, beside in zip(bars, others, strict=True):
-        other.push(beside)
+    for bar, other_bar in zip(bars, others, strict=True):
+        other.push(other_bar)
         if any(closed.bar.timeframe is decision for closed in view.push(bar)):
-            seen.append(view.snapshot(beside=other.second_market(bar.close_time)))
+            seen.append(view.snapshot(reference=other.reference_market(bar.close_time)))
     return tuple(seen)
 
 
@@ -48,7 +48,7 @@ def record(outcomes: int = 12, *, since: datetime = MOMENT) -> TrackRecord:
     begun = since - timedelta(hours=5 * outcomes)
     for place in range(outcomes):
         at = begun + timedelta(hours=5 * place)
-        track.called(at, Direction.BULLISH, 100.0)
+        track.add_forecast(at, Direction.BULLISH, 100.0)
         track.see(at + timedelta(hours=4), 101.0 if place % 2 else 99.5)
     return track
 
@@ -65,19 +65,25 @@ def question(
     position: Position | None = None,
     limits: TradeLimits | None = None,
     record: TrackRecord | None = None,
-    book: PortfolioContext | None = None,
+    portfolio: PortfolioContext | None = None,
     seed: str = "question",
 ) -> LLMEnvelope:
     """Return the envelope of a question; `seed` is where its ids come from."""
     asked = snapshot or market()
     builder = EnvelopeBuilder(clock=SimClock(asked.as_of), ids=seeded_ids(seed))
     put_question(
-        builder, asked, trigger, position=position, limits=limits or TradeLimits(), record=record, book=book
+        builder,
+        asked,
+        trigger,
+        position=position,
+        limits=limits or TradeLimits(),
+        record=record,
+        portfolio=portfolio,
     )
     return builder.build()
 
 
-def book(equity: str = "100000", *holdings: Holding, gross: str = "0") -> PortfolioContext:
+def portfolio(equity: str = "100000", *holdings: Holding, gross: str = "0") -> PortfolioContext:
     """Return an account that may lose a percent at a stop and hold 95 percent."""
     worth = Decimal(equity)
     return PortfolioContext(worth, Decimal(gross), Decimal(1), worth * 95 / 100, holdings)

@@ -125,7 +125,7 @@ async def test_each_step_names_the_one_before_as_its_cause_within_one_trace() ->
     assert outcome.request_hash == envelope.request_hash
 
 
-async def test_a_trigger_tells_the_bar_that_it_happened_on() -> None:
+async def test_a_trigger_names_the_bar_that_it_happened_on() -> None:
     desk = Desk(by_rules)
 
     await considered(desk)
@@ -139,7 +139,7 @@ async def test_a_trigger_tells_the_bar_that_it_happened_on() -> None:
     assert body["last_close"] == "27556.35"
 
 
-async def test_a_trigger_tells_when_its_bar_has_a_hole() -> None:
+async def test_a_trigger_says_when_its_bar_has_a_hole() -> None:
     desk = Desk(by_rules)
 
     holed = next(now for now in hours() if not now.frames[now.decision].last.complete)
@@ -335,9 +335,9 @@ async def test_after_ten_calls_whose_outcome_is_known_the_record_is_evidence() -
 
     await walk(desk, hours()[26:140])
 
-    told = [asked.retrieved_evidence[-1].content for asked in desk.asked]
-    counts = [content.get("decisions") for content in told]
-    assert told[0] == {"not_available": {"record": "not enough decisions (0 of 10)"}}
+    records = [asked.retrieved_evidence[-1].content for asked in desk.asked]
+    counts = [content.get("decisions") for content in records]
+    assert records[0] == {"not_available": {"record": "not enough decisions (0 of 10)"}}
     assert counts[-1] is not None
     assert counts[-1] < len(desk.asked)
     known = [count for count in counts if count is not None]

@@ -44,7 +44,7 @@ def test_what_may_not_be_acted_on_is_no_judgement(changes: dict[str, Any], categ
     assert read.category is category
 
 
-def test_the_reason_tells_what_the_result_says_of_itself() -> None:
+def test_the_reason_says_what_the_result_says_of_itself() -> None:
     read = read_result(ASKED, result(success=False, error="out of memory", validation_errors=["no JSON"]))
 
     assert isinstance(read, FailureReason)

@@ -80,7 +80,7 @@ def test_a_total_at_the_threshold_trades_and_one_below_does_not() -> None:
     assert assessed(Demands(threshold=5)).stand_aside is StandAside.BELOW_THRESHOLD
 
 
-def test_what_could_not_be_told_is_in_the_assessment() -> None:
+def test_what_could_not_be_given_is_in_the_assessment() -> None:
     missing = {Layer.SYSTEM: {"record": "not enough decisions (3 of 10)"}}
 
     outcome = assess(judgement(), provenance(), Demands(), prices=LONG, not_available=missing)
@@ -103,7 +103,7 @@ def test_a_plan_must_pay_for_its_risk(target: str, verdict: Verdict) -> None:
     assert outcome.verdict is verdict
 
 
-def test_the_reward_of_a_plan_that_is_not_traded_is_told_too() -> None:
+def test_the_reward_of_a_plan_that_is_not_traded_is_given_too() -> None:
     outcome = assessed(prices=PlanPrices("market", Decimal(90), Decimal(105)))
 
     assert outcome.stand_aside is StandAside.POOR_RISK_REWARD

@@ -1,4 +1,4 @@
-"""The account as the question tells it."""
+"""The account as evidence of a question."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -9,42 +9,42 @@ import pytest
 from agentic_trading.desk.analysis.context import evidence_by_layer, not_available
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.market.correlation import Close, ReferenceMarket
-from tests.desk.analysis.build import book, holding, hours, market, question
+from tests.desk.analysis.build import holding, hours, market, portfolio, question
 
 
 def test_a_size_loses_the_risk_at_its_stop_and_no_position_passes_the_largest() -> None:
     stops = [{"distance_pct": 0.5}, {"distance_pct": 2.0}]
 
-    assert book("100000").sizes_pct(stops) == [95.0, 50.0]
-    assert book("0").sizes_pct(stops) == [0.0, 0.0]
+    assert portfolio("100000").sizes_pct(stops) == [95.0, 50.0]
+    assert portfolio("0").sizes_pct(stops) == [0.0, 0.0]
 
 
-def test_an_empty_book_has_no_exposure_no_risk_and_nothing_to_go_with() -> None:
-    told = book("100000").told("BTCUSDT", market().closes)
+def test_an_account_without_positions_has_no_exposure_no_risk_and_nothing_to_go_with() -> None:
+    figures = portfolio("100000").evidence("BTCUSDT", market().closes)
 
-    assert (told["risk_pct"], told["exposure_pct"], told["open_risk_pct"]) == (1.0, 0.0, 0.0)
-    assert told["not_available"] == {"correlation": "nothing else is held"}
+    assert (figures["risk_pct"], figures["exposure_pct"], figures["open_risk_pct"]) == (1.0, 0.0, 0.0)
+    assert figures["not_available"] == {"correlation": "nothing else is held"}
 
 
 def test_exposure_and_open_risk_are_shares_of_the_equity() -> None:
     held = holding("-40000", "500", market())
 
-    told = book("50000", held, gross="40000").told("BTCUSDT", market().closes)
+    figures = portfolio("50000", held, gross="40000").evidence("BTCUSDT", market().closes)
 
-    assert (told["exposure_pct"], told["open_risk_pct"]) == (80.0, 1.0)
+    assert (figures["exposure_pct"], figures["open_risk_pct"]) == (80.0, 1.0)
 
 
-def test_a_position_without_a_stop_has_an_open_risk_that_nobody_knows() -> None:
-    told = book("50000", holding("40000", None, market())).told("BTCUSDT", market().closes)
+def test_a_position_without_a_stop_has_an_unknown_open_risk() -> None:
+    figures = portfolio("50000", holding("40000", None, market())).evidence("BTCUSDT", market().closes)
 
-    assert "open_risk_pct" not in told
-    assert told["not_available"]["open_risk"] == "a position has no stop"
+    assert "open_risk_pct" not in figures
+    assert figures["not_available"]["open_risk"] == "a position has no stop"
 
 
 def test_without_equity_there_is_no_share_of_it() -> None:
-    told = book("0", holding("40000", "1", market())).told("BTCUSDT", market().closes)
+    figures = portfolio("0", holding("40000", "1", market())).evidence("BTCUSDT", market().closes)
 
-    assert set(told) == {"risk_pct", "not_available"}
+    assert set(figures) == {"risk_pct", "not_available"}
 
 
 @pytest.mark.parametrize(("value", "expected"), [("20000", 1.0), ("-20000", -1.0)])
@@ -53,35 +53,35 @@ def test_the_same_market_under_another_name_goes_along_and_a_short_of_it_against
 ) -> None:
     held = holding(value, "1", market(), "TWIN")
 
-    told = book("100000", held).told("BTCUSDT", market().closes)
+    figures = portfolio("100000", held).evidence("BTCUSDT", market().closes)
 
-    assert told["correlation"] == pytest.approx(expected)
+    assert figures["correlation"] == pytest.approx(expected)
 
 
 def test_the_correlation_is_that_of_the_last_48_returns_with_the_weighted_ones_of_the_others() -> None:
-    snapshot, other = market(), market().beside
+    snapshot, other = market(), market().reference
     assert other is not None
     twin = holding("30000", "1", snapshot, "TWIN")
     short = replace(twin, symbol="ETHUSDT", value=Decimal(-50000), market=other)
 
-    told = book("100000", twin, short).told("BTCUSDT", snapshot.closes)
+    figures = portfolio("100000", twin, short).evidence("BTCUSDT", snapshot.closes)
 
     mine = np.diff(np.log([close.price for close in snapshot.closes]))[-48:]
     theirs = np.diff(np.log([close.price for close in other.closes]))[-48:]
-    assert told["correlation"] == pytest.approx(np.corrcoef(mine, 0.3 * mine - 0.5 * theirs)[0, 1])
+    assert figures["correlation"] == pytest.approx(np.corrcoef(mine, 0.3 * mine - 0.5 * theirs)[0, 1])
 
 
 def test_few_common_closes_give_no_correlation() -> None:
     young = ReferenceMarket("YOUNG", tuple(Close(close.at, close.price) for close in market().closes[-48:]))
     held = replace(holding("30000", "1", market()), symbol="YOUNG", market=young)
 
-    told = book("100000", held).told("BTCUSDT", market().closes)
+    figures = portfolio("100000", held).evidence("BTCUSDT", market().closes)
 
-    assert told["not_available"] == {"correlation": "needs 48 returns in common that move"}
+    assert figures["not_available"] == {"correlation": "needs 48 returns in common that move"}
 
 
-def test_the_question_tells_the_book_and_says_what_of_it_is_missing() -> None:
-    asked = question(book=book("100000"))
+def test_a_question_gives_the_account_and_says_what_of_it_is_missing() -> None:
+    asked = question(portfolio=portfolio("100000"))
     content = evidence_by_layer(asked)[Layer.RISK].content
 
     assert content["book"] == {"exposure_pct": 0, "open_risk_pct": 0, "risk_pct": 1}
@@ -101,6 +101,8 @@ def test_a_question_without_an_account_says_so() -> None:
 def test_another_account_is_another_request() -> None:
     snapshot = hours()[100]
 
-    first, second = (question(snapshot, book=book("100000", gross=gross)) for gross in ("0", "50000"))
+    first, second = (
+        question(snapshot, portfolio=portfolio("100000", gross=gross)) for gross in ("0", "50000")
+    )
 
     assert first.request_hash != second.request_hash

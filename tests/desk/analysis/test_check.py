@@ -28,7 +28,7 @@ SILENT = {"not_available": {"second_market": "none is fed"}}
 def market_at_100(
     *, missing: str = "", silent: str = "", atr: str = "4", limits: TradeLimits | None = None
 ) -> LLMEnvelope:
-    """Return a question about a market at 100: without the evidence of `missing`, `silent` has nothing to tell."""
+    """Return a question about a market at 100: without the evidence of `missing`, `silent` has no numbers."""
     context = {
         "symbol": "BTCUSDT",
         "decision_timeframe": "1h",
@@ -39,11 +39,11 @@ def market_at_100(
         "position": None,
         "limits": (limits or TradeLimits()).model_dump(),
     }
-    told: dict[str, Any] = {name.value: {"told": 1} for name in Layer if name != missing}
-    told |= {"risk": RISK} | ({silent: SILENT} if silent else {})
+    contents: dict[str, Any] = {name.value: {"told": 1} for name in Layer if name != missing}
+    contents |= {"risk": RISK} | ({silent: SILENT} if silent else {})
     evidence = [
         EvidenceItem(evidence_id=f"item-{name}", source=f"layers/{name}", content=content)
-        for name, content in told.items()
+        for name, content in contents.items()
     ]
     return envelope(context=context, retrieved_evidence=evidence)
 

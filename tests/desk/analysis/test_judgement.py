@@ -66,8 +66,5 @@ def test_a_name_of_a_candidate_stays_a_name() -> None:
     assert proposal == TradeProposal(entry="pullback", stop="swing", target="level_2")
 
 
-def test_neutral_contradicts_nothing() -> None:
-    assert Direction.NEUTRAL.opposite is None
-    assert Direction.BULLISH.opposite is Direction.BEARISH
-    assert Direction.BEARISH.opposite is Direction.BULLISH
+def test_each_direction_has_its_sign() -> None:
     assert [direction.sign for direction in Direction] == [1, -1, 0]

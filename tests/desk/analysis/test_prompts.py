@@ -16,13 +16,13 @@ def test_the_version_is_the_head_of_the_hash_of_the_shipped_file() -> None:
 
 
 def test_every_part_of_an_answer_is_explained() -> None:
-    told = CMT_ASSESSMENT_PROMPT.text
+    text = CMT_ASSESSMENT_PROMPT.text
 
-    assert [name for name in Judgement.model_fields if f"`{name}`" not in told and name != "layers"] == []
-    assert [name for name in SCORE_RANGES if name not in told] == []
+    assert [name for name in Judgement.model_fields if f"`{name}`" not in text and name != "layers"] == []
+    assert [name for name in SCORE_RANGES if name not in text] == []
 
 
-def test_the_layers_that_point_are_told_apart_from_those_that_do_not() -> None:
+def test_the_layers_that_point_are_kept_apart_from_those_that_do_not() -> None:
     pointing = ", ".join(layer for layer in Layer if layer in POINTING)
     others = ", ".join(layer for layer in Layer if layer not in POINTING)
 

@@ -11,7 +11,7 @@ import pytest
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
 from agentic_trading.desk.analysis.context import Context, TradeLimits, available_layers, not_available
-from agentic_trading.desk.analysis.evidence import MEASURES, layer_evidence, timeframes_told
+from agentic_trading.desk.analysis.evidence import MEASURES, evidence_timeframes, layer_evidence
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
@@ -21,7 +21,7 @@ from agentic_trading.desk.market.snapshot import BASE, MarketSnapshot, MarketVie
 from agentic_trading.desk.market.triggers import Trigger, TriggerKind
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import LookAheadError
-from tests.desk.analysis.build import book, holding, hours, market, question, record
+from tests.desk.analysis.build import holding, hours, market, portfolio, question, record
 
 HELD = Position(symbol="BTCUSDT", quantity=Decimal("-0.05"), average_price=Decimal("27950.10"))
 
@@ -96,11 +96,11 @@ def test_each_layer_has_its_evidence_known_since_the_newest_bar() -> None:
     assert {item.available_at for item in asked.retrieved_evidence} == {market().available_at}
 
 
-def test_the_last_close_is_told_digit_for_digit() -> None:
+def test_the_last_close_is_given_digit_for_digit() -> None:
     assert question().context["last_close"] == str(market().frames[BASE].last.bar.close)
 
 
-def test_an_open_position_is_told() -> None:
+def test_an_open_position_is_given() -> None:
     context = Context.model_validate(question(position=HELD).context)
 
     assert context.position == HELD
@@ -137,7 +137,7 @@ def test_context_and_evidence_stay_below_four_kilobytes(sample: str) -> None:
                 snapshot,
                 position=HELD,
                 record=track,
-                book=book("100000", holding("54321", "777", snapshot, "OTHER"), gross="54321"),
+                portfolio=portfolio("100000", holding("54321", "777", snapshot, "OTHER"), gross="54321"),
             )
             for snapshot in warm
         )
@@ -150,19 +150,19 @@ def test_context_and_evidence_stay_below_four_kilobytes(sample: str) -> None:
 def test_a_row_ends_at_the_longest_timeframe_that_has_the_measure(layer: Layer) -> None:
     for snapshot in hours()[26::10]:
         frames = snapshot.layer_inputs()[layer]["timeframes"]
-        told = evidence_of(snapshot)[layer]
+        content = evidence_of(snapshot)[layer]
 
         for measure in MEASURES[layer]:
-            row = told[measure]
-            present = [measure in frames[timeframe] for timeframe in timeframes_told(snapshot)]
+            row = content[measure]
+            present = [measure in frames[timeframe] for timeframe in evidence_timeframes(snapshot)]
             assert row[-1:] != [None]
             assert [value is not None for value in row] == present[: len(row)]
             assert not any(present[len(row) :])
 
 
-def test_the_timeframe_below_that_of_decisions_is_the_shortest_told() -> None:
-    assert timeframes_told(market()) == (Timeframe.M15, Timeframe.H1, Timeframe.H4, Timeframe.D1)
-    assert timeframes_told(hours(decision=Timeframe.M15)[40])[0] is Timeframe.M5
+def test_the_timeframe_below_that_of_decisions_is_the_shortest_given() -> None:
+    assert evidence_timeframes(market()) == (Timeframe.M15, Timeframe.H1, Timeframe.H4, Timeframe.D1)
+    assert evidence_timeframes(hours(decision=Timeframe.M15)[40])[0] is Timeframe.M5
 
 
 def test_a_measure_that_a_shorter_timeframe_lacks_keeps_its_place() -> None:
@@ -171,16 +171,16 @@ def test_a_measure_that_a_shorter_timeframe_lacks_keeps_its_place() -> None:
     momentum = replace(snapshot.frames[short].momentum, percent_b=None)
     flat = replace(snapshot.frames[short], momentum=momentum)
 
-    told = evidence_of(replace(snapshot, frames={**snapshot.frames, short: flat}))[Layer.INDICATORS]
+    content = evidence_of(replace(snapshot, frames={**snapshot.frames, short: flat}))[Layer.INDICATORS]
 
-    assert told["percent_b"][0] is None
-    assert len(told["percent_b"]) == timeframes_told(snapshot).index(longer) + 1
+    assert content["percent_b"][0] is None
+    assert len(content["percent_b"]) == evidence_timeframes(snapshot).index(longer) + 1
 
 
 @pytest.mark.parametrize("sample", ["btcusdt-5m", "ethusdt-5m"])
 def test_a_whole_number_is_an_int_and_the_bytes_are_those_of_the_float(sample: str) -> None:
     for snapshot in hours(sample)[26::5]:
-        evidence = {layer.value: told for layer, told in evidence_of(snapshot).items()}
+        evidence = {layer.value: content for layer, content in evidence_of(snapshot).items()}
 
         assert not any(isinstance(leaf, float) and leaf.is_integer() for leaf in leaves(evidence))
         assert canonical_bytes(evidence) == canonical_bytes(with_floats(evidence))
@@ -198,9 +198,9 @@ NEVER = {
 
 def test_a_warm_market_lacks_what_no_source_gives_and_nothing_else() -> None:
     snapshot = hours()[-1]
-    account = book("100000", holding("20000", "500", snapshot, "OTHER"))
+    account = portfolio("100000", holding("20000", "500", snapshot, "OTHER"))
 
-    missing = not_available(question(snapshot, record=record(), book=account))
+    missing = not_available(question(snapshot, record=record(), portfolio=account))
 
     assert {layer: set(reasons) for layer, reasons in missing.items()} == NEVER
     assert all(reason for reasons in missing.values() for reason in reasons.values())
@@ -217,12 +217,12 @@ def test_no_words_of_the_evidence_are_spent_on_what_is_never_there() -> None:
 def test_a_timeframe_without_a_closed_bar_is_named_and_has_no_place() -> None:
     evidence = evidence_of(market(20))
 
-    assert timeframes_told(market(20)) == (Timeframe.M15, Timeframe.H1, Timeframe.H4)
+    assert evidence_timeframes(market(20)) == (Timeframe.M15, Timeframe.H1, Timeframe.H4)
     assert evidence[Layer.TREND]["not_available"] == {"1d": "no closed bar yet"}
 
 
 def test_without_a_second_market_and_a_record_their_layers_are_not_asked_for() -> None:
-    asked = question(replace(market(), beside=None))
+    asked = question(replace(market(), reference=None))
 
     assert set(asked.expected_output_schema["properties"]["layers"]["required"]) == (
         set(Layer) - {Layer.INTERMARKET, Layer.SYSTEM}
@@ -252,7 +252,7 @@ def test_numbers_are_those_of_the_snapshot_in_fewer_digits() -> None:
     assert evidence[Layer.LEVELS]["above"]["price"] == [level["price"] for level in nearest]
 
 
-def test_a_swing_is_told_without_its_time() -> None:
+def test_a_swing_is_given_without_its_time() -> None:
     names = [
         name
         for snapshot in hours()[60::10]
@@ -265,14 +265,14 @@ def test_a_swing_is_told_without_its_time() -> None:
     }
 
 
-def test_patterns_are_told_of_the_decision_timeframe_and_the_next_longer() -> None:
-    told = evidence_of(market())[Layer.PATTERNS]
+def test_patterns_are_given_of_the_decision_timeframe_and_the_next_longer() -> None:
+    content = evidence_of(market())[Layer.PATTERNS]
 
-    assert set(told) == {"1h", "4h"}
-    assert all(text.split()[1] in {"up", "down"} for text in (told["1h"]["break"], told["4h"]["break"]))
+    assert set(content) == {"1h", "4h"}
+    assert all(text.split()[1] in {"up", "down"} for text in (content["1h"]["break"], content["4h"]["break"]))
 
 
-def test_the_trend_tells_which_bars_have_a_hole_and_says_nothing_where_none_has() -> None:
+def test_the_trend_says_which_bars_have_a_hole_and_says_nothing_where_none_has() -> None:
     holed = next(now for now in hours() if not now.frames[now.decision].last.complete)
 
     assert evidence_of(holed)[Layer.TREND]["incomplete"] == [

@@ -81,12 +81,12 @@ def test_equal_context_and_evidence_give_equal_text() -> None:
 def test_every_number_in_a_finding_stands_in_the_evidence_that_it_cites() -> None:
     for envelope in asked():
         judged = Judgement.model_validate_json(cmt_assessment_rule(envelope))
-        told = {f"E{place}": item for place, item in enumerate(envelope.evidence_json, start=1)}
+        items = {f"E{place}": item for place, item in enumerate(envelope.evidence_json, start=1)}
 
         for _, layer in judged.by_layer():
             words = layer.finding.replace(";", " ").replace(",", " ").split()
             numbers = [word for word in words if word[0].isdigit() and "." in word]
-            assert all(number.removesuffix(".0").encode() in told[layer.evidence] for number in numbers)
+            assert all(number.removesuffix(".0").encode() in items[layer.evidence] for number in numbers)
             assert len(layer.finding) < ASKED_CHARS
 
 
@@ -145,9 +145,9 @@ def test_a_record_that_loses_speaks_against_trading_and_one_that_pays_for_it() -
     scores = {}
 
     for factor in (0.5, 1.0, 2.0):
-        told = {"decisions": 10, "profit_factor": factor, "hit_rate_pct": 50}
+        record = {"decisions": 10, "profit_factor": factor, "hit_rate_pct": 50}
         items = [*trending.retrieved_evidence[:-1]]
-        system = trending.retrieved_evidence[-1].model_copy(update={"content": told})
+        system = trending.retrieved_evidence[-1].model_copy(update={"content": record})
         envelope = trending.model_copy(update={"retrieved_evidence": [*items, system]})
         judged = Judgement.model_validate_json(cmt_assessment_rule(envelope))
         scores[factor] = judged.layers[Layer.SYSTEM].score
@@ -155,7 +155,7 @@ def test_a_record_that_loses_speaks_against_trading_and_one_that_pays_for_it() -
     assert scores == {0.5: -1, 1.0: 0, 2.0: 1}
 
 
-def test_an_envelope_of_somebody_else_is_no_question() -> None:
+def test_an_envelope_of_another_agent_is_no_question() -> None:
     envelope = question(market()).model_copy(update={"context": {"symbol": "BTCUSDT"}})
 
     with pytest.raises(ValueError, match="validation errors for Context"):

@@ -35,7 +35,7 @@ ASKED = validator(asked_assessment_schema(ALL))
 
 
 def fits_model(value: Any) -> bool:
-    """Tell whether a value is a judgement."""
+    """Return whether a value is a judgement."""
     try:
         Judgement.model_validate(value)
     except ValidationError:
@@ -53,16 +53,16 @@ def test_a_provider_can_hold_an_answer_to_what_is_asked(asked: frozenset[Layer])
 
     assert enforced is not None
     assert list(enforced["properties"]) == list(Judgement.model_fields)
-    told = enforced["properties"]["layers"]["properties"]
-    assert list(told) == [name for name in Layer if name in asked]
+    asked_layers = enforced["properties"]["layers"]["properties"]
+    assert list(asked_layers) == [name for name in Layer if name in asked]
     for name in asked:
-        held = enforced["$defs"][told[name]["$ref"].rpartition("/")[2]]
+        held = enforced["$defs"][asked_layers[name]["$ref"].rpartition("/")[2]]
         least, most = SCORE_RANGES[name]
         assert held["properties"]["score"]["enum"] == list(range(least, most + 1))
         assert list(held["properties"]) == held["required"] == ["finding", "evidence", "score"]
 
 
-def test_what_is_asked_is_told_in_less_than_two_and_a_half_kilobytes() -> None:
+def test_what_is_asked_takes_less_than_two_and_a_half_kilobytes() -> None:
     assert len(canonical_bytes(dict(asked_assessment_schema(ALL)))) < 2_500
 
 

@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 def test_an_outcome_is_known_at_the_first_close_four_bars_later_and_not_before() -> None:
     track = TrackRecord(Timeframe.H1)
-    track.called(NOON, Direction.BEARISH, 100.0)
+    track.add_forecast(NOON, Direction.BEARISH, 100.0)
 
     for hours in (1, 2, 3):
         track.see(NOON + hours * HOUR, 50.0)
@@ -34,15 +34,15 @@ def test_an_outcome_is_known_at_the_first_close_four_bars_later_and_not_before()
 def test_a_neutral_call_has_no_outcome() -> None:
     track = TrackRecord(Timeframe.H1)
 
-    track.called(NOON, Direction.NEUTRAL, 100.0)
+    track.add_forecast(NOON, Direction.NEUTRAL, 100.0)
     track.see(NOON + 9 * HOUR, 110.0)
 
     assert track.outcomes == ()
 
 
 def test_before_ten_outcomes_the_record_says_how_many_there_are() -> None:
-    assert record(9).told() == {"not_available": {"record": "not enough decisions (9 of 10)"}}
-    assert record(10).told()["decisions"] == 10
+    assert record(9).evidence() == {"not_available": {"record": "not enough decisions (9 of 10)"}}
+    assert record(10).evidence()["decisions"] == 10
 
 
 @given(
@@ -54,13 +54,13 @@ def test_what_comes_later_does_not_change_what_is_known(calls: list[tuple[Direct
         track = TrackRecord(Timeframe.H1)
         for place, (direction, price) in enumerate(rows):
             track.see(NOON + place * HOUR, float(price))
-            track.called(NOON + place * HOUR, direction, float(price))
+            track.add_forecast(NOON + place * HOUR, direction, float(price))
         return track
 
     early, late = fed(calls[:cut]), fed(calls)
 
     assert late.outcomes[: len(early.outcomes)] == early.outcomes
-    assert all(outcome.known_at >= outcome.call.at + 4 * HOUR for outcome in late.outcomes)
+    assert all(outcome.known_at >= outcome.forecast.at + 4 * HOUR for outcome in late.outcomes)
 
 
 def test_figures_of_hand_counted_gains() -> None:
@@ -73,17 +73,17 @@ def test_figures_of_hand_counted_gains() -> None:
     assert figures["runs_z"] == pytest.approx((4 - 3) / sqrt(8 * 4 / (16 * 3)))
 
 
-def test_what_is_not_defined_is_named_and_not_told() -> None:
+def test_what_is_not_defined_is_named_and_not_given() -> None:
     track = TrackRecord(Timeframe.H1)
     for place in range(10):
-        track.called(NOON + place * 5 * HOUR, Direction.BULLISH, 100.0)
+        track.add_forecast(NOON + place * 5 * HOUR, Direction.BULLISH, 100.0)
         track.see(NOON + (place * 5 + 4) * HOUR, 101.0)
 
-    told = track.told()
+    evidence = track.evidence()
 
-    assert set(told["not_available"]) >= {"profit_factor", "sortino", "calmar", "runs_z"}
-    assert told["hit_rate_pct"] == 100
-    assert "profit_factor" not in told
+    assert set(evidence["not_available"]) >= {"profit_factor", "sortino", "calmar", "runs_z"}
+    assert evidence["hit_rate_pct"] == 100
+    assert "profit_factor" not in evidence
 
 
 @given(st.lists(st.floats(-50, 50).filter(lambda gain: abs(gain) > 1e-6), min_size=2, max_size=60))

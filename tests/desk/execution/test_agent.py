@@ -60,7 +60,7 @@ def test_an_envelope_belongs_to_the_trace_and_is_caused_by_the_intent() -> None:
     assert envelope.prompt_version == FILL_STRATEGY_PROMPT.version
 
 
-def test_an_envelope_asks_for_the_name_of_a_candidate_and_tells_what_each_means() -> None:
+def test_an_envelope_asks_for_the_name_of_a_candidate_and_says_what_each_means() -> None:
     envelope = asked()
 
     candidates = envelope.context["candidates"]
@@ -101,7 +101,7 @@ def test_the_same_intent_gives_the_same_envelope() -> None:
     assert asked().envelope_id != asked(intent(intent_id="i9")).envelope_id
 
 
-def test_an_envelope_tells_the_limits_the_order_and_the_market() -> None:
+def test_an_envelope_holds_the_limits_the_order_and_the_market() -> None:
     context = asked().context
 
     assert context["limits"]["max_deadline_s"] == 3600
@@ -134,9 +134,9 @@ def test_the_prompt_has_the_version_of_its_bytes() -> None:
 
 
 def test_every_candidate_and_every_part_of_an_answer_is_explained() -> None:
-    told = [*get_args(FillName), *FillChoice.model_fields]
+    names = [*get_args(FillName), *FillChoice.model_fields]
 
-    assert [name for name in told if f"`{name}`" not in FILL_STRATEGY_PROMPT.text] == []
+    assert [name for name in names if f"`{name}`" not in FILL_STRATEGY_PROMPT.text] == []
 
 
 def test_a_released_prompt_is_not_edited() -> None:

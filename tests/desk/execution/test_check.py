@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.desk.execution.check import check_fill_strategy, check_fill_strategy_v1
+from agentic_trading.desk.execution.check import check_fill_strategy
 from agentic_trading.desk.execution.order import FillLimits
 from tests.build import envelope
-from tests.desk.execution.asked import asked, chosen_text, in_full, text_of
+from tests.desk.execution.asked import asked, chosen_text, in_full
 from tests.desk.trade import intent, strategy
 
 LIMITS = FillLimits(
@@ -25,11 +25,9 @@ AT_PLAN: dict[str, Any] = {"order_type": "limit", "price_reference": "arrival", 
 
 def broken(limits: FillLimits = LIMITS, *, about: Any = None, **changes: Any) -> list[tuple[str, str]]:
     """Return path and rule of each violation of a strategy with `changes`."""
-    question = asked(about, limits)
-    violations = check_fill_strategy_v1(question, text_of(strategy(), **changes))
-    in_the_form_of_today = check_fill_strategy(question, in_full(strategy(), **changes))
-    assert [each.message for each in in_the_form_of_today] == [each.message for each in violations]
-    return [(violation.path.removeprefix("$."), violation.keyword) for violation in violations]
+    violations = check_fill_strategy(asked(about, limits), in_full(strategy(), **changes))
+    paths = [violation.path.removeprefix("$.").removeprefix("fill.") for violation in violations]
+    return [(path, violation.keyword) for path, violation in zip(paths, violations, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -106,16 +104,14 @@ def test_a_plan_with_a_price_is_never_filled_at_a_worse_one(change: dict[str, An
 
 
 def test_a_violation_says_what_was_and_what_is_allowed() -> None:
-    (violation,) = check_fill_strategy_v1(asked(None, LIMITS), text_of(strategy(), deadline_seconds=3601))
+    (violation,) = check_fill_strategy(asked(None, LIMITS), in_full(strategy(), deadline_seconds=3601))
 
     assert violation.message == "deadline_seconds is 3601; allowed: 1 to 3600"
     assert (violation.actual, violation.suggestion) == (3601, 3600)
 
 
 def test_a_violation_of_a_decimal_is_spelled_exactly() -> None:
-    (violation,) = check_fill_strategy_v1(
-        asked(None, LIMITS), text_of(strategy(), max_participation="0.10001")
-    )
+    (violation,) = check_fill_strategy(asked(None, LIMITS), in_full(strategy(), max_participation="0.10001"))
 
     assert (violation.actual, violation.suggestion) == ("0.10001", "0.1")
 
@@ -132,17 +128,15 @@ def test_a_violation_of_a_decimal_is_spelled_exactly() -> None:
     ],
 )
 def test_an_envelope_without_limits_lets_nothing_pass(context: dict[str, Any]) -> None:
-    (violation,) = check_fill_strategy_v1(envelope(context=context), text_of(strategy()))
+    (violation,) = check_fill_strategy(envelope(context=context), chosen_text("take_now"))
 
     assert violation.keyword == "limits"
-    assert check_fill_strategy(envelope(context=context), chosen_text("take_now")) == [violation]
 
 
 def test_an_answer_that_is_no_strategy_is_a_violation_and_no_error() -> None:
-    violation, *_ = check_fill_strategy_v1(asked(), text_of(strategy(), evidence_ids=["one"]))
-    choice, *_ = check_fill_strategy(asked(), chosen_text("take_now", evidence_ids=["one"]))
+    violation, *_ = check_fill_strategy(asked(), chosen_text("take_now", evidence_ids=["one"]))
 
-    assert violation.path == choice.path == "$.evidence_ids[0]"
+    assert violation.path == "$.evidence_ids[0]"
 
 
 def test_a_name_of_this_question_breaks_no_rule() -> None:

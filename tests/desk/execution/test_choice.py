@@ -52,12 +52,12 @@ def test_it_has_a_form_that_providers_enforce_and_one_in_words(bounds: bool) -> 
     schema = asked().output_schema_json
 
     enforced = strict_schema(schema, sentinel=True, bounds=bounds)
-    told = prompt_schema(schema, sentinel=True)
+    prompt = prompt_schema(schema, sentinel=True)
 
     assert enforced is not None
     assert list(enforced["properties"]) == ["evidence_ids", "rationale", "fill", "confidence", "end"]
     assert enforced["properties"]["fill"]["enum"][0] == "take_now"
-    assert list(json.loads(told)["properties"])[-1] == "end"
+    assert list(json.loads(prompt)["properties"])[-1] == "end"
 
 
 def test_it_is_small_and_made_once() -> None:

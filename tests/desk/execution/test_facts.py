@@ -16,7 +16,7 @@ BARS = [
 ]
 
 
-def test_volume_and_range_are_told_as_exact_text() -> None:
+def test_volume_and_range_are_given_as_exact_text() -> None:
     bars, volume, volatility = execution_evidence("BTCUSDT", BARS, Decimal("0.3"), Decimal(1))
 
     assert to_json_value(volume.content) == {

@@ -77,7 +77,7 @@ def test_a_short_goes_to_the_other_side_of_the_grid() -> None:
     )
 
 
-def test_an_intent_tells_what_its_quantity_rests_on() -> None:
+def test_an_intent_says_what_its_quantity_rests_on() -> None:
     facts = replace(FACTS, position=Decimal(-1), pending=Decimal("0.5"), gross=Decimal(150))
 
     entry = propose_entry(LONG, LIMITS, BTC, facts)
@@ -85,7 +85,7 @@ def test_an_intent_tells_what_its_quantity_rests_on() -> None:
 
     assert isinstance(entry, Approved)
     assert isinstance(leave, Approved)
-    told = Sizing(
+    sizing = Sizing(
         equity=Decimal(10_000),
         position=Decimal(-1),
         pending=Decimal("0.5"),
@@ -93,11 +93,11 @@ def test_an_intent_tells_what_its_quantity_rests_on() -> None:
         risk_pct=Decimal(1),
         sized_by="risk",
     )
-    assert entry.intent.sizing == told
-    assert leave.intent.sizing == told.model_copy(update={"risk_pct": None, "sized_by": "position"})
+    assert entry.intent.sizing == sizing
+    assert leave.intent.sizing == sizing.model_copy(update={"risk_pct": None, "sized_by": "position"})
 
 
-def test_a_rejection_tells_what_was_rejected_and_what_it_rests_on() -> None:
+def test_a_rejection_says_what_was_rejected_and_what_it_rests_on() -> None:
     full = propose_entry(LONG, LIMITS, BTC, replace(FACTS, gross=Decimal(9_000)))
     small = propose_entry(LONG, LIMITS, BTC, replace(FACTS, equity=Decimal("0.1")))
 

@@ -57,21 +57,21 @@ async def traded(bars: list[Bar]) -> Run:
     agent = ExecutionAgent(
         gateway, clock, FillLimits(), ExecutionSettings("s1", LLMProvider.RULES, "rules-1")
     )
-    trader = OrderRouter(exchange, TradeJournal(gateway, clock), listed(BTC), FillLimits(), RiskLimits())
+    router = OrderRouter(exchange, TradeJournal(gateway, clock), listed(BTC), FillLimits(), RiskLimits())
     run = Run([], [], [], gateway.events, await exchange.account())
     for number, closed in enumerate(bars):
         clock.advance_to(closed.close_time)
-        run.reports.extend(await trader.on_bar(closed))
+        run.reports.extend(await router.on_bar(closed))
         if number < EVERY or number % EVERY:
             continue
-        facts = await trader.facts("BTCUSDT", closed.close_time)
+        facts = await router.facts("BTCUSDT", closed.close_time)
         if facts.position or facts.open_orders:
             continue
         outcome = propose_entry(proposed(bars[number - EVERY], closed), RiskLimits(), BTC, facts)
         assert isinstance(outcome, Approved)
         chosen = await agent.decide(outcome.intent, BTC, bars[number - EVERY : number + 1], Decimal(1))
         assert isinstance(chosen, TimedFillStrategy)
-        placed = await trader.place(outcome.intent, chosen.strategy, known_at=chosen.known_at)
+        placed = await router.place(outcome.intent, chosen.strategy, known_at=chosen.known_at)
         assert not isinstance(placed, Rejection)
         run.intents.append(outcome.intent)
         run.strategies.append(chosen.strategy)

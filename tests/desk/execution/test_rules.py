@@ -1,4 +1,4 @@
-"""The baseline writes text that the check accepts, whatever it is asked; and chooses by what it is told."""
+"""The baseline writes text that the check accepts, whatever it is asked; and chooses by what it is given."""
 
 import json
 from datetime import timedelta

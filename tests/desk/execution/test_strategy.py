@@ -10,36 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agentic_trading.desk.execution.strategy import (
-    FILL_STRATEGY_V1,
-    FILL_STRATEGY_V1_SCHEMA,
-    FillStrategy,
-    read_strategy,
-)
-from tests.desk.execution.asked import text_of
+from agentic_trading.desk.execution.strategy import FillStrategy, FillTerms, closed_schema, read_choice
+from tests.desk.execution.asked import in_full, text_of
 from tests.desk.trade import strategy
 
-VALIDATOR = jsonschema_rs.validator_for(dict(FILL_STRATEGY_V1_SCHEMA))
+SCHEMA = closed_schema(FillStrategy)
+VALIDATOR = jsonschema_rs.validator_for(SCHEMA)
 
 
 def test_the_schema_is_closed_and_demands_every_property() -> None:
-    assert FILL_STRATEGY_V1_SCHEMA["$id"] == FILL_STRATEGY_V1 == "fill_strategy.v1"
-    assert FILL_STRATEGY_V1_SCHEMA["additionalProperties"] is False
-    assert set(FILL_STRATEGY_V1_SCHEMA["required"]) == set(FILL_STRATEGY_V1_SCHEMA["properties"])
+    assert SCHEMA["additionalProperties"] is False
+    assert set(SCHEMA["required"]) == set(SCHEMA["properties"])
 
 
 @pytest.mark.parametrize("decided_elsewhere", ["side", "symbol", "quantity"])
 def test_what_is_decided_by_code_is_not_in_the_answer(decided_elsewhere: str) -> None:
-    assert decided_elsewhere not in FILL_STRATEGY_V1_SCHEMA["properties"]
+    assert decided_elsewhere not in SCHEMA["properties"]
 
     with pytest.raises(ValidationError):
-        read_strategy(text_of(strategy(), **{decided_elsewhere: "1"}))
+        read_choice(in_full(strategy(), **{decided_elsewhere: "1"}))
 
 
 def test_numbers_are_read_digit_for_digit() -> None:
-    read = read_strategy(text_of(strategy(), limit_offset_bps="1.2300000000000000000001"))
+    read = read_choice(in_full(strategy(), limit_offset_bps="1.2300000000000000000001"))
 
-    assert str(read.limit_offset_bps) == "1.2300000000000000000001"
+    assert isinstance(read.fill, FillTerms)
+    assert str(read.fill.limit_offset_bps) == "1.2300000000000000000001"
 
 
 def test_a_strategy_survives_its_own_json() -> None:
@@ -81,5 +77,5 @@ def test_the_model_accepts_what_the_schema_accepts(names: set[str], data: st.Dat
 
 
 def test_bounds_in_the_schema_are_plain_numbers() -> None:
-    assert FILL_STRATEGY_V1_SCHEMA["properties"]["max_participation"]["maximum"] == 0.25
+    assert SCHEMA["properties"]["max_participation"]["maximum"] == 0.25
     assert strategy().max_participation == Decimal("0.1")

@@ -31,18 +31,18 @@ CALM = "100 101 99 100"
 AS_OF = START + FIVE_MINUTES
 
 
-def trader_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal) -> OrderRouter:
-    """Return a trader whose risk limits are the defaults but for `limits`."""
+def router_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal) -> OrderRouter:
+    """Return a router whose risk limits are the defaults but for `limits`."""
     risk = RiskLimits.model_validate({"max_order_notional": 5_000, **limits})
     return OrderRouter(exchange, TradeJournal(gateway, SimClock(AS_OF)), listed(BTC), FillLimits(), risk)
 
 
 async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:
     gateway, exchange = RuleGateway(), paper()
-    trader = trader_on(exchange, gateway)
-    await trader.on_bar(bar(0, CALM))
+    router = router_on(exchange, gateway)
+    await router.on_bar(bar(0, CALM))
 
-    placed = await trader.place(
+    placed = await router.place(
         intent(), strategy(algo="twap", slices=2, interval_seconds=300), known_at=AS_OF
     )
 
@@ -55,10 +55,10 @@ async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:
 
 async def test_if_one_slice_is_stopped_by_a_limit_no_slice_is_sent() -> None:
     gateway, exchange = RuleGateway(), paper()
-    trader = trader_on(exchange, gateway, max_open_orders=2)
-    await trader.on_bar(bar(0, CALM))
+    router = router_on(exchange, gateway, max_open_orders=2)
+    await router.on_bar(bar(0, CALM))
 
-    outcome = await trader.place(
+    outcome = await router.place(
         intent(), strategy(algo="twap", slices=3, interval_seconds=300), known_at=AS_OF
     )
 
@@ -73,11 +73,11 @@ async def test_if_one_slice_is_stopped_by_a_limit_no_slice_is_sent() -> None:
 
 async def test_slices_count_together_against_the_position() -> None:
     exchange = paper()
-    trader = trader_on(exchange, RuleGateway(), max_position_notional=Decimal(150))
-    await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(), strategy(), known_at=AS_OF)
+    router = router_on(exchange, RuleGateway(), max_position_notional=Decimal(150))
+    await router.on_bar(bar(0, CALM))
+    await router.place(intent(), strategy(), known_at=AS_OF)
 
-    outcome = await trader.place(intent(intent_id="i2"), strategy(), known_at=AS_OF)
+    outcome = await router.place(intent(intent_id="i2"), strategy(), known_at=AS_OF)
 
     assert isinstance(outcome, Rejection)
     assert outcome.rule == "max_position"
@@ -85,11 +85,11 @@ async def test_slices_count_together_against_the_position() -> None:
 
 async def test_fills_and_cancellations_are_recorded_with_their_order_as_cause() -> None:
     gateway = RuleGateway()
-    trader = trader_on(paper(), gateway)
-    await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(), strategy(time_in_force="ioc", on_deadline="cancel"), known_at=AS_OF)
+    router = router_on(paper(), gateway)
+    await router.on_bar(bar(0, CALM))
+    await router.place(intent(), strategy(time_in_force="ioc", on_deadline="cancel"), known_at=AS_OF)
 
-    fill, end = await trader.on_bar(bar(1, CALM, volume="6"))
+    fill, end = await router.on_bar(bar(1, CALM, volume="6"))
 
     submitted, *reported = gateway.events
     assert [event.kind for event in reported] == ["fill", "order.cancelled"]
@@ -101,13 +101,13 @@ async def test_fills_and_cancellations_are_recorded_with_their_order_as_cause() 
 
 async def test_the_facts_are_those_of_the_account_and_of_what_is_open() -> None:
     exchange = paper()
-    trader = trader_on(exchange, RuleGateway())
-    await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(quantity=Decimal(2)), strategy(), known_at=AS_OF)
-    await trader.on_bar(bar(1, CALM, volume="12"))
+    router = router_on(exchange, RuleGateway())
+    await router.on_bar(bar(0, CALM))
+    await router.place(intent(quantity=Decimal(2)), strategy(), known_at=AS_OF)
+    await router.on_bar(bar(1, CALM, volume="12"))
     await exchange.submit(order(order_id="x", intent_id="x", side="sell", reduce_only=True))
 
-    facts = await trader.facts("BTCUSDT", START + 2 * FIVE_MINUTES)
+    facts = await router.facts("BTCUSDT", START + 2 * FIVE_MINUTES)
 
     held = await exchange.account()
     assert facts == RiskFacts(
@@ -122,12 +122,12 @@ async def test_the_facts_are_those_of_the_account_and_of_what_is_open() -> None:
 
 
 async def test_orders_of_the_last_minute_are_counted() -> None:
-    trader = trader_on(paper(), RuleGateway(), max_orders_per_minute=1)
-    await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(), strategy(), known_at=AS_OF)
+    router = router_on(paper(), RuleGateway(), max_orders_per_minute=1)
+    await router.on_bar(bar(0, CALM))
+    await router.place(intent(), strategy(), known_at=AS_OF)
 
-    at_once = await trader.place(intent(intent_id="i2"), strategy(), known_at=AS_OF)
-    later = await trader.place(
+    at_once = await router.place(intent(intent_id="i2"), strategy(), known_at=AS_OF)
+    later = await router.place(
         intent(intent_id="i3", as_of=START + 2 * FIVE_MINUTES), strategy(), known_at=AS_OF
     )
 
@@ -138,63 +138,63 @@ async def test_orders_of_the_last_minute_are_counted() -> None:
 
 async def test_before_a_position_is_closed_what_is_unfilled_is_withdrawn() -> None:
     gateway, exchange = RuleGateway(), paper()
-    trader = trader_on(exchange, gateway)
-    await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(quantity=Decimal(2)), strategy(), known_at=AS_OF)
-    await trader.on_bar(bar(1, CALM, volume="12"))
+    router = router_on(exchange, gateway)
+    await router.on_bar(bar(0, CALM))
+    await router.place(intent(quantity=Decimal(2)), strategy(), known_at=AS_OF)
+    await router.on_bar(bar(1, CALM, volume="12"))
 
-    (cancelled,) = await trader.withdraw("BTCUSDT")
-    await trader.place(
+    (cancelled,) = await router.withdraw("BTCUSDT")
+    await router.place(
         exit_intent(quantity=Decimal("1.2"), as_of=START + 2 * FIVE_MINUTES),
         strategy(order_type="market"),
         known_at=AS_OF,
     )
-    await trader.on_bar(bar(2, CALM))
+    await router.on_bar(bar(2, CALM))
 
     assert cancelled.quantity == Decimal("0.8")
     assert (await exchange.account()).positions == ()
-    assert await trader.withdraw("BTCUSDT") == []
+    assert await router.withdraw("BTCUSDT") == []
     assert "order.cancelled" in [event.kind for event in gateway.events]
 
 
 async def test_before_the_first_bar_nothing_is_known() -> None:
     with pytest.raises(NoBarsError):
-        await trader_on(paper(), RuleGateway()).facts("BTCUSDT", START)
+        await router_on(paper(), RuleGateway()).facts("BTCUSDT", START)
 
 
 async def test_what_other_symbols_hold_and_want_counts_as_gross() -> None:
     ether = Instrument(symbol="ETHUSDT")
     exchange = paper(instruments=listed(BTC, ether))
-    trader = trader_on(exchange, RuleGateway())
-    await trader.on_bar(bar(0, CALM))
-    await trader.on_bar(bar(0, "50 51 49 50", symbol="ETHUSDT"))
+    router = router_on(exchange, RuleGateway())
+    await router.on_bar(bar(0, CALM))
+    await router.on_bar(bar(0, "50 51 49 50", symbol="ETHUSDT"))
     await exchange.submit(order(side="sell", max_participation=Decimal("0.0004")))
-    await trader.on_bar(bar(1, CALM))
-    await trader.on_bar(bar(1, "50 51 49 50", symbol="ETHUSDT"))
+    await router.on_bar(bar(1, CALM))
+    await router.on_bar(bar(1, "50 51 49 50", symbol="ETHUSDT"))
 
-    facts = await trader.facts("ETHUSDT", START + 2 * FIVE_MINUTES)
+    facts = await router.facts("ETHUSDT", START + 2 * FIVE_MINUTES)
 
     assert (facts.position, facts.pending, facts.gross) == (0, 0, 100)  # 0.4 held short, 0.6 still wanted
 
 
 async def test_a_bar_in_which_nothing_traded_is_a_halt_until_the_next_one() -> None:
-    trader = trader_on(paper(), RuleGateway())
-    told = []
+    router = router_on(paper(), RuleGateway())
+    halted = []
 
     for number, volume in enumerate(("10", "0", "10")):
-        await trader.on_bar(bar(number, CALM, volume))
-        told.append((await trader.facts("BTCUSDT", AS_OF)).halted)
+        await router.on_bar(bar(number, CALM, volume))
+        halted.append((await router.facts("BTCUSDT", AS_OF)).halted)
 
-    assert told == [False, True, False]
+    assert halted == [False, True, False]
 
 
-async def test_a_rejected_order_tells_what_was_rejected() -> None:
+async def test_a_rejected_order_says_what_was_rejected() -> None:
     gateway = RuleGateway()
-    trader = trader_on(paper(), gateway, max_position_notional=Decimal(50))
-    await trader.on_bar(bar(0, CALM))
-    sizing = (await trader.facts("BTCUSDT", AS_OF)).sizing("risk", Decimal(1))
+    router = router_on(paper(), gateway, max_position_notional=Decimal(50))
+    await router.on_bar(bar(0, CALM))
+    sizing = (await router.facts("BTCUSDT", AS_OF)).sizing("risk", Decimal(1))
 
-    outcome = await trader.place(intent(sizing=sizing), strategy(), known_at=AS_OF)
+    outcome = await router.place(intent(sizing=sizing), strategy(), known_at=AS_OF)
 
     assert isinstance(outcome, Rejection)
     assert (outcome.side, outcome.quantity, outcome.sizing) == ("buy", 1, sizing)
@@ -203,9 +203,9 @@ async def test_a_rejected_order_tells_what_was_rejected() -> None:
 
 async def test_a_strategy_that_came_late_is_not_filled_at_an_open_before_it() -> None:
     exchange = paper()
-    trader = trader_on(exchange, RuleGateway())
-    await trader.on_bar(bar(0, CALM))
-    await trader.place(intent(), strategy(), known_at=AS_OF + timedelta(milliseconds=1))
+    router = router_on(exchange, RuleGateway())
+    await router.on_bar(bar(0, CALM))
+    await router.place(intent(), strategy(), known_at=AS_OF + timedelta(milliseconds=1))
 
-    assert await trader.on_bar(bar(1, CALM)) == []
-    assert len(await trader.on_bar(bar(2, CALM))) == 1
+    assert await router.on_bar(bar(1, CALM)) == []
+    assert len(await router.on_bar(bar(2, CALM))) == 1

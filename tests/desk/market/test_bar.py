@@ -62,7 +62,7 @@ def test_what_a_source_does_not_tell_is_none() -> None:
     assert (made.quote_volume, made.trades, made.taker_buy_volume) == (None, None, None)
 
 
-def test_times_are_told_in_utc() -> None:
+def test_times_are_given_in_utc() -> None:
     in_berlin = datetime(2026, 1, 5, 1, tzinfo=timezone(timedelta(hours=1)))
 
     assert Bar.model_validate(fields(open_time=in_berlin)).open_time.tzinfo is UTC

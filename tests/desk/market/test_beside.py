@@ -16,7 +16,7 @@ from agentic_trading.desk.market.correlation import (
     ReferenceMarket,
     correlation,
     covariance,
-    relation,
+    market_correlation,
 )
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
@@ -44,8 +44,8 @@ def test_covariance_and_correlation_are_those_of_the_standard_library(
         assert correlation(ones, others) == pytest.approx(pearson(ones, others), abs=1e-6)
 
 
-def test_a_market_beside_itself_moves_with_itself() -> None:
-    found = relation(closes(WALK), ReferenceMarket("B", closes(WALK)))
+def test_a_market_with_itself_as_reference_moves_with_itself() -> None:
+    found = market_correlation(closes(WALK), ReferenceMarket("B", closes(WALK)))
 
     assert found is not None
     assert found.correlation == pytest.approx(1.0)
@@ -57,7 +57,7 @@ def test_a_market_beside_itself_moves_with_itself() -> None:
 def test_the_leader_is_the_one_whose_move_comes_first() -> None:
     follower = [WALK[0], *WALK[:-1]]
 
-    found = relation(closes(follower), ReferenceMarket("B", closes(WALK)))
+    found = market_correlation(closes(follower), ReferenceMarket("B", closes(WALK)))
 
     assert found is not None
     assert found.other_leads == pytest.approx(1.0, abs=0.05)
@@ -65,14 +65,14 @@ def test_the_leader_is_the_one_whose_move_comes_first() -> None:
 
 
 def test_a_market_that_does_not_move_has_no_correlation() -> None:
-    found = relation(closes(WALK), ReferenceMarket("B", closes([5.0] * len(WALK))))
+    found = market_correlation(closes(WALK), ReferenceMarket("B", closes([5.0] * len(WALK))))
 
     assert found is not None
     assert found.correlation is found.beta is found.other_leads is None
 
 
 def test_before_forty_nine_common_closes_there_is_no_relation() -> None:
-    assert relation(closes(WALK), ReferenceMarket("B", closes(WALK)[1:])) is None
+    assert market_correlation(closes(WALK), ReferenceMarket("B", closes(WALK)[1:])) is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_before_forty_nine_common_closes_there_is_no_relation() -> None:
     ],
 )
 def test_the_quadrant_says_whether_strength_is_high_and_rising(tail: list[float], quadrant: Quadrant) -> None:
-    found = relation(closes(tail), ReferenceMarket("B", closes([100.0] * len(tail))))
+    found = market_correlation(closes(tail), ReferenceMarket("B", closes([100.0] * len(tail))))
 
     assert found is not None
     assert found.quadrant is quadrant
@@ -99,19 +99,19 @@ def fed(sample: str, count: int) -> tuple[MarketView, list[Bar]]:
     return view, bars
 
 
-def test_a_second_market_that_is_ahead_is_looked_at_as_of_the_moment() -> None:
+def test_a_reference_market_that_is_ahead_is_looked_at_as_of_the_moment() -> None:
     view, bars = fed("btcusdt-5m", 900)
     same, _ = fed("ethusdt-5m", 900)
     ahead, _ = fed("ethusdt-5m", 1_000)
     moment = bars[-1].close_time
 
-    honest = view.snapshot(beside=same.second_market(moment)).layer_inputs()["intermarket"]
-    snapshot = view.snapshot(beside=ahead.second_market(ahead.snapshot().as_of))
+    honest = view.snapshot(reference=same.reference_market(moment)).layer_inputs()["intermarket"]
+    snapshot = view.snapshot(reference=ahead.reference_market(ahead.snapshot().as_of))
 
     assert "correlation" in honest
     assert snapshot.layer_inputs()["intermarket"] == honest
-    assert snapshot.beside is not None
-    assert max(close.at for close in snapshot.beside.closes) <= moment
+    assert snapshot.reference is not None
+    assert max(close.at for close in snapshot.reference.closes) <= moment
 
 
 def test_without_a_second_market_or_enough_of_it_the_layer_says_so() -> None:
@@ -119,7 +119,7 @@ def test_without_a_second_market_or_enough_of_it_the_layer_says_so() -> None:
     other, _ = fed("ethusdt-5m", 100)
 
     alone = view.snapshot().layer_inputs()["intermarket"]
-    early = view.snapshot(beside=other.second_market(bars[-1].close_time)).layer_inputs()["intermarket"]
+    early = view.snapshot(reference=other.reference_market(bars[-1].close_time)).layer_inputs()["intermarket"]
 
     assert alone["not_available"]["second_market"] == "none is fed"
     assert early["not_available"]["second_market"] == "needs 48 returns in common, has 7"

@@ -32,7 +32,7 @@ async def test_windows_line_ends_and_a_missing_last_one_are_fine(tmp_path: Path)
     assert await read(path) == [bar(0), bar(1)]
 
 
-async def test_a_malformed_cell_is_told_with_file_line_and_column(tmp_path: Path) -> None:
+async def test_a_malformed_cell_is_reported_with_file_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(rows([bar(0), bar(1)]).replace(b"00:05:00+00:00,100.5", b"00:05:00+00:00,1OO.5"))
 
@@ -42,7 +42,7 @@ async def test_a_malformed_cell_is_told_with_file_line_and_column(tmp_path: Path
     assert (refused.value.source, refused.value.line, refused.value.column) == ("bars.csv", 3, "open")
 
 
-async def test_a_bar_out_of_order_is_told_with_its_line(tmp_path: Path) -> None:
+async def test_a_bar_out_of_order_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(b"# exported\n" + rows([bar(0), bar(2), bar(1)]))
 
@@ -52,7 +52,7 @@ async def test_a_bar_out_of_order_is_told_with_its_line(tmp_path: Path) -> None:
     assert (refused.value.source, refused.value.line, refused.value.field) == ("bars.csv", 5, "open_time")
 
 
-async def test_a_conflicting_duplicate_is_told_with_the_field_that_differs(tmp_path: Path) -> None:
+async def test_a_conflicting_duplicate_is_reported_with_the_field_that_differs(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_bytes(rows([bar(0, volume="1"), bar(0, volume="2")]))
 
@@ -62,7 +62,7 @@ async def test_a_conflicting_duplicate_is_told_with_the_field_that_differs(tmp_p
     assert (refused.value.line, refused.value.field) == (3, "volume")
 
 
-async def test_a_missing_file_is_told_with_its_path(tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(FeedUnavailableError) as refused:
         await read(tmp_path / "none.csv")
 
@@ -70,7 +70,7 @@ async def test_a_missing_file_is_told_with_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["not packed", "cut", "flipped"])
-async def test_a_file_that_cannot_be_unpacked_is_told(tmp_path: Path, damage: str) -> None:
+async def test_a_file_that_cannot_be_unpacked_is_reported(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "bars.csv.gz"
     packed = gzip.compress(rows([bar(place) for place in range(40)]))
     flipped = packed[:60] + bytes([packed[60] ^ 255]) + packed[61:]

@@ -59,10 +59,10 @@ def test_a_window_in_which_nothing_traded_is_absent() -> None:
 
 
 def test_a_sum_of_which_a_part_is_unknown_is_unknown() -> None:
-    told = bar(0).model_copy(update={"quote_volume": Decimal(5)})
+    full = bar(0).model_copy(update={"quote_volume": Decimal(5)})
     silent = bar(1).model_copy(update={"trades": None, "taker_buy_volume": None})
 
-    [closed] = resampled([told, silent, bar(2)], Timeframe.M15)
+    [closed] = resampled([full, silent, bar(2)], Timeframe.M15)
 
     assert (closed.bar.quote_volume, closed.bar.trades) == (None, None)
 

@@ -1,4 +1,4 @@
-"""Told numbers are short and stable, and never anything but numbers."""
+"""Rounded numbers are short and stable, and never anything but numbers."""
 
 import json
 from datetime import UTC, datetime
@@ -20,12 +20,12 @@ def test_rounding_twice_is_rounding_once(value: float, digits: int) -> None:
 
 
 @given(st.floats(min_value=1e-12, max_value=1e18))
-def test_a_told_number_is_near_the_real_one(value: float) -> None:
+def test_a_rounded_number_is_near_the_real_one(value: float) -> None:
     assert price(value) == pytest.approx(value, rel=5.1e-8)
     assert ratio(value) == pytest.approx(value, rel=5.1e-5)
 
 
-def test_minus_zero_is_told_as_zero() -> None:
+def test_minus_zero_is_given_as_zero() -> None:
     assert json.dumps(significant(-0.0, 5)) == "0.0"
 
 
@@ -39,5 +39,5 @@ def test_a_number_that_is_not_finite_is_refused(value: float) -> None:
         significant(value, 2)
 
 
-def test_a_time_is_told_to_the_second_in_utc() -> None:
+def test_a_time_is_given_to_the_second_in_utc() -> None:
     assert stamp(datetime(2023, 3, 24, 14, 5, tzinfo=UTC)) == "2023-03-24T14:05:00Z"

@@ -53,11 +53,11 @@ def test_a_sample_has_the_values_that_were_published(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(SAMPLES))
-def test_where_a_sample_comes_from_is_told(name: str) -> None:
-    told = (ROOT / "DATA_LICENSES.md").read_text(encoding="utf-8")
+def test_where_a_sample_comes_from_is_given(name: str) -> None:
+    page = (ROOT / "DATA_LICENSES.md").read_text(encoding="utf-8")
 
     for fact in (SAMPLES[name].file, SAMPLES[name].sha256, PUBLISHED[name], SAMPLES[name].licence):
-        assert fact in told
+        assert fact in page
 
 
 def test_a_changed_byte_is_found() -> None:

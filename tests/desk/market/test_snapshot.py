@@ -104,25 +104,25 @@ def test_a_bar_that_does_not_follow_is_refused(wrong: Bar, field: str) -> None:
     assert view.snapshot() == view_of([bar(0), bar(1)]).snapshot()
 
 
-def test_a_push_tells_every_bar_it_has_closed_shortest_first() -> None:
+def test_a_push_says_every_bar_it_has_closed_shortest_first() -> None:
     view = view_of(wave(47))
 
     closed = view.push(wave(48)[-1])
 
-    told = [each.bar.timeframe for each in closed]
-    assert told == [Timeframe.M5, Timeframe.M15, Timeframe.H1, Timeframe.H4]
+    found = [each.bar.timeframe for each in closed]
+    assert found == [Timeframe.M5, Timeframe.M15, Timeframe.H1, Timeframe.H4]
 
 
 @given(series(most=60), st.integers(1, 60))
 def test_the_future_changes_no_snapshot(bars: list[Bar], cut: int) -> None:
     view = view_of(bars[:cut])
     early = view.snapshot()
-    told = early.layer_inputs()
+    found = early.layer_inputs()
 
     for each in bars[cut:]:
         view.push(each)
 
-    assert early.layer_inputs() == told == snapshot_of(bars[:cut]).layer_inputs()
+    assert early.layer_inputs() == found == snapshot_of(bars[:cut]).layer_inputs()
 
 
 @given(series(most=60))
@@ -137,10 +137,10 @@ def test_no_frame_has_a_bar_that_closes_later_than_the_newest(bars: list[Bar]) -
 
 @given(series(most=60))
 def test_layer_inputs_are_plain_json_without_nan_or_null(bars: list[Bar]) -> None:
-    told = snapshot_of(bars, Timeframe.M15).layer_inputs()
+    found = snapshot_of(bars, Timeframe.M15).layer_inputs()
 
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    for leaf in leaves(told):
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    for leaf in leaves(found):
         assert type(leaf) in {str, int, float, bool}
         assert not isinstance(leaf, float) or math.isfinite(leaf)
 
@@ -187,8 +187,8 @@ def test_every_measure_is_there_from_the_bar_on_that_it_is_said_to_need() -> Non
         gauge.update(ClosedBar(each))
         frame = gauge.read()
         if count in turning and frame is not None:
-            told = [layer({Timeframe.M5: frame})["timeframes"] for layer in layers]
-            present = {measure for timeframes in told for measure in timeframes["5m"]}
+            found = [layer({Timeframe.M5: frame})["timeframes"] for layer in layers]
+            present = {measure for timeframes in found for measure in timeframes["5m"]}
             for measure, needed in BARS_NEEDED.items():
                 assert (measure in present) == (count >= needed), (measure, count)
 

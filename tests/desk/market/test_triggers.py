@@ -1,4 +1,4 @@
-"""An analyst is asked when something happened at a closed bar, and otherwise the reason is told."""
+"""An analyst is asked when something happened at a closed bar, and otherwise there is a reason."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.levels import LevelBook
+from agentic_trading.desk.market.levels import PriceLevels
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
 from agentic_trading.desk.market.triggers import (
     Skip,
@@ -64,7 +64,7 @@ def pointing(snapshot: MarketSnapshot, sign: int) -> MarketSnapshot:
 def with_pivot_at(snapshot: MarketSnapshot, price: float) -> MarketSnapshot:
     assert snapshot.levels.pivots is not None
     far = replace(snapshot.levels.pivots, **dict.fromkeys(("r1", "r2", "r3", "s1", "s2", "s3"), 1.0), p=price)
-    levels: LevelBook = replace(snapshot.levels, pivots=far, profile=None, swings=())
+    levels: PriceLevels = replace(snapshot.levels, pivots=far, profile=None, swings=())
     return replace(snapshot, levels=levels)
 
 
@@ -165,7 +165,7 @@ def test_a_thesis_is_due_when_it_was_never_assessed_or_its_time_is_up(calm: Mark
     assert thesis_due(calm, rules, calm.as_of - 3 * HOUR + timedelta(seconds=1)) is None
 
 
-def test_what_is_skipped_tells_why(calm: MarketSnapshot) -> None:
+def test_what_is_skipped_says_why(calm: MarketSnapshot) -> None:
     decided = decide(calm, an_hour_later(calm), RULES, assessed_at=calm.as_of)
 
     assert isinstance(decided, Skip)

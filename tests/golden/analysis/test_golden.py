@@ -35,7 +35,7 @@ def evidence_at(moment: str) -> dict[Layer, Any]:
 
 
 def same(measure: str, one: object, other: object) -> bool:
-    """Tell whether two values are equal, numbers as far as they are told."""
+    """Return whether two values are equal, numbers in as many digits as are given."""
     if isinstance(one, int | float) and isinstance(other, float) and other:
         unit = 10.0 ** (math.floor(math.log10(abs(other))) + 1 - digits_of(measure))
         return abs(one - other) <= unit / 2 * (1 + 1e-3)
@@ -52,12 +52,12 @@ def test_a_change_of_what_is_asked_answered_or_decided_is_seen(part: str) -> Non
 @pytest.mark.parametrize("file", list(MOMENTS))
 @pytest.mark.parametrize("layer", list(MEASURES))
 def test_each_row_holds_what_the_independent_script_computed(file: str, layer: Layer) -> None:
-    told = evidence_at(MOMENTS[file])[layer]
+    content = evidence_at(MOMENTS[file])[layer]
     computed = json.loads((MARKET / file).read_text(encoding="utf-8"))[layer]["timeframes"]
 
     frames = [frame for frame in Timeframe if frame in computed and frame is not Timeframe.M5]
     for measure in MEASURES[layer]:
         expected = [computed[frame].get(measure) for frame in frames]
-        row = told[measure]
+        row = content[measure]
         assert all(same(measure, *pair) for pair in zip(row, expected, strict=False)), measure
         assert not any(value is not None for value in expected[len(row) :]), measure

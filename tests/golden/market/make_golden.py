@@ -1,4 +1,4 @@
-"""Recompute what the layers are told at three moments, from the data file alone, and write it down.
+"""Recompute the content of the layers at three moments, from the data file alone, and write it down.
 
 Run by hand: `python -m tests.golden.market.make_golden`. It shares no code with the package: it reads the CSV
 itself, selects bars by their close time, works on whole columns with numpy and TA-Lib, and rounds nothing.
@@ -50,7 +50,7 @@ def trend(c):
     signs = np.sign(c.close - c.open)[-20:]
     structure = structure_of(c.highs, c.lows)
     slopes = {name: (at(values) - at(values, 5)) / 5 for name, values in averages.items()}
-    told = {
+    content = {
         "direction": direction_of(
             at(c.close), at(averages["ema_21"]), slopes["ema_21"], at(averages["sma_50"]), structure
         ),
@@ -60,10 +60,10 @@ def trend(c):
         "volume_skew": float((signs * volume).sum() / volume.sum()) if len(c.close) >= 20 else NAN,
     }
     for name, values in averages.items():
-        told[name] = at(values)
-        told[f"close_vs_{name}_atr"] = (at(c.close) - at(values)) / at(c.atr)
-        told[f"{name}_slope_atr"] = slopes[name] / at(c.atr)
-    return told
+        content[name] = at(values)
+        content[f"close_vs_{name}_atr"] = (at(c.close) - at(values)) / at(c.atr)
+        content[f"{name}_slope_atr"] = slopes[name] / at(c.atr)
+    return content
 
 
 def indicators(c):
@@ -198,7 +198,7 @@ def levels(by_timeframe, moment):
     days = by_timeframe["1d"].bars if "1d" in by_timeframe else []
     step = 10 ** (np.floor(np.log10(last)) - 1)
     day = days[-1] if days else None
-    told = {
+    content = {
         "close": last,
         "decision_timeframe": DECISION,
         "swings": {
@@ -215,22 +215,24 @@ def levels(by_timeframe, moment):
         "fib": retracement(by_timeframe[DECISION]),
         "volume_profile": profile(by_timeframe["5m"].bars),
     }  # fmt: skip
-    told["nearest"] = nearest(named(told), last, at(by_timeframe[DECISION].atr))
-    return told
+    content["nearest"] = nearest(named(content), last, at(by_timeframe[DECISION].atr))
+    return content
 
 
-def named(told):
+def named(content):
     """Return (name, price) of every level; swings only from the decision timeframe up."""
-    pairs = [(f"round_{name}", price) for name, price in told["round"].items()]
+    pairs = [(f"round_{name}", price) for name, price in content["round"].items()]
     for group in ("prior_day", "prior_week"):
-        pairs += [(f"{group}_{part}", told[group][part]) for part in ("high", "low", "close") if told[group]]
+        pairs += [
+            (f"{group}_{part}", content[group][part]) for part in ("high", "low", "close") if content[group]
+        ]
     for group, prefix in (("pivots", "pivot"), ("fib", "fib"), ("volume_profile", "profile")):
         pairs += [
             (f"{prefix}_{name}", price)
-            for name, price in (told[group] or {}).items()
+            for name, price in (content[group] or {}).items()
             if name not in {"from", "to"}
         ]
-    for timeframe, sides in told["swings"].items():
+    for timeframe, sides in content["swings"].items():
         if MINUTES[timeframe] >= MINUTES[DECISION]:
             for side in ("high", "low"):
                 pairs += [
@@ -255,17 +257,17 @@ def nearest(pairs, last, atr):
 def risk(by_timeframe, pairs):
     last, c = at(by_timeframe["5m"].close), by_timeframe[DECISION]
     atr = at(c.atr)
-    told = {"entry": last, "timeframe": DECISION, "atr": atr, "not_available": []}
+    content = {"entry": last, "timeframe": DECISION, "atr": atr, "not_available": []}
     for side, sign, swings in (("long", 1, c.lows), ("short", -1, c.highs)):
         stops = [(f"atr_{multiple}", last - sign * multiple * atr) for multiple in (1.0, 1.5, 2.0, 3.0)]
         behind = [swing["price"] for swing in swings if sign * (last - swing["price"]) > 0]
         if behind:
             stops.append(("swing", behind[-1] - sign * atr / 4))
         else:
-            told["not_available"].append(f"{side}.swing_stop")
+            content["not_available"].append(f"{side}.swing_stop")
         ahead = sorted((sign * (price - last), name, price) for name, price in pairs)
         ahead = [row for row in ahead if row[0] > 0][:4]
-        told[side] = {
+        content[side] = {
             "stops": [
                 {"kind": kind, "price": price, "distance_pct": 100 * abs(price - last) / last}
                 for kind, price in stops
@@ -274,7 +276,7 @@ def risk(by_timeframe, pairs):
                 {"level": name, "price": price, "rr": distance / (2 * atr)} for distance, name, price in ahead
             ],
         }
-    return told
+    return content
 
 
 def missing(value):
@@ -282,7 +284,7 @@ def missing(value):
 
 
 def layer(measures, absent):
-    """Return one layer over its timeframes; what is NaN or None is named, not told."""
+    """Return one layer over its timeframes; what is NaN or None is named, not given."""
     frames, names = {}, [name for name in MINUTES if name not in measures] + absent
     for timeframe, values in measures.items():
         frames[timeframe] = {name: value for name, value in values.items() if not missing(value)}
@@ -308,11 +310,11 @@ def conflicts(directions):
 
 def trend_layer(by_timeframe):
     measures = {name: trend(c) for name, c in by_timeframe.items()}
-    told = layer(measures, [])
-    told["conflicts"] = conflicts({name: values["direction"] for name, values in measures.items()})
+    content = layer(measures, [])
+    content["conflicts"] = conflicts({name: values["direction"] for name, values in measures.items()})
     for name, c in by_timeframe.items():
         last = c.bars[-1]
-        told["timeframes"][name] |= {
+        content["timeframes"][name] |= {
             "close_time": text(last["closed"]),
             "close": last["close"],
             "bars": len(c.bars),
@@ -322,11 +324,11 @@ def trend_layer(by_timeframe):
                 "lows": [swing["label"] for swing in c.lows[-3:] if swing["label"]],
             },
         }
-    return told
+    return content
 
 
 def layers(rows, others, moment):
-    """Return what the nine layers are told at `moment`, the ninth as if `shapes.calls` had been the agent's."""
+    """Return the content of the nine layers at `moment`, the ninth as if `shapes.calls` had been the agent's."""
     every = {name: candles(rows, minutes, moment) for name, minutes in MINUTES.items()}
     by_timeframe = {name: Columns(bars) for name, bars in every.items() if bars}
     prices = levels(by_timeframe, moment)

@@ -1,4 +1,4 @@
-"""Patterns, behaviour, the second market and a record of calls, computed without the package's help."""
+"""Patterns, behaviour, the reference market and a record of forecasts, computed without the package's help."""
 
 import numpy as np
 import talib
@@ -85,8 +85,8 @@ def gaps(c):
 def zone(c, found):
     way, low, high, t = found
     near = np.clip(at(c.close), low, high)
-    told = {"way": way, "low": low, "high": high, "bars_ago": len(c.bars) - 1 - t}
-    return told if np.isnan(at(c.atr)) else {**told, "distance_atr": (near - at(c.close)) / at(c.atr)}
+    content = {"way": way, "low": low, "high": high, "bars_ago": len(c.bars) - 1 - t}
+    return content if np.isnan(at(c.atr)) else {**content, "distance_atr": (near - at(c.close)) / at(c.atr)}
 
 
 def double(same, opposite, close, atr, sign):
@@ -108,7 +108,7 @@ def patterns(c):
     upper, _, lower = talib.BBANDS(c.close, 20, 2.0, 2.0)
     middle = at(talib.EMA(c.close, 20))
     events, sweeps = structure(c)
-    told = {
+    content = {
         "candles": names_of_last(c),
         "narrow_7": bool(span[-1] <= span[-7:].min()) if len(span) >= 7 else None,
         "wide_range": None if np.isnan(atr) else bool(span[-1] >= 1.8 * atr),
@@ -126,11 +126,11 @@ def patterns(c):
         t, way, level = events[-1]
         turned = len(events) > 1 and events[-2][1] != way
         kind = "choch" if turned else "bos"
-        told["break"] = {"kind": kind, "way": way, "price": level, "bars_ago": last - t}
+        content["break"] = {"kind": kind, "way": way, "price": level, "bars_ago": last - t}
     if sweeps:
         t, way, level = sweeps[-1]
-        told["sweep"] = {"way": way, "price": level, "bars_ago": last - t}
-    return told
+        content["sweep"] = {"way": way, "price": level, "bars_ago": last - t}
+    return content
 
 
 def streak(close):

@@ -1,4 +1,4 @@
-"""Everything the layers are told is what an independent script computed from the same file.
+"""Everything in the layers is what an independent script computed from the same file.
 
 Tolerance: the rounding of the snapshot and nothing more. A price may be off by half a unit of its eighth
 digit, anything else by half a unit of its fifth, plus 1e-9 of the value for the order of floating-point sums
@@ -40,13 +40,13 @@ RATIOS = {
 
 
 @cache
-def told_at(moment: str) -> Layers:
+def layers_at(moment: str) -> Layers:
     view, other, until = MarketView("BTCUSDT"), MarketView("ETHUSDT"), datetime.fromisoformat(moment)
     track, closes = TrackRecord(view.decision), list[float]()
-    for bar, beside in zip(sample(), load_sample("ethusdt-5m"), strict=True):
+    for bar, other_bar in zip(sample(), load_sample("ethusdt-5m"), strict=True):
         if bar.close_time > until:
             break
-        other.push(beside, as_of=until)
+        other.push(other_bar, as_of=until)
         for closed in view.push(bar, as_of=until):
             if closed.bar.timeframe is view.decision:
                 at, price = closed.bar.close_time, float(closed.bar.close)
@@ -54,9 +54,9 @@ def told_at(moment: str) -> Layers:
                 closes.append(price)
                 if len(closes) > 6 and (len(closes) - 1) % 3 == 0:
                     up = price > closes[-7]
-                    track.called(at, Direction.BULLISH if up else Direction.BEARISH, price)
-    snapshot = view.snapshot(until, beside=other.second_market(until))
-    return {**snapshot.layer_inputs(), "system": track.told()}
+                    track.add_forecast(at, Direction.BULLISH if up else Direction.BEARISH, price)
+    snapshot = view.snapshot(until, reference=other.reference_market(until))
+    return {**snapshot.layer_inputs(), "system": track.evidence()}
 
 
 def expected(file: str) -> Layers:
@@ -93,16 +93,16 @@ def as_computed(_name: str, one: object, other: object) -> bool:
 
 @pytest.mark.parametrize("file", list(MOMENTS))
 @pytest.mark.parametrize("layer", [layer for layer in Layer if layer != Layer.SYSTEM])
-def test_a_layer_is_told_what_the_independent_script_computed(file: str, layer: str) -> None:
-    told = told_at(MOMENTS[file])[layer]
-    named = {**told, "not_available": sorted(told["not_available"])}
+def test_a_layer_is_given_what_the_independent_script_computed(file: str, layer: str) -> None:
+    content = layers_at(MOMENTS[file])[layer]
+    named = {**content, "not_available": sorted(content["not_available"])}
 
     assert list(differences(named, expected(file)[layer], as_rounded)) == []
 
 
 @pytest.mark.parametrize("file", list(MOMENTS))
 def test_the_record_is_what_the_independent_script_computed(file: str) -> None:
-    assert list(differences(told_at(MOMENTS[file])["system"], expected(file)["system"], as_rounded)) == []
+    assert list(differences(layers_at(MOMENTS[file])["system"], expected(file)["system"], as_rounded)) == []
 
 
 @pytest.mark.parametrize("file", list(MOMENTS))

@@ -8,7 +8,7 @@ from math import fsum
 class SMA:
     """Simple moving average: the mean of the last `period` values; None before that many.
 
-    Added up anew at every step (`math.fsum`), so that a long run does not drift.
+    Added up again at every step (`math.fsum`), so that a long run does not drift.
     """
 
     __slots__ = ("_window", "value")

@@ -1,4 +1,4 @@
-"""How fast prices move: RSI, MACD, stochastic and TRIX."""
+"""How fast prices move: RSI, MACD, stochastic, TRIX and ADX, and where they diverge from the price."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence

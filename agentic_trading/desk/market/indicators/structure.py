@@ -1,10 +1,17 @@
-"""How price treats its own swings: breaks of structure, swept liquidity, order blocks, fair value gaps."""
+"""Swings, candles and market structure: breaks, sweeps of liquidity, order blocks, fair value gaps."""
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+DOJI_BODY = 0.1
+SMALL_BODY = 1 / 3
+LONG_SHADOW = 2.0
+SHORT_SHADOW = 0.1
+BLOCK_BARS = 20
+KEPT = 8
 
 
 class SwingKind(StrEnum):
@@ -121,12 +128,6 @@ def _label(
     return higher if price > last else lower
 
 
-DOJI_BODY = 0.1
-SMALL_BODY = 1 / 3
-LONG_SHADOW = 2.0
-SHORT_SHADOW = 0.1
-
-
 class Candle(StrEnum):
     """A shape that a rule can name; `outside` and `inside` are of the range, the engulfings of the body."""
 
@@ -206,10 +207,6 @@ def _is_hammer(bar: Prices, *, long: float, short: float) -> bool:
 
 def _within(inner: Prices, outer: Prices) -> bool:
     return inner.high <= outer.high and inner.low >= outer.low
-
-
-BLOCK_BARS = 20
-KEPT = 8
 
 
 class Way(StrEnum):

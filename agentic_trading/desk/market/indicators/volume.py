@@ -1,8 +1,10 @@
-"""Where volume traded: the profile over the latest bars."""
+"""What volume says: its profile over prices, and the direction of the money that traded."""
 
 from collections import deque
 from dataclasses import dataclass
 from math import fsum
+
+FLAT = 1e-12  # of the price: typical prices this close differ by the rounding of a third
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,6 @@ def value_area(filled: list[float], peak: int, wanted: float) -> tuple[int, int]
             lower -= 1
             held += below
     return lower, upper
-
-
-FLAT = 1e-12  # of the price: typical prices this close differ by the rounding of a third
 
 
 class OBV:

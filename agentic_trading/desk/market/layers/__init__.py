@@ -1,1 +1,1 @@
-"""What each layer of an analysis is told, computed here so that the model only judges."""
+"""The content of each layer of an analysis, computed here so that the model only judges."""

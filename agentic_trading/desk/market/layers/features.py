@@ -1,6 +1,6 @@
-"""What is known goes in; what is not is named with its reason."""
+"""The measures of a layer over its timeframes; what is not available is named with its reason."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -65,10 +65,22 @@ BARS_NEEDED = {
 
 NO_BAR = "no closed bar yet"
 NOT_IN_SOURCE = "the source does not tell it"
+NO_SOURCE: Final = "no source"
+
+UNSOURCED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
+    "patterns": MappingProxyType({"chart_shapes": "no rule beyond these"}),
+    "indicators": MappingProxyType({"market_breadth": NO_SOURCE}),
+    "sentiment": MappingProxyType(
+        dict.fromkeys(("vix", "put_call_ratio", "commitment_of_traders", "funding", "news"), NO_SOURCE)
+    ),
+    "volatility": MappingProxyType({"implied_volatility": NO_SOURCE}),
+    "intermarket": MappingProxyType({"macro_calendar": NO_SOURCE}),
+})
+"""By the name of a layer: what its judgement has to do without, and why."""
 
 
 class LayerFeatures:
-    """Collect the measures of a layer over its timeframes."""
+    """Collect the measures of a layer, and the reasons of those that are missing."""
 
     def __init__(self) -> None:
         self.not_available: dict[str, str] = {}
@@ -91,6 +103,21 @@ class LayerFeatures:
         return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
+def features_by_timeframe(
+    layer: str,
+    frames: Mapping[Timeframe, Frame],
+    measure: Callable[[LayerFeatures, Frame], dict[str, Any]],
+) -> dict[str, Any]:
+    """Return the content of a layer that is measured on each timeframe alone, with all that is not available."""
+    features = LayerFeatures()
+    features.not_available |= UNSOURCED.get(layer, {})
+    present = features.frames(frames)
+    return {
+        "timeframes": {frame.timeframe.value: measure(features, frame) for frame in present},
+        "not_available": features.not_available,
+    }
+
+
 def _plain(value: Value) -> Value:
     return value.value if isinstance(value, StrEnum) else value
 
@@ -102,17 +129,3 @@ def _reason(frame: Frame, name: str) -> str:
     if frame.bars < needed:
         return f"needs {needed} bars, has {frame.bars}"
     return "not defined on bars that do not move"
-
-
-NO_SOURCE: Final = "no source"
-
-UNSOURCED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
-    "patterns": MappingProxyType({"chart_shapes": "no rule beyond these"}),
-    "indicators": MappingProxyType({"market_breadth": NO_SOURCE}),
-    "sentiment": MappingProxyType(
-        dict.fromkeys(("vix", "put_call_ratio", "commitment_of_traders", "funding", "news"), NO_SOURCE)
-    ),
-    "volatility": MappingProxyType({"implied_volatility": NO_SOURCE}),
-    "intermarket": MappingProxyType({"macro_calendar": NO_SOURCE}),
-})
-"""By the name of a layer: what its judgement has to do without, and why."""

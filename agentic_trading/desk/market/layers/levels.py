@@ -1,4 +1,4 @@
-"""Layer 2: support, resistance and the other prices to watch."""
+"""Layers 2, 3 and 6 as plain values: prices to watch, patterns, and the stops and targets of a trade."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,17 +8,22 @@ from typing import Any
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
 from agentic_trading.desk.market.indicators.structure import Swing, Zone
-from agentic_trading.desk.market.layers.features import NO_BAR, UNSOURCED, LayerFeatures
-from agentic_trading.desk.market.levels import SWINGS_TOLD, Level, LevelBook, Period
+from agentic_trading.desk.market.layers.features import NO_BAR, LayerFeatures, features_by_timeframe
+from agentic_trading.desk.market.levels import SWINGS_SHOWN, Level, Period, PriceLevels
 from agentic_trading.desk.market.patterns import Double
 from agentic_trading.desk.prompts import price, ratio, stamp
 
 TOUCH_ATR = 0.25
 NEAREST = 4
+STOPS_ATR = (1.0, 1.5, 2.0, 3.0)
+REFERENCE_ATR = 2.0
+BEYOND_SWING_ATR = 0.25
+TARGETS = 4
+GAPS_SHOWN = 3
 
 
 def levels_layer(
-    frames: Mapping[Timeframe, Frame], book: LevelBook, *, last: float, decision: Timeframe
+    frames: Mapping[Timeframe, Frame], levels: PriceLevels, *, last: float, decision: Timeframe
 ) -> dict[str, Any]:
     """Return the levels by kind, and the four nearest on either side of the price `last`.
 
@@ -26,53 +31,53 @@ def levels_layer(
     among the last 100 of a swing's timeframe whose high (for a swing high) or low came within a quarter
     of an ATR of it, its own bar included; without an ATR it is left out.
     """
-    sheet = LayerFeatures()
-    present = sheet.frames(frames)
-    _note_absent(sheet, book)
+    features = LayerFeatures()
+    present = features.frames(frames)
+    _note_absent(features, levels)
     return {
         "close": price(last),
         "decision_timeframe": decision.value,
         "swings": {frame.timeframe.value: _swings(frame) for frame in present},
-        "round": {"below": price(book.round_below), "above": price(book.round_above)},
-        **_periods(book),
-        **_derived(book),
-        "nearest": _nearest(book.named(), last, frames.get(decision)),
-        "not_available": sheet.not_available,
+        "round": {"below": price(levels.round_below), "above": price(levels.round_above)},
+        **_periods(levels),
+        **_derived(levels),
+        "nearest": _nearest(levels.named(), last, frames.get(decision)),
+        "not_available": features.not_available,
     }
 
 
-def _note_absent(sheet: LayerFeatures, book: LevelBook) -> None:
+def _note_absent(features: LayerFeatures, levels: PriceLevels) -> None:
     absent = {
-        "prior_day": (book.prior_day, "no closed day yet"),
-        "prior_week": (book.prior_week, "no day of the week before is known"),
-        "pivots": (book.pivots, "no closed day yet"),
-        "fib": (book.leg, "needs a confirmed swing high and low at different bars"),
-        "volume_profile": (book.profile, "needs 288 bars of 5m with volume"),
+        "prior_day": (levels.prior_day, "no closed day yet"),
+        "prior_week": (levels.prior_week, "no day of the week before is known"),
+        "pivots": (levels.pivots, "no closed day yet"),
+        "fib": (levels.leg, "needs a confirmed swing high and low at different bars"),
+        "volume_profile": (levels.profile, "needs 288 bars of 5m with volume"),
     }
     for name, (value, reason) in absent.items():
         if value is None:
-            sheet.not_available[name] = reason
+            features.not_available[name] = reason
 
 
 def _swings(frame: Frame) -> dict[str, Any]:
     return {
-        "highs": [_swing(frame, swing, frame.touch_highs) for swing in frame.swing_highs[-SWINGS_TOLD:]],
-        "lows": [_swing(frame, swing, frame.touch_lows) for swing in frame.swing_lows[-SWINGS_TOLD:]],
+        "highs": [_swing(frame, swing, frame.touch_highs) for swing in frame.swing_highs[-SWINGS_SHOWN:]],
+        "lows": [_swing(frame, swing, frame.touch_lows) for swing in frame.swing_lows[-SWINGS_SHOWN:]],
     }
 
 
 def _swing(frame: Frame, swing: Swing, extremes: Sequence[float]) -> dict[str, Any]:
-    told: dict[str, Any] = {"price": price(swing.price), "at": stamp(swing.at)}
+    content: dict[str, Any] = {"price": price(swing.price), "at": stamp(swing.at)}
     if swing.label is not None:
-        told["label"] = swing.label.value
+        content["label"] = swing.label.value
     atr = frame.volatility.atr_14
     if atr:
-        told["touches"] = sum(abs(extreme - swing.price) <= TOUCH_ATR * atr for extreme in extremes)
-    return told
+        content["touches"] = sum(abs(extreme - swing.price) <= TOUCH_ATR * atr for extreme in extremes)
+    return content
 
 
-def _periods(book: LevelBook) -> dict[str, Any]:
-    periods = {"prior_day": book.prior_day, "prior_week": book.prior_week}
+def _periods(levels: PriceLevels) -> dict[str, Any]:
+    periods = {"prior_day": levels.prior_day, "prior_week": levels.prior_week}
     return {name: _period(period) for name, period in periods.items() if period is not None}
 
 
@@ -87,19 +92,19 @@ def _period(period: Period) -> dict[str, Any]:
     }
 
 
-def _derived(book: LevelBook) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    if book.pivots is not None:
-        told["pivots"] = {name: price(value) for name, value in asdict(book.pivots).items()}
-    if book.leg is not None:
-        told["fib"] = {
-            "from": price(book.leg.start.price),
-            "to": price(book.leg.end.price),
-            **{share: price(value) for share, value in book.leg.retracements.items()},
+def _derived(levels: PriceLevels) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if levels.pivots is not None:
+        content["pivots"] = {name: price(value) for name, value in asdict(levels.pivots).items()}
+    if levels.leg is not None:
+        content["fib"] = {
+            "from": price(levels.leg.start.price),
+            "to": price(levels.leg.end.price),
+            **{share: price(value) for share, value in levels.leg.retracements.items()},
         }
-    if book.profile is not None:
-        told["volume_profile"] = {name: price(value) for name, value in asdict(book.profile).items()}
-    return told
+    if levels.profile is not None:
+        content["volume_profile"] = {name: price(value) for name, value in asdict(levels.profile).items()}
+    return content
 
 
 def _nearest(levels: Sequence[Level], last: float, frame: Frame | None) -> dict[str, Any]:
@@ -107,23 +112,17 @@ def _nearest(levels: Sequence[Level], last: float, frame: Frame | None) -> dict[
     above = [level for level in by_distance if level.price > last][:NEAREST]
     below = [level for level in by_distance if level.price <= last][:NEAREST]
     return {
-        "above": [_told(level, last, frame) for level in above],
-        "below": [_told(level, last, frame) for level in below],
+        "above": [_level(level, last, frame) for level in above],
+        "below": [_level(level, last, frame) for level in below],
     }
 
 
-def _told(level: Level, last: float, frame: Frame | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"level": level.name, "price": price(level.price)}
+def _level(level: Level, last: float, frame: Frame | None) -> dict[str, Any]:
+    content: dict[str, Any] = {"level": level.name, "price": price(level.price)}
     distance = ratio(frame.in_atr(level.price - last)) if frame else None
     if distance is not None:
-        told["distance_atr"] = distance
-    return told
-
-
-STOPS_ATR = (1.0, 1.5, 2.0, 3.0)
-REFERENCE_ATR = 2.0
-BEYOND_SWING_ATR = 0.25
-TARGETS = 4
+        content["distance_atr"] = distance
+    return content
 
 
 class PositionSide(StrEnum):
@@ -145,7 +144,9 @@ class Stop:
     price: float
 
 
-def risk_layer(book: LevelBook, frame: Frame | None, *, last: float, decision: Timeframe) -> dict[str, Any]:
+def risk_layer(
+    levels: PriceLevels, frame: Frame | None, *, last: float, decision: Timeframe
+) -> dict[str, Any]:
     """Return stop candidates and targets for a trade either way at the price `last`.
 
     Stops stand 1, 1.5, 2 and 3 ATR of the decision timeframe away, and a quarter of an ATR beyond its
@@ -153,21 +154,21 @@ def risk_layer(book: LevelBook, frame: Frame | None, *, last: float, decision: T
     distance to the target over that to the stop of 2 ATR. Without an ATR there is neither.
     """
     atr = frame.volatility.atr_14 if frame else None
-    told: dict[str, Any] = {"entry": price(last), "timeframe": decision.value}
+    content: dict[str, Any] = {"entry": price(last), "timeframe": decision.value}
     if frame is None or not atr:
         reason = NO_BAR if frame is None else f"needs an ATR: 15 bars that move, has {frame.bars}"
-        return {**told, "not_available": {decision.value: reason}}
+        return {**content, "not_available": {decision.value: reason}}
     not_available: dict[str, str] = {}
-    told["atr"] = price(atr)
+    content["atr"] = price(atr)
     for side in PositionSide:
         stops = [*atr_stops(side, last, atr), *swing_stops(side, last, atr, frame)]
         if len(stops) == len(STOPS_ATR):
             not_available[f"{side}.swing_stop"] = "no confirmed swing on the losing side"
-        told[side.value] = {
+        content[side.value] = {
             "stops": [_stop(stop, last) for stop in stops],
-            "targets": _targets(side, book.named(), last, atr),
+            "targets": _targets(side, levels.named(), last, atr),
         }
-    return {**told, "not_available": not_available}
+    return {**content, "not_available": not_available}
 
 
 def atr_stops(side: PositionSide, last: float, atr: float) -> Iterator[Stop]:
@@ -205,9 +206,6 @@ def _targets(side: PositionSide, levels: Sequence[Level], last: float, atr: floa
     ]
 
 
-GAPS_TOLD = 3
-
-
 def patterns_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return candles, narrow and wide bars, squeezes, doubles and market structure of each timeframe.
 
@@ -215,39 +213,33 @@ def patterns_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     timeframe, positive above the close: for a zone, that of its nearer edge, 0 inside it. Gaps are the last 3
     open ones, oldest first.
     """
-    sheet = LayerFeatures()
-    present = sheet.frames(frames)
-    sheet.not_available |= UNSOURCED["patterns"]
-    return {
-        "timeframes": {frame.timeframe.value: _one(sheet, frame) for frame in present},
-        "not_available": sheet.not_available,
-    }
+    return features_by_timeframe("patterns", frames, _patterns_of)
 
 
-def _one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
+def _patterns_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
     found = frame.patterns
-    flags = sheet.keep(
+    flags = features.keep(
         frame, {"narrow_7": found.narrow_7, "wide_range": found.wide_range, "squeeze": found.squeeze}
     )
-    told: dict[str, Any] = {"candles": [candle.value for candle in found.candles], **flags}
+    content: dict[str, Any] = {"candles": [candle.value for candle in found.candles], **flags}
     if found.last_break is not None:
-        told["break"] = {
+        content["break"] = {
             "kind": found.last_break.kind.value,
             "way": found.last_break.way.value,
             "price": price(found.last_break.price),
             "bars_ago": found.bar - found.last_break.bar,
         }
     if found.last_sweep is not None:
-        told["sweep"] = {
+        content["sweep"] = {
             "way": found.last_sweep.way.value,
             "price": price(found.last_sweep.price),
             "bars_ago": found.bar - found.last_sweep.bar,
         }
     doubles = {"double_top": found.double_top, "double_bottom": found.double_bottom}
-    told |= {name: _double(double) for name, double in doubles.items() if double is not None}
-    told["order_blocks"] = [_zone(frame, zone) for zone in found.blocks]
-    told["gaps"] = [_zone(frame, zone) for zone in found.gaps[-GAPS_TOLD:]]
-    return told
+    content |= {name: _double(double) for name, double in doubles.items() if double is not None}
+    content["order_blocks"] = [_zone(frame, zone) for zone in found.blocks]
+    content["gaps"] = [_zone(frame, zone) for zone in found.gaps[-GAPS_SHOWN:]]
+    return content
 
 
 def _double(double: Double) -> dict[str, Any]:
@@ -260,11 +252,11 @@ def _double(double: Double) -> dict[str, Any]:
 
 def _zone(frame: Frame, zone: Zone) -> dict[str, Any]:
     nearest = min(max(frame.close, zone.low), zone.high)
-    told = {
+    content = {
         "way": zone.way.value,
         "low": price(zone.low),
         "high": price(zone.high),
         "bars_ago": frame.patterns.bar - zone.bar,
     }
     distance = ratio(frame.in_atr(nearest - frame.close))
-    return told if distance is None else {**told, "distance_atr": distance}
+    return content if distance is None else {**content, "distance_atr": distance}

@@ -1,4 +1,4 @@
-"""Layer 1: which way each timeframe points, and where they disagree."""
+"""Layers 1, 4, 5, 7 and 8 as plain values: trend, indicators, sentiment, volatility and the reference market."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -7,11 +7,22 @@ from math import exp
 from typing import Any
 
 from agentic_trading.desk.market.bar import Timeframe
-from agentic_trading.desk.market.correlation import RETURNS, Close, ReferenceMarket, common_closes, relation
+from agentic_trading.desk.market.correlation import (
+    RETURNS,
+    Close,
+    ReferenceMarket,
+    common_closes,
+    market_correlation,
+)
 from agentic_trading.desk.market.frame import Frame, Trend
 from agentic_trading.desk.market.gauges import annual_pct
 from agentic_trading.desk.market.indicators.structure import Swing
-from agentic_trading.desk.market.layers.features import NOT_IN_SOURCE, UNSOURCED, LayerFeatures
+from agentic_trading.desk.market.layers.features import (
+    NOT_IN_SOURCE,
+    UNSOURCED,
+    LayerFeatures,
+    features_by_timeframe,
+)
 from agentic_trading.desk.prompts import price, ratio, stamp
 
 OPPOSITE = {Trend.UP, Trend.DOWN}
@@ -23,10 +34,10 @@ def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     Distances and slopes are in ATR of the same timeframe, slopes per bar over 5 bars. `conflicts` names
     each pair of timeframes of which one points up and the other down.
     """
-    sheet = LayerFeatures()
-    present = sheet.frames(frames)
+    features = LayerFeatures()
+    present = features.frames(frames)
     return {
-        "timeframes": {frame.timeframe.value: _one(sheet, frame) for frame in present},
+        "timeframes": {frame.timeframe.value: _trend_of(features, frame) for frame in present},
         "conflicts": [
             {
                 "lower": lower.timeframe.value,
@@ -37,18 +48,18 @@ def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
             for lower, higher in combinations(present, 2)
             if {lower.direction, higher.direction} == OPPOSITE
         ],
-        "not_available": sheet.not_available,
+        "not_available": features.not_available,
     }
 
 
-def _one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
+def _trend_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
     trend, close = frame.trend, frame.close
     return {
         "close_time": stamp(frame.close_time),
         "close": price(close),
         "bars": frame.bars,
         "complete": frame.last.complete,
-        **sheet.keep(
+        **features.keep(
             frame,
             {
                 "direction": frame.direction,
@@ -85,19 +96,13 @@ def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     MACD is in units of price; `macd_histogram_change` is what the histogram gained since the last bar, and
     `close_vs_vwap_20_atr` is in ATR of the same timeframe. A divergence names its way and its oscillator.
     """
-    sheet = LayerFeatures()
-    present = sheet.frames(frames)
-    sheet.not_available |= UNSOURCED["indicators"]
-    return {
-        "timeframes": {frame.timeframe.value: _indicators_one(sheet, frame) for frame in present},
-        "not_available": sheet.not_available,
-    }
+    return features_by_timeframe("indicators", frames, _indicators_of)
 
 
-def _indicators_one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
+def _indicators_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
     momentum = frame.momentum
     vwap = momentum.vwap_20
-    told = sheet.keep(
+    measures = features.keep(
         frame,
         {
             "rsi_14": ratio(momentum.rsi_14),
@@ -118,7 +123,7 @@ def _indicators_one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
             "close_vs_vwap_20_atr": None if vwap is None else ratio(frame.in_atr(frame.close - vwap)),
         },
     )
-    return {**told, "divergences": [f"{way}_{oscillator}" for way, oscillator in momentum.divergences]}
+    return {**measures, "divergences": [f"{way}_{oscillator}" for way, oscillator in momentum.divergences]}
 
 
 def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
@@ -127,19 +132,13 @@ def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     Realised volatility is in percent a year of 365 days. `next_bar_low` and `next_bar_high` lie one
     standard deviation of the last 20 log returns below and above the close.
     """
-    sheet = LayerFeatures()
-    present = sheet.frames(frames)
-    sheet.not_available |= UNSOURCED["volatility"]
-    return {
-        "timeframes": {frame.timeframe.value: _volatility_one(sheet, frame) for frame in present},
-        "not_available": sheet.not_available,
-    }
+    return features_by_timeframe("volatility", frames, _volatility_of)
 
 
-def _volatility_one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
+def _volatility_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
     reading, bars_per_year = frame.volatility, frame.timeframe.bars_per_year
     swing = reading.realised_20
-    return sheet.keep(
+    return features.keep(
         frame,
         {
             "atr_14": price(reading.atr_14),
@@ -162,35 +161,30 @@ def sentiment_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     Shares are in percent of volume, `gap_atr` in ATR of the same timeframe. A source without taker volumes or
     trade counts is named.
     """
-    sheet = LayerFeatures()
-    present = sheet.frames(frames)
-    sheet.not_available |= UNSOURCED["sentiment"]
-    if not any(frame.sentiment.has_takers for frame in present):
-        sheet.not_available["taker_volume"] = NOT_IN_SOURCE
-    if not any(frame.sentiment.has_trades for frame in present):
-        sheet.not_available["trade_count"] = NOT_IN_SOURCE
-    return {
-        "timeframes": {frame.timeframe.value: _sentiment_one(sheet, frame) for frame in present},
-        "not_available": sheet.not_available,
-    }
+    layer = features_by_timeframe("sentiment", frames, _sentiment_of)
+    if not any(frame.sentiment.has_takers for frame in frames.values()):
+        layer["not_available"]["taker_volume"] = NOT_IN_SOURCE
+    if not any(frame.sentiment.has_trades for frame in frames.values()):
+        layer["not_available"]["trade_count"] = NOT_IN_SOURCE
+    return layer
 
 
-def _sentiment_one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
-    mood = frame.sentiment
-    return sheet.keep(
+def _sentiment_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
+    reading = frame.sentiment
+    return features.keep(
         frame,
         {
-            "taker_buy_pct": ratio(mood.taker_buy_pct),
-            "taker_buy_20_pct": ratio(mood.taker_buy_20_pct),
-            "trades": mood.trades,
-            "trades_z": ratio(mood.trades_z),
-            "volume_z": ratio(mood.volume_z),
-            "streak": mood.streak,
-            "gap_atr": ratio(frame.in_atr(mood.gap)),
+            "taker_buy_pct": ratio(reading.taker_buy_pct),
+            "taker_buy_20_pct": ratio(reading.taker_buy_20_pct),
+            "trades": reading.trades,
+            "trades_z": ratio(reading.trades_z),
+            "volume_z": ratio(reading.volume_z),
+            "streak": reading.streak,
+            "gap_atr": ratio(frame.in_atr(reading.gap)),
         },
         unsourced=[
-            *(() if mood.has_takers else ("taker_buy_pct", "taker_buy_20_pct")),
-            *(() if mood.has_trades else ("trades", "trades_z")),
+            *(() if reading.has_takers else ("taker_buy_pct", "taker_buy_20_pct")),
+            *(() if reading.has_trades else ("trades", "trades_z")),
         ],
     )
 
@@ -198,13 +192,13 @@ def _sentiment_one(sheet: LayerFeatures, frame: Frame) -> dict[str, Any]:
 def intermarket_layer(
     own: Sequence[Close], other: ReferenceMarket | None, *, decision: Timeframe
 ) -> dict[str, Any]:
-    """Return how the market's returns go with those of a second one, on the decision timeframe.
+    """Return how the market's returns go with those of a reference market, on the decision timeframe.
 
-    `beside` names the second market. Without one, or before 49 common closes, `not_available` says so.
+    `beside` names the other one. Without one, or before 49 common closes, `not_available` says so.
     """
     if other is None:
         return {"not_available": {"second_market": "none is fed", **UNSOURCED["intermarket"]}}
-    found = relation(own, other)
+    found = market_correlation(own, other)
     if found is None:
         has = max(0, len(common_closes(own, other)) - 1)
         reason = f"needs {RETURNS} returns in common, has {has}"

@@ -160,7 +160,7 @@ def test_realised_volatility_is_the_deviation_of_log_returns(walk: list[float]) 
     assert isclose(realised.value, stdev(returns), rel_tol=1e-9, abs_tol=1e-12)
 
 
-def test_a_deviation_may_be_told_over_its_mean() -> None:
+def test_a_deviation_may_be_given_over_its_mean() -> None:
     deviation = SampleDeviation(3)
 
     for value in (1, 2, 6):

@@ -1,1 +1,0 @@
-"""The first release of the analyst's answer: read for ever, asked for no more."""
