@@ -21,12 +21,13 @@ Fragment = orjson.Fragment
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 # What the C encoder spells in another way than we do, or hides: an integral float, an exponent, a null that may have
-# been NaN. Folding all that an exponent may begin with into a minus, and brackets into commas, leaves three searches
-# of nine, at half their cost. Text may look like it too.
-_FOLDED = bytes.maketrans(b"+123]}", b"----,,")
+# been NaN. Folding all that an exponent may begin with into a minus (orjson 3.11 spells no plus), and brackets into
+# commas, leaves three searches. Text may look like it too: hashes hold `3e1f`, instructions `1.0, 1.5`.
+_FOLDED = bytes.maketrans(b"+123456789]}", b"-" * 10 + b",,")
 _EXPONENT = re.compile(rb"[0-9]e[-+0-9]")
 _MINUS_ZERO = re.compile(rb"-0\.0(?=[,}\]])")
 _POINT_ZERO = re.compile(rb"\.0(?=[,}\]])")
+_LONGEST_NUMBER = len(b'":-1.7976931348623157e+308')
 _EXACT_INTEGER = 2**53
 _LARGEST_INTEGER = 10**21
 _DEEPEST = 128
@@ -121,22 +122,41 @@ def _spelled(value: Any) -> tuple[bytes, Any]:
         spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
         folded = spelled.translate(_FOLDED)
         is_lone_number = spelled[-1:].isdigit()  # with nothing around it by which to know it
-        if not is_lone_number and not (b"e-" in folded and _EXPONENT.search(spelled)):
+        if not is_lone_number and not (b"e-" in folded and any(map(_in_number, _EXPONENT.finditer(spelled)))):
             if b".0," not in folded and b"null" not in folded:
                 return spelled, None
-            shorter = _without_point_zero(spelled)
-            read = orjson.loads(shorter)
-            if read == value:  # then nothing was lost: no NaN, and no text that only looked like a number
-                return shorter, read
+            for shorten in _shorten_all, _shorten_numbers:
+                shorter = shorten(spelled)
+                read = orjson.loads(shorter)
+                if read == value:  # then nothing was lost: no NaN, and no text that only looked like a number
+                    return shorter, read
     except (TypeError, RecursionError):
         pass
     return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL
 
 
-def _without_point_zero(spelled: bytes) -> bytes:
+def _shorten_all(spelled: bytes) -> bytes:
+    """Take the point and zero from all that looks like an integral float, in texts too."""
     if b"-0.0" in spelled:
         spelled = _MINUS_ZERO.sub(b"0", spelled)
     return _POINT_ZERO.sub(b"", spelled)
+
+
+def _shorten_numbers(spelled: bytes) -> bytes:
+    """Take the point and zero from integral floats; a match at a time, so for values with text that looks like one."""
+    if b"-0.0" in spelled:
+        spelled = _MINUS_ZERO.sub(lambda found: b"0" if _in_number(found) else found[0], spelled)
+    return _POINT_ZERO.sub(lambda found: b"" if _in_number(found) else found[0], spelled)
+
+
+def _in_number(found: re.Match[bytes]) -> bool:
+    r"""Whether `found` may stand in a number of an array or an object: those begin behind `":`, a bracket or a comma.
+
+    Never False for a number; seldom True for text (`\":1.0`), which then shows on reading or costs the slow walk.
+    """
+    start = found.start()
+    before = found.string[max(0, start - _LONGEST_NUMBER) : start].rstrip(b"0123456789.").removesuffix(b"-")
+    return before.endswith((b'":', b"[", b","))
 
 
 def _plain_scalar(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 
 class Clock(Protocol):
-    """Tell the time; everything that needs it is handed one of these."""
+    """The time; everything that needs it is handed one of these."""
 
     def now(self) -> datetime:
         """Return the present moment in UTC; it never goes back within one clock."""
@@ -41,7 +41,7 @@ class SystemClock:
 
 
 class SimClock:
-    """A clock that stands still until it is told what time it is."""
+    """A clock that stands still until `advance_to` sets it."""
 
     def __init__(self, start: datetime) -> None:
         self._now = start.astimezone(UTC)
@@ -70,24 +70,24 @@ class PacedClock(SimClock):
 
     @override
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of real time: whoever asked for a pause has no simulated one."""
+        """Wait for `seconds` of real time: a call that left the process does not come back in simulated time."""
         await asyncio.sleep(max(0.0, seconds))
 
 
 class MarketClock:
-    """A clock that follows the market: the last moment it was told, plus the real time since then.
+    """A clock that follows the market: the moment that `advance_to` last gave, plus the real time since then.
 
     With bars as they close it is the wall clock, but for the way that a bar takes; with bars of the past, a call
     has as long as it would have had then.
     """
 
     def __init__(self, start: datetime) -> None:
-        self._told = start.astimezone(UTC)
-        self._told_at = time.monotonic()
+        self._market = start.astimezone(UTC)
+        self._set_at = time.monotonic()
 
     def now(self) -> datetime:
-        """Return the moment last told, plus the real time since."""
-        return self._told + timedelta(seconds=time.monotonic() - self._told_at)
+        """Return the market's last moment, plus the real time since."""
+        return self._market + timedelta(seconds=time.monotonic() - self._set_at)
 
     def monotonic(self) -> float:
         """Return the machine's monotonic seconds."""
@@ -99,5 +99,5 @@ class MarketClock:
 
     def advance_to(self, moment: datetime) -> None:
         """Follow the market to `moment`; if real time has already passed it, go on from the present."""
-        self._told = max(moment.astimezone(UTC), self.now())
-        self._told_at = time.monotonic()
+        self._market = max(moment.astimezone(UTC), self.now())
+        self._set_at = time.monotonic()

@@ -29,7 +29,7 @@ def seeded_ids(seed: str) -> NewId:
 
 
 def fraction(*parts: str | int) -> float:
-    """Return a number in [0, 1) drawn from `parts`: chance that repeats itself, in any order of asking.
+    """Return a number in [0, 1) drawn from `parts`: chance that repeats itself, in any order of calls.
 
     The first 53 bits of SHA-256 over the parts; evenly spread over different parts.
     """

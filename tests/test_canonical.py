@@ -1,5 +1,6 @@
 """The canonical spelling: one value, one text."""
 
+import json
 import math
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -19,6 +20,8 @@ from agentic_trading.canonical import (
     ecmascript_number,
     exact_bytes,
     exact_value,
+    sha256_hex,
+    spelled_and_read,
     to_json_value,
     utc_text,
 )
@@ -34,12 +37,64 @@ rfc_values = st.recursive(
     max_leaves=12,
 )
 looks_alike = st.sampled_from(['a:2.0,"b', "-0.0]", "null", "1e-7", "five-minute", "1e+16}", ".0,"])
+number_starts = st.sampled_from(['"', '":', '\\":', ",", "[", "{", ":", " ", "", "\\", "-", "1"])
+number_like = st.sampled_from([
+    "1.0",
+    "-0.0",
+    "1e5",
+    "2.5e-7",
+    "1e+16",
+    "-3.0",
+    "3e1f",
+    "null",
+    "NaN",
+    "12.0.0",
+])
+number_ends = st.sampled_from([",", "]", "}", '"', " ", "", ", 1.5", '\\",', ":"])
+look_alikes = (
+    st.lists(st.tuples(number_starts, number_like, number_ends).map("".join), min_size=1, max_size=3).map(
+        "".join
+    )
+    | st.uuids().map(str)
+    | st.binary(max_size=20).map(sha256_hex)
+)
 any_finite = st.floats(allow_nan=False, allow_infinity=False)
+values_with_look_alikes = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | any_finite
+    | st.integers(-(2**54), 2**54).map(float)
+    | st.sampled_from([0.0, -0.0, 1e-5, 1e16, 1e-7, 9.1e15, 42_500.0])
+    | look_alikes,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(look_alikes | ascii_keys, inner, max_size=4)
+    ),
+    max_leaves=12,
+)
 exact_values = st.recursive(
     st.none() | st.booleans() | st.integers() | text | st.decimals(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
     max_leaves=12,
 )
+
+
+def one_by_one(value: Any) -> str:
+    """Spell `value` without the encoder in C: an oracle that knows nothing of the short cuts."""
+    match value:
+        case dict():
+            members = (f"{one_by_one(key)}:{one_by_one(value[key])}" for key in sorted(value))
+            return "{" + ",".join(members) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(one_by_one, value)) + "]"
+        case float():
+            return ecmascript_number(value)
+        case int() if not isinstance(value, bool):
+            return str(value)
+        case _:
+            return orjson.dumps(value).decode()
 
 
 @given(rfc_values)
@@ -53,6 +108,16 @@ def test_text_that_looks_like_a_number_is_left_alone(values: list[Any], texts: l
 
     assert canonical_bytes(value) == rfc8785.dumps(value)
     assert to_json_value(value) == value
+
+
+@given(values_with_look_alikes)
+def test_texts_and_keys_that_look_like_numbers_change_neither_the_spelling_nor_the_reading(
+    value: Any,
+) -> None:
+    spelled, read = spelled_and_read(value)
+
+    assert spelled == canonical_bytes(value) == one_by_one(value).encode()
+    assert repr(read) == repr(json.loads(spelled))
 
 
 @given(any_finite)

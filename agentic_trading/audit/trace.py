@@ -1,4 +1,4 @@
-"""A trace as a tree of causes."""
+"""A trace as a tree of causes, and the causes of one record."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class EventNode:
 
     @property
     def tenant(self) -> str:
-        """Whose event it is."""
+        """The event's tenant."""
         return self.event.tenant_id
 
     @property
@@ -61,7 +61,7 @@ class CallNode:
 
     @property
     def envelope(self) -> LLMEnvelope:
-        """What was asked for."""
+        """The envelope of every attempt."""
         return self.attempts[0].envelope
 
     @property
@@ -76,7 +76,7 @@ class CallNode:
 
     @property
     def tenant(self) -> str:
-        """Whose call it is."""
+        """The call's tenant."""
         return self.envelope.tenant_id
 
     @property
@@ -110,8 +110,9 @@ class TraceTree:
     """The records of one trace, each below its direct cause.
 
     A cause is named by the id of an event, of an envelope, or of one of its interactions. `nodes`, `orphans`
-    and all children stand in the log's order (of a call, its first attempt's). Roots are the nodes without a cause, with one that is not among the records (`orphans`), and the first of each ring of causes
-    (`cycles`, by ids), so that every record stands in the tree exactly once, whatever was recorded.
+    and all children stand in the log's order (of a call, its first attempt's). Roots are the nodes without a cause, with
+    one that is not among the records (`orphans`), and the first of each ring of causes (`cycles`, by ids), so that every
+    record stands in the tree exactly once, whatever was recorded.
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -133,7 +134,7 @@ class TraceTree:
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """Whose records the trace holds, by name; several only where a whole log was asked."""
+        """The tenants of the records, by name; several only in a trace that was read without a tenant."""
         return tuple(sorted({node.tenant for node in self.nodes}))
 
     @property
@@ -191,11 +192,11 @@ def _nodes_of(records: Iterable[Record]) -> tuple[tuple[TraceNode, ...], dict[st
             places.setdefault(record.id, len(steps))
             steps.append(record)
             continue
-        asked = record.envelope
-        key = (asked.tenant_id, asked.envelope_id)
+        envelope = record.envelope
+        key = (envelope.tenant_id, envelope.envelope_id)
         if key not in calls:
             calls[key] = (len(steps), [])
-            places.setdefault(asked.envelope_id, len(steps))
+            places.setdefault(envelope.envelope_id, len(steps))
             steps.append(calls[key][1])
         place, attempts = calls[key]
         attempts.append(record)
@@ -257,12 +258,12 @@ async def why(records: Records, record_id: str, *, tenant: str | None = None) ->
     trace_id = (await _find(records, record_id, tenant)).trace_id
     tree = TraceTree(await records.trace(trace_id, tenant=tenant))
     node, parent = tree.node(record_id), tree.parent(record_id)
-    beside = () if parent is None else tree.children(parent.id)
+    children = () if parent is None else tree.children(parent.id)
     return CausalPath(
         record_id=record_id,
         trace_id=trace_id,
         path=tree.path_to(record_id),
-        siblings=tuple(sibling for sibling in beside if sibling is not node),
+        siblings=tuple(sibling for sibling in children if sibling is not node),
         effects=tree.children(record_id),
     )
 

@@ -1,4 +1,4 @@
-"""Is the log as it was written, and is every cause in it."""
+"""Verify that a log is as it was written, and that every cause is in it."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class WrongHash:
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What reading a whole log found; in a broken one nobody looks for causes."""
+    """What reading a whole log found; in a broken one, causes are not looked for."""
 
     verification: Verification
     missing_causes: tuple[MissingCause, ...] = ()

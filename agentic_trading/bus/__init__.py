@@ -1,1 +1,38 @@
-"""How messages move: topics, the port to a broker, and the spelling of messages."""
+"""How messages move: topics, the port to a broker, and the errors of both."""
+
+from agentic_trading.bus.errors import (
+    BusClosedError,
+    BusError,
+    MessageTooLargeError,
+    SignatureError,
+    SigningKeyError,
+    UnreadableMessageError,
+)
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import (
+    DEAD_LETTERS,
+    ENVELOPES,
+    EVENTS,
+    INTERACTIONS,
+    Broker,
+    Subscription,
+    Topic,
+)
+
+__all__ = [
+    "DEAD_LETTERS",
+    "ENVELOPES",
+    "EVENTS",
+    "INTERACTIONS",
+    "Broker",
+    "BusClosedError",
+    "BusError",
+    "Delivery",
+    "Message",
+    "MessageTooLargeError",
+    "SignatureError",
+    "SigningKeyError",
+    "Subscription",
+    "Topic",
+    "UnreadableMessageError",
+]

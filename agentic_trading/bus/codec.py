@@ -29,11 +29,11 @@ M = TypeVar("M", bound=WireModel)
 _FINAL: Final = "ce_final"
 _MAJOR: Final = SCHEMA_VERSION.partition(".")[0]
 _BROKEN: Final = (ValueError, TypeError, ArithmeticError, RecursionError)
-"""What reading raises for bytes that nobody here has written: years beyond the calendar, nesting without end."""
+"""What reading raises for bytes of a foreign writer: years beyond the calendar, nesting without end."""
 
 
 def envelope_message(envelope: LLMEnvelope) -> Message:
-    """Return the message that asks for a call."""
+    """Return the message that requests a call."""
     headers = event_headers(
         ENVELOPE_REQUESTED,
         envelope.envelope_id,
@@ -49,7 +49,7 @@ def envelope_message(envelope: LLMEnvelope) -> Message:
 
 
 def interaction_message(interaction: LLMInteraction, *, final: bool) -> Message:
-    """Return the message that tells of an attempt; `final` marks the last one of its envelope."""
+    """Return the message that carries an attempt; `final` marks the last one of its envelope."""
     envelope = interaction.envelope
     headers = event_headers(
         INTERACTION_RECORDED,
@@ -66,7 +66,7 @@ def interaction_message(interaction: LLMInteraction, *, final: bool) -> Message:
 
 
 def event_message(event: Event) -> Message:
-    """Return the message that tells of an event; its subject is the event's kind."""
+    """Return the message that carries an event; its subject is the event's kind."""
     headers = event_headers(
         EVENT_RECORDED,
         event.id,
@@ -81,7 +81,7 @@ def event_message(event: Event) -> Message:
 
 
 def dead_letter_message(letter: DeadLetter) -> Message:
-    """Return the message that tells of a dead letter, caused by the envelope in it; its subject is the reason."""
+    """Return the message that carries a dead letter, caused by the envelope in it; its subject is the reason."""
     headers = event_headers(
         DEAD_LETTER_RECORDED,
         letter.id,
@@ -144,7 +144,9 @@ def read_event(message: Message) -> Event:
     try:
         _ = event.wire  # JSON as Python reads it may hold NaN, or an integer that cannot be spelled exactly
     except CanonicalError as e:
-        raise UnreadableMessageError("decode", _said(e), trace_id=header(message, "ce_correlationid")) from e
+        raise UnreadableMessageError(
+            "decode", _problem(e), trace_id=header(message, "ce_correlationid")
+        ) from e
     return event
 
 
@@ -157,7 +159,9 @@ def _read(model: type[M], message: Message) -> M:
     try:
         return model.from_wire(message.value)
     except _BROKEN as e:
-        raise UnreadableMessageError("decode", _said(e), trace_id=header(message, "ce_correlationid")) from e
+        raise UnreadableMessageError(
+            "decode", _problem(e), trace_id=header(message, "ce_correlationid")
+        ) from e
 
 
 def _unreadable(
@@ -179,7 +183,7 @@ def _why_broken(fields: dict[str, Any], e: Exception) -> tuple[UnreadableReason,
         return foreign
     if restriction := _unknown_restriction(e):
         return "unknown_restriction", f"{restriction} is not known here; allowed are the fields of {_MAJOR}.x"
-    return "decode", _said(e)
+    return "decode", _problem(e)
 
 
 def _foreign(version: Any, must_understand: list[Any]) -> tuple[UnreadableReason, str] | None:
@@ -200,7 +204,7 @@ def _unknown_restriction(e: Exception) -> str:
     return ""
 
 
-def _said(e: Exception) -> str:
+def _problem(e: Exception) -> str:
     """Say what is wrong without repeating the contents."""
     errors = _errors(e)
     if not errors:

@@ -5,8 +5,8 @@ TradingError
     ├── BusClosedError            the broker or the subscription was closed
     ├── MessageTooLargeError      the broker does not take messages of this size
     ├── UnreadableMessageError    a message is not what its topic carries; its sender must send another
-    ├── SignatureError            it is not proved who sent a message
-    └── SigningKeyError           a key to sign with is none
+    ├── SignatureError            the sender of a message is not proved
+    └── SigningKeyError           a signing key or its name is not valid
 """
 
 from typing import Literal
@@ -48,8 +48,8 @@ class MessageTooLargeError(BusError, ValueError):
 class UnreadableMessageError(BusError, ValueError):
     """A message cannot be read, or must not be followed.
 
-    `detail` says where and what is allowed, without the contents. The ids name whose message it is; each is empty
-    where neither body nor headers tell.
+    `detail` says where and what is allowed, without the contents. The ids are the message's; each is empty where
+    neither body nor headers have it.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class UnreadableMessageError(BusError, ValueError):
 
 
 class SignatureError(BusError, ValueError):
-    """It is not proved that `principal` sent a message: its signature is `missing`, or `wrong`, or of someone unknown."""
+    """It is not proved that `principal` sent a message: the signature is missing or wrong, or the principal unknown."""
 
     def __init__(self, fault: SignatureFault, principal: str) -> None:
         self.fault = fault
         self.principal = principal
         said = {
             "missing": "it has no signature",
-            "unknown_principal": f"nobody here is called {principal[:128]!r}",
+            "unknown_principal": f"{principal[:128]!r} is no principal with a key here",
             "wrong": f"it is not as {principal[:128]!r} signed it",
         }[fault]
         super().__init__(
-            f"it is not proved who sent the message: {said}; allowed are messages that are signed as a whole"
+            f"the sender of the message is not proved: {said}; allowed are messages that are signed as a whole"
         )
 
 

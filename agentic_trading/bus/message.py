@@ -1,4 +1,4 @@
-"""What goes over the bus, and what of it reaches a reader."""
+"""A message, its delivery to a reader, and its CloudEvents headers."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from agentic_trading.canonical import sha256_hex
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What goes over the bus. Messages of one key keep their order; header values are printable ASCII."""
+    """Bytes with a key and headers. Messages of one key keep their order; header values are printable ASCII."""
 
     key: str
     value: bytes

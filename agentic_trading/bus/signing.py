@@ -1,4 +1,4 @@
-"""Who sent a message, proved by a keyed signature in its headers."""
+"""Prove the sender of a message by a keyed signature in its headers."""
 
 import hmac
 import re
@@ -24,7 +24,7 @@ _NAME_WORDS: Final = "1 to 128 letters, digits and ._@-, no dot or dash in front
 
 
 class Signer:
-    """Signs messages as one principal; no repr shows the key. Raises `SigningKeyError` for a name or a key that is none."""
+    """Sign messages as one principal; no repr shows the key. Raises `SigningKeyError` for an invalid name or key."""
 
     def __init__(self, principal: str, key: bytes) -> None:
         _check_name(principal, "the principal")
@@ -33,11 +33,11 @@ class Signer:
         self._key = key
 
     def sign(self, message: Message) -> Message:
-        """Return the message with two headers more: who sent it, and the proof; a signature that it had is replaced.
+        """Return the message with two headers more, its sender and the proof; a signature that it had is replaced.
 
         The proof is an HMAC-SHA256 over the message's key, its value and every header that is named `ce_…`, `at_…` or
         `content-type`, under whatever topic it goes. Others, such as `traceparent`, may change on the way. A message
-        that is sent twice is proved twice: that it counts once is the envelope's business.
+        that is sent twice is proved twice: its idempotency key makes it count once.
         """
         headers = {**message.headers, PRINCIPAL_HEADER: self.principal}
         headers.pop(SIGNATURE_HEADER, None)
@@ -50,9 +50,9 @@ class Signer:
 
 
 class Verifier:
-    """Tells who sent a message, given the key of each principal; no repr shows one.
+    """Check the senders of messages, given the key of each principal; no repr shows one.
 
-    Raises `SigningKeyError` for a name or a key that is none.
+    Raises `SigningKeyError` for an invalid name or key.
     """
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
@@ -62,7 +62,7 @@ class Verifier:
         self._keys = dict(keys)
 
     def principal_of(self, message: Message) -> str:
-        """Return who sent the message; raises `SignatureError` if that is not proved."""
+        """Return the principal that sent the message; raises `SignatureError` if that is not proved."""
         principal = message.headers.get(PRINCIPAL_HEADER, "")
         given = message.headers.get(SIGNATURE_HEADER, "")
         if not principal or not given:
@@ -84,7 +84,7 @@ def read_keys(folder: Path) -> dict[str, bytes]:
     """Read the keys in a folder: one a file, by the file's name; white space around a key is no part of it.
 
     Names that begin with a dot are left out, as secret mounts have them. Blocks. Raises `SigningKeyError` for a folder
-    or a file that cannot be read, a name that is none, a key that is too short, and one that two files hold.
+    or a file that cannot be read, an invalid name, a key that is too short, and one that two files hold.
     """
     keys: dict[str, bytes] = {}
     owners: dict[bytes, str] = {}
@@ -103,7 +103,7 @@ def read_keys(folder: Path) -> dict[str, bytes]:
 
 
 def keys_by_principal(keys: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the key of each principal, where `names` says what theirs are called; other keys are nobody's.
+    """Return the key of each principal in `names`, which gives the name of its key; other keys are left out.
 
     Raises `SigningKeyError` for a principal whose key is not there.
     """

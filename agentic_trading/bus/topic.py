@@ -1,4 +1,4 @@
-"""The named streams of the bus, and what each of them carries."""
+"""The named streams of the bus, what each of them carries, and the port to a broker."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         envelope_id: str = "",
         trace_id: str = "",
     ) -> Self:
-        """Give up a delivery; the same message in the same place has the same id."""
+        """Return the letter for a delivery that is given up; the same message in the same place has the same id."""
         message = delivery.message
         digest = sha256_hex(message.value)
         headers = dict(message.headers)
@@ -190,7 +190,7 @@ DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds ano
 
 
 MAX_MESSAGE_BYTES = 1 << 20
-"""The largest value of a message, unless a broker is told otherwise; it is also Kafka's own default."""
+"""The largest value of a message, unless a broker is set up otherwise; it is also Kafka's own default."""
 
 MAX_HEAD_BYTES = 1 << 16
 """The most that key and headers of a message may have together; an id of ours has 36."""
@@ -219,7 +219,7 @@ class Subscription(Protocol):
     """One reader of a group. Each message goes to one of the group's readers, at least once.
 
     Order is kept per key within a topic: a key with a delivery that is neither acknowledged nor given back is
-    handed to nobody else. Keys do not wait for each other.
+    handed to no other reader. Keys do not wait for each other.
     """
 
     async def take(self) -> Delivery:

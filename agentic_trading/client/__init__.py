@@ -1,4 +1,4 @@
-"""Who asks: the client side of the gateway, for any application."""
+"""The client side of the gateway, for any application: envelopes out, interactions and outcomes back."""
 
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
 from agentic_trading.client.gateway import Gateway, GatewayClient

@@ -25,17 +25,17 @@ MENDABLE: Final = frozenset({
     FailureKind.AUTH_ERROR,
     FailureKind.BILLING,
 })
-"""What another model may do better. Whatever else ends a call would end the next one too, or was decided on purpose."""
+"""Failures that another model may not have. Any other would end the next call too, or was decided on purpose."""
 
 FALLS_BACK_ON: Final = MENDABLE - {FailureKind.AUTH_ERROR, FailureKind.BILLING}
-"""What is mended unless something else is asked for: an account in disorder is for people to see, not to pass over."""
+"""The default: a key or a bill that is out of order is to be seen and put right, not passed over."""
 
 _DETERMINISTIC = "no other model was asked: require_deterministic allows the requested one only"
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another model to ask. `max_output_tokens` and `thinking_budget` stand for the envelope's where it allows less."""
+    """Another model for a call. `max_output_tokens` and `thinking_budget`, if given, replace those of the envelope."""
 
     provider: LLMProvider
     model: str
@@ -48,25 +48,25 @@ class Alternative:
             raise ValueError(f"model is missing; name a model of provider {self.provider}")
         self.budget_of(LLMBudget())
 
-    def budget_of(self, asked: LLMBudget) -> LLMBudget:
-        """Return the budget of a call that was `asked` with this one."""
+    def budget_of(self, budget: LLMBudget) -> LLMBudget:
+        """Return `budget` with this model's own tokens."""
         tokens = {"max_output_tokens": self.max_output_tokens, "thinking_budget": self.thinking_budget}
-        return asked.model_copy(update={name: most for name, most in tokens.items() if most is not None})
+        return budget.model_copy(update={name: most for name, most in tokens.items() if most is not None})
 
 
 class FallbackGateway:
-    """A gateway that asks other models, one after the other, when a call fails for a reason that they may mend.
+    """A gateway that calls other models, one after the other, when a call fails for a reason that they may not have.
 
-    Each is asked by a new envelope with an id that follows from the first one's, in the same trace, under the same parent
-    and deadline, and caused by the failed attempt, so that the log shows the chain. It passes every rule of the platform
-    anew, is paid for by itself, and may itself cost `max_cost_nusd`. The last answer is returned: of the first
-    alternative that succeeds, or whose failure is not among `on`, or of the last one there is. A model that was asked
-    before in the chain is passed over. Whether and how to go on follows from the envelope and the answers alone, so that
-    a replay takes the same way.
+    Each gets a new envelope with an id that follows from the first one's, in the same trace, under the same parent and
+    deadline, and caused by the failed attempt, so that the log shows the chain. It passes every rule of the platform
+    again, is paid for by itself, and may itself cost `max_cost_nusd`. The last answer is returned: of the first
+    alternative that succeeds, or whose failure is not among `on`, or of the last one there is. A model that was called
+    before in the chain is skipped. Whether and how to go on follows from the envelope and the answers alone, so that a
+    replay takes the same way.
 
-    Never asked again is what `require_deterministic` binds to its model, executions among them: the failure says so in
-    its `technical_details`. An unreadable answer (`parsing_error`) is mended only where the envelope's policy says that
-    its calls must not end without one (`on_exhausted="fail"`, as planning's does).
+    A call that `require_deterministic` binds to its model, as executions are, never falls back: the failure says so in
+    its `technical_details`. After an unreadable answer (`parsing_error`) another model is called only where the
+    envelope's policy says that its calls must not end without one (`on_exhausted="fail"`, as planning's does).
     """
 
     def __init__(
@@ -76,28 +76,28 @@ class FallbackGateway:
         *,
         on: frozenset[FailureKind] = FALLS_BACK_ON,
     ) -> None:
-        """Raise `ValueError` for a kind in `on` that no other model mends, as a refusal by budget or by policy."""
+        """Raise `ValueError` for a kind in `on` that is not in `MENDABLE`, as a refusal by budget or by policy."""
         if not on <= MENDABLE:
             wrong, allowed = (", ".join(sorted(kinds)) for kinds in (on - MENDABLE, MENDABLE))
-            raise ValueError(f"another model does not mend {wrong}; allowed are {allowed}")
+            raise ValueError(f"a call does not fall back on {wrong}; allowed are {allowed}")
         self._gateway = gateway
         self._alternatives = tuple(alternatives)
         self._on = on
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Have the call made, by another model if need be, and return the last answer; raises what the gateway does."""
+        """Have the call made, by another model if need be, and return the last answer; raises what the gateway raises."""
         answer = await self._gateway.ask(envelope)
-        asked = {(envelope.provider, envelope.model)}
+        called = {(envelope.provider, envelope.model)}
         for number, alternative in enumerate(self._alternatives, start=1):
-            failure = self._mendable(answer)
+            failure = self._failure_to_fall_back_on(answer)
             if failure is None or isinstance(answer, NoDecision):
                 break
             if envelope.safety_constraints.require_deterministic:
-                return _noted(answer, failure)
+                return _with_note(answer, failure)
             other = _other(envelope, alternative, number, failed=answer)
-            if other is None or (other.provider, other.model) in asked:
+            if other is None or (other.provider, other.model) in called:
                 continue
-            asked.add((other.provider, other.model))
+            called.add((other.provider, other.model))
             answer = await self._gateway.ask(other)
         return answer
 
@@ -105,8 +105,8 @@ class FallbackGateway:
         """Put one fact of a trace on record."""
         await self._gateway.record(event)
 
-    def _mendable(self, answer: GatewayReply) -> FailureReason | None:
-        """Return the failure that another model may mend, or None."""
+    def _failure_to_fall_back_on(self, answer: GatewayReply) -> FailureReason | None:
+        """Return the failure for which another model is to be called, or None."""
         if isinstance(answer, NoDecision):
             return None
         envelope, failure = answer.envelope, answer.result.failure
@@ -137,8 +137,8 @@ def _other(
     return other
 
 
-def _noted(answer: LLMInteraction, failure: FailureReason) -> LLMInteraction:
-    """Return a failure that says why it was left at that; what is on record stays as it is."""
+def _with_note(answer: LLMInteraction, failure: FailureReason) -> LLMInteraction:
+    """Return the failed answer with the reason why no other model was called; the record stays as it is."""
     details = f"{failure.technical_details}; {_DETERMINISTIC}".removeprefix("; ")
     noted = failure.model_copy(update={"technical_details": details})
     return answer.model_copy(update={"result": answer.result.model_copy(update={"failure": noted})})

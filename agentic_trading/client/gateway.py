@@ -1,4 +1,4 @@
-"""Ask for LLM calls over the bus and get the interactions back."""
+"""The gateway's client: publish envelopes on the bus, and wait for their interactions."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -42,7 +42,7 @@ GatewayReply = LLMInteraction | NoDecision
 log = structlog.get_logger()
 
 _REMEMBERED = 10_000
-"""Envelopes that a client knows again; one whose occurrence was set counts twice."""
+"""Envelopes that a client recognises; one whose occurrence was set counts twice."""
 
 
 class Gateway(Protocol):
@@ -62,8 +62,8 @@ class GatewayClient:
 
     Use it as an async context manager. Several `ask` may be under way at once. A request that an agent asks again
     for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay can tell
-    the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds the wait for a worker; then the answer is a `NoDecision`.
-    `signer` proves to workers who asks, where they want that proved.
+    the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds
+    the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class GatewayClient:
         self._signer = signer
         self._group = f"replies-{name}"
         self._reply_timeout_s = reply_timeout_s
-        self._waiting: dict[str, list[_Waiter]] = {}
-        self._asked: dict[tuple[str, str], tuple[datetime | None, Counter[str]]] = {}
+        self._waiting: dict[str, list[_PendingCall]] = {}
+        self._counts: dict[tuple[str, str], tuple[datetime | None, Counter[str]]] = {}
         self._occurrences: OrderedDict[str, int] = OrderedDict()  # by envelope hash
         self._exit = AsyncExitStack()
 
@@ -93,9 +93,9 @@ class GatewayClient:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Stop listening; whoever still waits is told that there is no answer."""
-        for envelope_id, waiters in self._waiting.items():
-            _resolve(waiters, _no_answer(envelope_id, "the client was closed"))
+        """Stop listening; calls that still wait end with a `NoDecision`."""
+        for envelope_id, calls in self._waiting.items():
+            _resolve(calls, _no_answer(envelope_id, "the client was closed"))
         await self._exit.aclose()
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
@@ -115,9 +115,9 @@ class GatewayClient:
     async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
         """Publish an envelope and wait for all its attempts: the object, or why there is none, and what it took.
 
-        What gives a `NoDecision` from `ask` gives an outcome that is not ok, with the attempts heard so far. An envelope
-        that was answered before is not asked again: only its last attempt is told again, and `is_complete` is then
-        False unless that was the first. Raises `BusError` if the envelope cannot be published.
+        What gives a `NoDecision` from `ask` gives an outcome that is not ok, with the attempts received so far. An
+        envelope that was answered before is not run again: only its last attempt is published again, and `is_complete`
+        is then False unless that was the first. Raises `BusError` if the envelope cannot be published.
         """
         attempts: list[LLMInteraction] = []
         answer = await self._answer(envelope, attempts)
@@ -134,9 +134,9 @@ class GatewayClient:
         envelope = self._with_occurrence(envelope)
         reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
         message = self._signed(envelope_message(envelope))
-        waiter = _Waiter(envelope, message, reply, attempts)
-        waiters = self._waiting.setdefault(envelope.envelope_id, [])
-        waiters.append(waiter)
+        call = _PendingCall(envelope, message, reply, attempts)
+        calls = self._waiting.setdefault(envelope.envelope_id, [])
+        calls.append(call)
         try:
             await self._broker.publish(ENVELOPES[envelope.workflow], message)
             async with asyncio.timeout(self._reply_timeout_s):
@@ -144,8 +144,8 @@ class GatewayClient:
         except TimeoutError:
             return _no_answer(envelope.envelope_id, f"no worker answered within {self._reply_timeout_s:g} s")
         finally:
-            waiters.remove(waiter)
-            if not waiters:
+            calls.remove(call)
+            if not calls:
                 self._waiting.pop(envelope.envelope_id, None)
 
     def _signed(self, message: Message) -> Message:
@@ -167,56 +167,56 @@ class GatewayClient:
         return published
 
     def _next_occurrence(self, envelope: LLMEnvelope) -> int:
-        who = (envelope.agent_id, envelope.step)
-        as_of, counts = self._asked.get(who, (envelope.as_of, Counter[str]()))
+        key = (envelope.agent_id, envelope.step)
+        as_of, counts = self._counts.get(key, (envelope.as_of, Counter[str]()))
         if as_of != envelope.as_of:
             counts = Counter[str]()
         occurrence = envelope.occurrence + counts[envelope.request_hash]
         counts[envelope.request_hash] += 1
-        self._asked[who] = (envelope.as_of, counts)
+        self._counts[key] = (envelope.as_of, counts)
         return occurrence
 
     async def _read(self, replies: Subscription) -> None:
         while True:
             delivery = await replies.take()
-            self._hear(delivery.topic, delivery.message)
+            self._receive(delivery.topic, delivery.message)
             await replies.ack(delivery)
 
-    def _hear(self, topic: str, message: Message) -> None:
+    def _receive(self, topic: str, message: Message) -> None:
         envelope_id = answered_envelope(message)
-        waiters = self._waiting.get(envelope_id)
+        calls = self._waiting.get(envelope_id)
         if topic == DEAD_LETTERS.name and not envelope_id:
-            self._hear_of_nobody(message)
-        if not waiters:
+            self._receive_without_ids(message)
+        if not calls:
             return
         try:
             if topic == DEAD_LETTERS.name:
-                _bury(waiters, read_dead_letter(message))
+                _end_by_letter(calls, read_dead_letter(message))
             elif is_final(message):
                 answer = read_interaction(message)
-                _resolve(_asked_with(answer, waiters), answer)
-            elif any(waiter.attempts is not None for waiter in waiters):
-                _gather(waiters, read_interaction(message))
-        except UnreadableMessageError as e:  # no answer to this one, and nothing to those who wait for others
+                _resolve(_of_same_envelope(answer, calls), answer)
+            elif any(call.attempts is not None for call in calls):
+                _collect(calls, read_interaction(message))
+        except UnreadableMessageError as e:  # no answer to this call, and nothing to the others
             if topic == INTERACTIONS.name and not is_final(message):  # the last attempt is still to come
                 log.warning("attempt_unreadable", envelope_id=envelope_id, detail=e.detail)
                 return
-            _resolve(waiters, _no_answer(envelope_id, f"the answer cannot be read: {e.detail}"))
+            _resolve(calls, _no_answer(envelope_id, f"the answer cannot be read: {e.detail}"))
 
-    def _hear_of_nobody(self, message: Message) -> None:
-        """Look whether a letter without ids is about a message of one's own: one that proves nothing, or the wrong thing."""
+    def _receive_without_ids(self, message: Message) -> None:
+        """Find the call for a letter without ids: those of messages without a signature, or with a wrong one, have none."""
         if not self._waiting:
             return
         try:
             letter = read_dead_letter(message)
         except UnreadableMessageError:
             return
-        _bury(self._waiting.get(header(Message("", b"", letter.headers), "ce_id"), ()), letter)
+        _end_by_letter(self._waiting.get(header(Message("", b"", letter.headers), "ce_id"), ()), letter)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waiter:
-    """Who waits for the answer to one envelope, `sent` as a message; with `attempts`, also for those that come before it."""
+class _PendingCall:
+    """One envelope, `sent` as a message, and its answer to come; with `attempts`, also the attempts before the last."""
 
     envelope: LLMEnvelope
     sent: Message
@@ -224,43 +224,43 @@ class _Waiter:
     attempts: list[LLMInteraction] | None
 
 
-def _asked_with(attempt: LLMInteraction, waiters: Iterable[_Waiter]) -> list[_Waiter]:
-    return [waiter for waiter in waiters if waiter.envelope.envelope_hash == attempt.envelope.envelope_hash]
+def _of_same_envelope(attempt: LLMInteraction, calls: Iterable[_PendingCall]) -> list[_PendingCall]:
+    return [call for call in calls if call.envelope.envelope_hash == attempt.envelope.envelope_hash]
 
 
-def _gather(waiters: Iterable[_Waiter], attempt: LLMInteraction) -> None:
-    for waiter in _asked_with(attempt, waiters):
-        if waiter.attempts is not None:
-            waiter.attempts.append(attempt)
+def _collect(calls: Iterable[_PendingCall], attempt: LLMInteraction) -> None:
+    for call in _of_same_envelope(attempt, calls):
+        if call.attempts is not None:
+            call.attempts.append(attempt)
 
 
-def _bury(waiters: Iterable[_Waiter], letter: DeadLetter) -> None:
-    """Tell those whose message is in a dead letter that there is no answer."""
+def _end_by_letter(calls: Iterable[_PendingCall], letter: DeadLetter) -> None:
+    """End the calls whose message is in a dead letter."""
     why = f"dead letter: {letter.reason}: {letter.detail}"
-    for waiter in waiters:
-        if _is_from(waiter, letter):
-            _resolve([waiter], _no_answer(waiter.envelope.envelope_id, why))
+    for call in calls:
+        if _is_from(call, letter):
+            _resolve([call], _no_answer(call.envelope.envelope_id, why))
 
 
-def _is_from(waiter: _Waiter, letter: DeadLetter) -> bool:
-    """Whether a letter is about what a waiter has sent: anybody may send another message under the same id.
+def _is_from(call: _PendingCall, letter: DeadLetter) -> bool:
+    """Whether a letter is about the message of a call: any client may send another message under the same id.
 
     Where the proof was wrong, it has to be that very message, head and all; else one of the same principal, and the
     same envelope where two have one id.
     """
-    sent = waiter.sent
+    sent = call.sent
     if letter.reason in {"signature", "not_allowed"}:
         is_same_head = (letter.key, letter.headers) == (sent.key, dict(sent.headers))
         return is_same_head and letter.raw_sha256 == sha256_hex(sent.value)
     if letter.headers.get(PRINCIPAL_HEADER) != sent.headers.get(PRINCIPAL_HEADER):
         return False
-    return letter.reason != "id_conflict" or waiter.envelope.envelope_hash.encode() in letter.raw
+    return letter.reason != "id_conflict" or call.envelope.envelope_hash.encode() in letter.raw
 
 
-def _resolve(waiters: Iterable[_Waiter], answer: GatewayReply) -> None:
-    for waiter in waiters:
-        if not waiter.reply.done():
-            waiter.reply.set_result(answer)
+def _resolve(calls: Iterable[_PendingCall], answer: GatewayReply) -> None:
+    for call in calls:
+        if not call.reply.done():
+            call.reply.set_result(answer)
 
 
 def _no_answer(envelope_id: str, why: str) -> NoDecision:

@@ -27,7 +27,7 @@ class TotalUsage:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: how its answer was read, what it used and cost, and what came of it.
+    """One attempt: how its answer was read, what it used and cost, and its result.
 
     `trace` is None where nothing was read: the attempt was refused before it left, or was not answered. `failure` is
     None for an answer that was accepted. `next_step` says what followed, `final` that nothing did. `in_doubt` marks a
@@ -46,10 +46,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutcome:
-    """What came of one envelope. `ok` means that there is an object to act on.
+    """The outcome of one envelope. `ok` means that there is an object to act on.
 
     If `ok`: `json` is the object, its numbers int and Decimal digit for digit as the model wrote them; `json_text` is
-    the same as JSON: the model's text where it was taken as it stood, else spelled anew. For a call that asked for plain
+    the same as JSON: the model's text where it was taken as it stood, else spelled by `exact_bytes`. For a call that asked for plain
     text, `json` is empty and `json_text` the text. `error` and `stage` are None.
     If not: `json` is None, `json_text` empty, and `error` says why; `stage` says at which step reading ended, where it
     was the reading that ended the call. A degraded, guessed or doubtful answer is not `ok`.
@@ -72,32 +72,32 @@ class StructuredOutcome:
 
 
 def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
-    """Return what came of the envelope of these attempts, in whatever order they are given.
+    """Return the outcome of the envelope of these attempts, in whatever order they are given.
 
     The attempt with the highest number decides. Of an attempt that is given twice, the later one counts. Raises
     `ValueError` for no attempts, and for attempts at different envelopes.
     """
     if not attempts:
         raise ValueError("there is no attempt; allowed are all attempts at one envelope")
-    asked = {(one.envelope.envelope_id, one.envelope.envelope_hash) for one in attempts}
-    if len(asked) > 1:
-        raise ValueError(f"these are attempts at {len(asked)} envelopes; allowed are those at one")
-    told = _in_order(attempts)
-    last = told[-1].result
+    envelopes = {(one.envelope.envelope_id, one.envelope.envelope_hash) for one in attempts}
+    if len(envelopes) > 1:
+        raise ValueError(f"these are attempts at {len(envelopes)} envelopes; allowed are those at one")
+    ordered = _in_order(attempts)
+    last = ordered[-1].result
     if not last.actionable:
-        return _without_object(told, _why(last), _failing_stage(last))
+        return _without_object(ordered, _why(last), _failing_stage(last))
     return StructuredOutcome(
         ok=True,
         json=last.parsed_output,
         json_text=_accepted_text(last),
-        usage=_total(told),
-        attempts=tuple(map(_attempt, told)),
+        usage=_total(ordered),
+        attempts=tuple(map(_attempt, ordered)),
     )
 
 
-def outcome_without_answer(decision: NoDecision, heard: Sequence[LLMInteraction]) -> StructuredOutcome:
-    """Return the outcome of a call that was given up for `decision.reason`, after the attempts that were `heard`."""
-    return _without_object(_in_order(heard), decision.reason, None)
+def outcome_without_answer(decision: NoDecision, received: Sequence[LLMInteraction]) -> StructuredOutcome:
+    """Return the outcome of a call that was given up for `decision.reason`, after the attempts `received`."""
+    return _without_object(_in_order(received), decision.reason, None)
 
 
 def _in_order(attempts: Sequence[LLMInteraction]) -> list[LLMInteraction]:
@@ -106,22 +106,22 @@ def _in_order(attempts: Sequence[LLMInteraction]) -> list[LLMInteraction]:
 
 
 def _without_object(
-    told: Sequence[LLMInteraction], error: FailureReason, stage: Stage | None
+    ordered: Sequence[LLMInteraction], error: FailureReason, stage: Stage | None
 ) -> StructuredOutcome:
     return StructuredOutcome(
         ok=False,
         json=None,
         json_text="",
-        usage=_total(told),
-        attempts=tuple(map(_attempt, told)),
+        usage=_total(ordered),
+        attempts=tuple(map(_attempt, ordered)),
         error=error,
         stage=stage,
     )
 
 
-def _total(told: Sequence[LLMInteraction]) -> TotalUsage:
+def _total(ordered: Sequence[LLMInteraction]) -> TotalUsage:
     return TotalUsage(**{
-        part.name: sum(getattr(one.result, part.name) for one in told) for part in fields(TotalUsage)
+        part.name: sum(getattr(one.result, part.name) for one in ordered) for part in fields(TotalUsage)
     })
 
 
@@ -140,7 +140,7 @@ def _attempt(interaction: LLMInteraction) -> Attempt:
 
 
 def _why(last: LLMResult) -> FailureReason:
-    """Return why there is nothing to act on; an answer may be read to its end and yet be for display only."""
+    """Return why there is nothing to act on: an answer may be read to its end and yet be for display only."""
     if last.failure is not None:
         return last.failure
     was_guessed = last.reading is not None and last.reading.decode == "guess"

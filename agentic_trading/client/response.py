@@ -59,7 +59,7 @@ class StructuredResponse:
     A field that the model left out is empty or None. `raw_response` is the whole text as it came.
 
     An answer is valid as a whole or not at all. Of one that is not, `conclusion`, `reasoning`, `files` and `sub_tasks`
-    are empty, and it neither continues nor asks; `error` says why, `violations` in full. Its `confidence` and
+    are empty, and `should_continue` and `should_ask_user` are False; `error` says why, `violations` in full. Its `confidence` and
     `next_action` are what the model wrote there, of whatever type, so that a wrong one is seen and not replaced.
     Of one that is valid, `confidence` is a number from 0 to 1 or None, `next_action` a `NextAction` or None.
 
@@ -102,8 +102,8 @@ class StructuredResponse:
 def parse_llm_response(raw: str) -> StructuredResponse:
     """Return what `raw` says under `ANSWER_SCHEMA`; raises nothing for any text.
 
-    The text is read as `read_json(raw, mode="lossless")` reads it: slips with one meaning are mended, everything else
-    is refused. Properties that the schema does not know are left in `raw_response`.
+    The text is read as `read_json(raw, mode="lossless")` reads it: unambiguous syntax errors are repaired,
+    everything else is refused. Properties that the schema does not know are left in `raw_response`.
     """
     try:
         answer = read_json(raw, mode="lossless")
@@ -160,7 +160,7 @@ def _unusable(
 
 
 def _as_float(confidence: Any) -> Any:
-    """Return a decoded number as people compare it (`== 0.9`); anything else as it is."""
+    """Return a decoded number as a float (`== 0.9`); anything else as it is."""
     return float(confidence) if isinstance(confidence, Decimal) else confidence
 
 

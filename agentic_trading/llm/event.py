@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field
 
-from agentic_trading.canonical import canonical_bytes
-from agentic_trading.llm.fields import JsonObject, Moment, RevalidatedModel
+from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
+from agentic_trading.llm.fields import JsonObject, Moment, RevalidatedModel, json_of
 
 
 class Event(RevalidatedModel, frozen=True, extra="allow"):
@@ -27,10 +27,16 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
 
     @cached_property
     def wire(self) -> bytes:
-        """The event as it stands on the wire and in the log."""
-        return canonical_bytes({**self.model_dump(), **(self.model_extra or {})})
+        """The event as it stands on the wire and in the log: canonical JSON."""
+        if self.model_extra:
+            return canonical_bytes({**self.model_dump(), **self.model_extra})
+        header = {name: self.__dict__[name] for name in _HEADER}
+        return assembled_bytes({**header, "body": Fragment(json_of(self.body))})
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
         """Read an event; raises pydantic's `ValidationError` for anything else."""
         return cls.model_validate_json(raw)
+
+
+_HEADER = tuple(Event.model_fields.keys() - {"body"})

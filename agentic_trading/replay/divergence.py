@@ -1,4 +1,4 @@
-"""Recorded against fresh: what changed, and where first."""
+"""Compare what was recorded with a fresh run: where they part, what changed; and keep replays off the network."""
 
 import sys
 from collections.abc import Generator, Iterable
@@ -39,7 +39,7 @@ class Difference:
 
     @override
     def __str__(self) -> str:
-        """Say it in one sentence."""
+        """Return the difference as one sentence."""
         recorded, fresh = _shown(self.recorded), _shown(self.fresh)
         return f"line {self.line} ({self.what}): {self.path} was {recorded}, is {fresh}"
 
@@ -62,6 +62,25 @@ def request_changes(recorded: LLMEnvelope, fresh: LLMEnvelope) -> list[str]:
         for name in dict.fromkeys([*before, *after])
         if not _same(before.get(name), after.get(name))
     ]
+
+
+class NetworkBlockedError(TradingError, OSError):
+    """A replay tried to reach the network; `event` is the interpreter's audit event."""
+
+    def __init__(self, event: str) -> None:
+        self.event = event
+        super().__init__(f"{event} during a replay; a replay answers from its log and reaches nothing else")
+
+
+@contextmanager
+def no_network() -> Generator[None]:
+    """Let every attempt of this process to reach the network raise `NetworkBlockedError`, until the block ends."""
+    _HOOK.set()
+    _HOOK.replays += 1
+    try:
+        yield
+    finally:
+        _HOOK.replays -= 1
 
 
 def _semantics(envelope: LLMEnvelope) -> dict[str, Any]:
@@ -127,23 +146,15 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 2 * SHOWN else text[: 2 * SHOWN] + "…"
 
 
-REACHING_OUT = frozenset({
+_REACHING_OUT = frozenset({
     "socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg",
     "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr",
 })  # fmt: skip
 """The interpreter's own audit events (PEP 578) of everything that leaves the process."""
 
 
-class NetworkBlockedError(TradingError, OSError):
-    """Something tried to reach the network during a replay; `event` says how."""
-
-    def __init__(self, event: str) -> None:
-        self.event = event
-        super().__init__(f"{event} during a replay; a replay answers from its log and reaches nothing else")
-
-
-class _Guard:
-    """Audit hooks cannot be taken back, so one is set for good and looks at how many replays are under way."""
+class _NetworkHook:
+    """One audit hook for the whole process: it cannot be removed, so it counts the replays under way."""
 
     def __init__(self) -> None:
         self.replays = 0
@@ -152,22 +163,11 @@ class _Guard:
     def set(self) -> None:
         if not self._is_set:
             self._is_set = True
-            sys.addaudithook(self._look)
+            sys.addaudithook(self._check)
 
-    def _look(self, event: str, _args: tuple[Any, ...]) -> None:
-        if self.replays and event in REACHING_OUT:
+    def _check(self, event: str, _args: tuple[Any, ...]) -> None:
+        if self.replays and event in _REACHING_OUT:
             raise NetworkBlockedError(event)
 
 
-_GUARD = _Guard()
-
-
-@contextmanager
-def no_network() -> Generator[None]:
-    """Let every attempt of this process to reach the network raise `NetworkBlockedError`, until the block ends."""
-    _GUARD.set()
-    _GUARD.replays += 1
-    try:
-        yield
-    finally:
-        _GUARD.replays -= 1
+_HOOK = _NetworkHook()

@@ -152,7 +152,7 @@ async def test_what_another_model_does_not_mend_is_returned(kind: FailureKind) -
 
 @pytest.mark.parametrize("kind", sorted(frozenset(FailureKind) - MENDABLE))
 def test_what_was_decided_on_purpose_cannot_be_got_round(kind: FailureKind) -> None:
-    with pytest.raises(ValueError, match=f"does not mend {kind}; allowed are auth_error"):
+    with pytest.raises(ValueError, match=f"does not fall back on {kind}; allowed are auth_error"):
         FallbackGateway(GatewayClient(gateway().broker), [SECOND], on=frozenset({kind}))
 
 

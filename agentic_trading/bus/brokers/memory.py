@@ -20,9 +20,9 @@ from agentic_trading.bus.topic import (
 class KeyedQueues:
     """Hand out the positions of many keys, one at a time per key.
 
-    A key is live from its first position until the last one is finished. The position at the head of a live lane
-    is ready or handed out, never both; the others wait behind it. Heads become ready in turn, so that a busy key
-    or one that fails again and again does not starve the others. Every operation takes constant time.
+    A key is live from its first position until the last one is finished. The position at the head of a live key's
+    queue is ready or handed out, never both; the others wait behind it. Heads become ready in turn, so that a busy
+    key or one that fails again and again does not starve the others. Every operation takes constant time.
     """
 
     __slots__ = ("_behind", "_ready")
@@ -39,18 +39,18 @@ class KeyedQueues:
     @property
     def waiting(self) -> int:
         """How many positions are not handed out."""
-        return len(self._ready) + sum(len(lane) for lane in self._behind.values() if lane)
+        return len(self._ready) + sum(len(queue) for queue in self._behind.values() if queue)
 
     def add(self, key: str, position: int) -> bool:
-        """Append a position to its key's lane; returns whether it is ready at once."""
+        """Append a position to its key's queue; returns whether it is ready at once."""
         if key not in self._behind:
             self._behind[key] = None
             self._ready.append((key, position))
             return True
-        lane = self._behind[key]
-        if lane is None:
-            lane = self._behind[key] = deque()
-        lane.append(position)
+        queue = self._behind[key]
+        if queue is None:
+            queue = self._behind[key] = deque()
+        queue.append(position)
         return False
 
     def take(self) -> int:
@@ -59,11 +59,11 @@ class KeyedQueues:
 
     def finish(self, key: str) -> bool:
         """Forget the position handed out for `key`; returns whether the next one of the key is now ready."""
-        lane = self._behind[key]
-        if not lane:
+        queue = self._behind[key]
+        if not queue:
             del self._behind[key]
             return False
-        self._ready.append((key, lane.popleft()))
+        self._ready.append((key, queue.popleft()))
         return True
 
     def put_back(self, key: str, position: int) -> None:
@@ -77,7 +77,7 @@ class MemoryBroker:
     Everything is kept for groups that come later. With `retain_acknowledged=False` a message is dropped as soon
     as at least one group has read it and all groups known by then have acknowledged it: a backtest of months
     stays small, and a later group gets what is left. A group stays known for the broker's life, and a topic that
-    no group reads is kept whole: subscribe only who reads, publish only what is read.
+    no group reads is kept whole: subscribe only to read, publish only what is read.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class MemoryBroker:
 class _Kept:
     """A message, and how many of the known groups have not acknowledged it."""
 
-    __slots__ = ("message", "owed")
+    __slots__ = ("message", "unacknowledged")
 
-    def __init__(self, message: Message, owed: int) -> None:
+    def __init__(self, message: Message, unacknowledged: int) -> None:
         self.message = message
-        self.owed = owed
+        self.unacknowledged = unacknowledged
 
 
 class _Log:
@@ -168,14 +168,14 @@ class _Log:
         if group not in self.cursors:
             cursor = self.cursors[group] = _Cursor(self, group)
             for position, kept in self.kept.items():
-                kept.owed += 1
+                kept.unacknowledged += 1
                 cursor.offer(position, kept.message.key)
         return self.cursors[group]
 
     def acknowledge(self, position: int) -> None:
         kept = self.kept[position]
-        kept.owed -= 1
-        if kept.owed == 0 and not self._retain_acknowledged:
+        kept.unacknowledged -= 1
+        if kept.unacknowledged == 0 and not self._retain_acknowledged:
             del self.kept[position]
 
 
@@ -184,18 +184,18 @@ class _Cursor:
 
     def __init__(self, log: _Log, group: str) -> None:
         self.log = log
-        self.lanes = KeyedQueues()
+        self.queues = KeyedQueues()
         self.readers: list[_MemorySubscription] = []
         self._group = group
         self._in_flight = 0
         self._returned: dict[int, int] = {}  # position → deliveries so far, of what was given back
 
     def offer(self, position: int, key: str) -> None:
-        if self.lanes.add(key, position):
-            self._tell_readers()
+        if self.queues.add(key, position):
+            self._wake_readers()
 
     def hand_out(self) -> Delivery:
-        position = self.lanes.take()
+        position = self.queues.take()
         self._in_flight += 1
         deliveries = self._returned.pop(position, 0) + 1 if self._returned else 1
         return Delivery(self.log.name, position, self.log.kept[position].message, deliveries)
@@ -203,19 +203,19 @@ class _Cursor:
     def finish(self, delivery: Delivery) -> None:
         self._in_flight -= 1
         self.log.acknowledge(delivery.position)
-        if self.lanes.finish(delivery.message.key):
-            self._tell_readers()
+        if self.queues.finish(delivery.message.key):
+            self._wake_readers()
 
     def take_back(self, delivery: Delivery) -> None:
         self._in_flight -= 1
         self._returned[delivery.position] = delivery.deliveries
-        self.lanes.put_back(delivery.message.key, delivery.position)
-        self._tell_readers()
+        self.queues.put_back(delivery.message.key, delivery.position)
+        self._wake_readers()
 
     def backlog(self) -> ConsumerLag:
-        return ConsumerLag(self._group, self.log.name, self.lanes.waiting, self._in_flight)
+        return ConsumerLag(self._group, self.log.name, self.queues.waiting, self._in_flight)
 
-    def _tell_readers(self) -> None:
+    def _wake_readers(self) -> None:
         for reader in self.readers:
             reader.wake_one()
 
@@ -235,7 +235,7 @@ class _MemorySubscription:
     async def take(self) -> Delivery:
         while not self._is_closed:
             for cursor in self._cursors.values():
-                if cursor.lanes.has_ready:
+                if cursor.queues.has_ready:
                     delivery = cursor.hand_out()
                     self._held[delivery.topic, delivery.position] = delivery
                     return delivery
@@ -243,13 +243,15 @@ class _MemorySubscription:
         raise BusClosedError(self._name)
 
     async def ack(self, delivery: Delivery) -> None:
-        if self._let_go(delivery):
+        if self._drop(delivery):
             self._cursors[delivery.topic].finish(delivery)
 
     async def give_back(self, delivery: Delivery) -> None:
-        if self._let_go(delivery):
+        if self._drop(delivery):
             self._cursors[delivery.topic].take_back(delivery)
-            await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all others
+            await asyncio.sleep(
+                0
+            )  # or a reader that gives back at once would keep the loop from all other tasks
 
     async def aclose(self) -> None:
         if self._is_closed:
@@ -264,7 +266,7 @@ class _MemorySubscription:
             self.wake_one()
 
     def wake_one(self) -> None:
-        """Let one waiting task look again; a task whose wait was cancelled is passed over."""
+        """Let one waiting task look again; one whose wait was cancelled is skipped."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -279,11 +281,11 @@ class _MemorySubscription:
         except asyncio.CancelledError:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-            elif not waiter.cancelled():  # woken and cancelled at once: the word is for another
+            elif not waiter.cancelled():  # woken and cancelled at once: the wake-up is for another task
                 self.wake_one()
             raise
 
-    def _let_go(self, delivery: Delivery) -> bool:
+    def _drop(self, delivery: Delivery) -> bool:
         """Forget a delivery; False if it is not held, or was given back and handed out again since."""
         place = (delivery.topic, delivery.position)
         held = self._held.get(place)
