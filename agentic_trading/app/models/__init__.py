@@ -1,1 +1,1 @@
-"""Models as their user sees them: what is known of them, their weights, whether it still holds."""
+"""Models as their user sees them: what the tables hold on them, their weights, and a check against the models themselves."""
