@@ -27,13 +27,13 @@ from agentic_trading.llm.envelope import LLMProvider
 SOURCE = f"genai-prices {genai_prices.__version__}"
 
 _PROVIDERS = frozenset({LLMProvider.ANTHROPIC, LLMProvider.OPENAI})  # named alike by both sides
-_CLASSES = dict(
-    zip(
-        ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok"),
-        TOKEN_CLASSES,
-        strict=True,
-    )
-)
+_CLASSES = {
+    "input_mtok": "input",
+    "output_mtok": "output",
+    "cache_read_mtok": "cache_read",
+    "cache_write_mtok": "cache_write_5m",
+    "cache_write_1h_mtok": "cache_write_1h",
+}
 _TABLES = {"processing": "service_tier", "service_tier": "service_tier", "speed": "speed"}
 _PLAIN = multiplier_text(Fraction(1))
 

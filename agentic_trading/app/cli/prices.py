@@ -10,13 +10,11 @@ import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
 from agentic_trading.app.cli.log_selection import AsJson, log_of
+from agentic_trading.app.cli.models import OfProvider
 
 app = typer.Typer(help="The price book: show it, check it.", no_args_is_help=True)
 
 ModelName = Annotated[str, typer.Argument(metavar="[MODEL]", help="A model, or PROVIDER/MODEL; else all.")]
-OfProvider = Annotated[
-    str, typer.Option("--provider", metavar="NAME", help="Only the models of this provider.")
-]
 OnDay = Annotated[
     str, typer.Option("--on", metavar="DATE", help="The prices of this day, as 2026-11-22; else of today.")
 ]

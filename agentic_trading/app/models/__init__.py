@@ -1,1 +1,1 @@
-"""Models as their user sees them: what the tables hold on them, their weights, and a check against the models themselves."""
+"""What the tables say of models, the weights of local ones, and a check of the tables against the models."""

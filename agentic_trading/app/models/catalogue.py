@@ -27,7 +27,7 @@ SOON_DAYS = 30
 class CatalogueEntry:
     """One model: its row, its price of the day, and the files that both came from (`packaged`, or a path).
 
-    `transport` is how the form of a JSON answer is asked for. `days_left` counts the days until the last one on which
+    `transport` is that of a JSON answer. `days_left` counts the days until the last one on which
     the model is served: 0 on that day, below 0 once it has retired, None where no such day is known.
     """
 
@@ -65,7 +65,7 @@ class CatalogueEntry:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All that the tables hold on models as of a day, in the order of the tables."""
+    """All models of the tables as of a day, in the order of the tables."""
 
     capabilities: Capabilities
     prices: PriceBook
@@ -139,7 +139,7 @@ def _origins(tables: tuple[DatedTable[Any], ...]) -> dict[tuple[LLMProvider, str
 
 
 def _transport(row: Capability) -> Transport:
-    """Return how the model is asked for an answer that has a schema which providers can enforce."""
+    """Return the model's transport for an answer with a schema that providers can enforce."""
     builder = EnvelopeBuilder().for_general().with_instructions("Answer.")
     schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
     envelope = builder.with_output_schema(schema).with_provider(row.provider, row.model).build()

@@ -1,4 +1,4 @@
-"""A check against the models themselves: a few tiny requests each, with the user's own key and under a ceiling that holds."""
+"""A check of the tables against the models: a few tiny requests each, with the user's own key and up to a sum."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from agentic_trading import __version__
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
-from agentic_trading.app.models.probes import Probe, ProbeResult, probes
+from agentic_trading.app.models.probes import Probe, probes
 from agentic_trading.app.options import (
     LEAST_BUDGET_USD,
     MOST_BUDGET_USD,
@@ -106,64 +106,29 @@ class LiveReport(BaseModel, frozen=True):
         return all(line.verdict == "as told" for line in lines) and not any(p.stopped for p in self.proofs)
 
 
-@dataclass(frozen=True, slots=True)
-class LiveCheckPlan:
-    """Which models are checked, up to which sum; raises `OptionError` for a sum that cannot be spent.
-
-    `base_url` is the address of a server, else that of the environment, else the provider's own.
-    """
-
-    entries: tuple[CatalogueEntry, ...]
-    max_usd: Decimal
-    settings: Settings
-    base_url: str | None = None
-
-    def __post_init__(self) -> None:
-        """Check the sum."""
-        if not self.max_usd.is_finite() or not LEAST_BUDGET_USD <= self.max_usd <= MOST_BUDGET_USD:
-            raise OptionError("--max-usd", self.max_usd, f"an amount above 0, up to {MOST_BUDGET_USD}")
-
-    @property
-    def max_nusd(self) -> int:
-        """The most that may be spent, in whole nano-dollars, rounded down."""
-        return int(self.max_usd * NANO)
-
-    @property
-    def address(self) -> str:
-        """Where the requests go, without saying where that is."""
-        given = {
-            LLMProvider.ANTHROPIC: self.base_url or self.settings.anthropic_base_url,
-            LLMProvider.OPENAI: self.base_url or self.settings.openai_base_url,
-        }
-        others = any(given.get(entry.capability.provider) for entry in self.entries)
-        return "another one" if others else "the provider's own"
-
-
-def select_models(catalogue: Catalogue, names: Sequence[str]) -> tuple[CatalogueEntry, ...]:
-    """Return the models to check: those named, else the defaults of all workflows.
-
-    Raises `UnknownModelError`, and `OptionError` for one that is neither behind an API nor made of weights.
-    """
-    defaults = dict.fromkeys(f"{LLMProvider.ANTHROPIC}/{preset.model}" for preset in PRESETS.values())
-    entries = tuple(catalogue.of(name) for name in names or defaults)
-    for entry in entries:
-        if entry.capability.provider not in _PROVIDERS:
-            raise OptionError(
-                "MODEL", f"{entry.name}, which is no model", "a model of anthropic, openai or local"
-            )
-    return entries
-
-
 async def run_live_check(
-    plan: LiveCheckPlan, catalogue: Catalogue, clock: Clock, *, on_model: Callable[[str], None]
+    names: Sequence[str],
+    catalogue: Catalogue,
+    settings: Settings,
+    clock: Clock,
+    *,
+    max_usd: Decimal,
+    base_url: str | None,
+    on_model: Callable[[str], None],
 ) -> LiveReport:
-    """Check one model after the other and return what was found.
+    """Check the models with these names, or else the defaults of all workflows, and return what was found.
 
-    All requests pass one gate over a ledger that has `max_usd` and no more. Raises `OptionError` for a missing key or
-    extra and `WeightsError` for weights that are not right, before anything is sent.
+    `base_url` is the address of a server, else that of the settings, else the provider's own. All requests pass one
+    gate over a ledger that has `max_usd` and no more. Before anything is sent it raises `UnknownModelError`,
+    `OptionError` for what is no model, a sum that cannot be spent, a missing key or extra, and `WeightsError` for
+    weights that are not right.
     """
+    entries = _select(catalogue, names)
+    if not max_usd.is_finite() or not LEAST_BUDGET_USD <= max_usd <= MOST_BUDGET_USD:
+        raise OptionError("--max-usd", max_usd, f"an amount above 0, up to {MOST_BUDGET_USD}")
+    max_nusd = int(max_usd * NANO)
     gate = Gate(
-        ledger=wire_budgets.budget_ledger(plan.max_nusd),
+        ledger=wire_budgets.budget_ledger(max_nusd),
         prices=catalogue.prices,
         capabilities=catalogue.capabilities,
         clock=clock,
@@ -172,39 +137,61 @@ async def run_live_check(
     )
     proofs: list[LiveCheckProof] = []
     async with AsyncExitStack() as stack:
-        providers = [await _open_provider(entry, plan, catalogue, stack) for entry in plan.entries]
-        for entry, provider in zip(plan.entries, providers, strict=True):
+        providers = [await _open_provider(entry, catalogue, settings, base_url, stack) for entry in entries]
+        for entry, provider in zip(entries, providers, strict=True):
             on_model(entry.name)
             check = LiveCheck(gate, provider, tenant=wire.DEFAULT_TENANT)
             proofs.append(await check.prove(entry.capability))
     return LiveReport(
         version=__version__,
         checked_on=catalogue.today,
-        address=plan.address,
+        address=_address(entries, settings, base_url),
         price_book=catalogue.prices.id,
-        max_nusd=plan.max_nusd,
+        max_nusd=max_nusd,
         proofs=tuple(proofs),
     )
 
 
+def _select(catalogue: Catalogue, names: Sequence[str]) -> list[CatalogueEntry]:
+    defaults = dict.fromkeys(f"{LLMProvider.ANTHROPIC}/{preset.model}" for preset in PRESETS.values())
+    entries = [catalogue.of(name) for name in names or defaults]
+    for entry in entries:
+        if entry.capability.provider not in _PROVIDERS:
+            allowed = "a model of anthropic, openai or local"
+            raise OptionError("MODEL", f"{entry.name}, which is no model", allowed)
+    return entries
+
+
 async def _open_provider(
-    entry: CatalogueEntry, plan: LiveCheckPlan, catalogue: Catalogue, stack: AsyncExitStack
+    entry: CatalogueEntry,
+    catalogue: Catalogue,
+    settings: Settings,
+    base_url: str | None,
+    stack: AsyncExitStack,
 ) -> Provider:
     """Return the provider of a model as a run would choose it; it is closed with `stack`."""
-    is_hosted = entry.capability.provider is not LLMProvider.LOCAL
     options = RunOptions(
         data=(entry.name,),
         out=Path(),
         provider=_PROVIDERS[entry.capability.provider],
         model=entry.capability.model,
-        base_url=plan.base_url if is_hosted else None,
+        base_url=None if entry.capability.provider is LLMProvider.LOCAL else base_url,
         record=True,
-        settings=plan.settings,
+        settings=settings,
     )
     tables = wire.Tables(catalogue.capabilities, catalogue.prices)
     provider = await ready(options, select_provider(options, tables, now=catalogue.now))
     stack.push_async_callback(provider.aclose)
     return provider
+
+
+def _address(entries: Sequence[CatalogueEntry], settings: Settings, base_url: str | None) -> str:
+    given = {
+        LLMProvider.ANTHROPIC: base_url or settings.anthropic_base_url,
+        LLMProvider.OPENAI: base_url or settings.openai_base_url,
+    }
+    others = any(given.get(entry.capability.provider) for entry in entries)
+    return "another one" if others else "the provider's own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,21 +272,19 @@ class LiveCheck:
 
 
 def _row(probe: Probe, outcome: _Outcome) -> LiveCheckRow:
-    response = outcome.response
-    if response is not None:
-        result = probe.judge(response)
+    offered, seen = None, outcome.failure
+    if outcome.response is not None:
+        offered, seen = probe.judge(outcome.response)
     elif outcome.is_refused:
-        result = ProbeResult(offered=False, seen=f"{probe.on_refusal}: {outcome.failure}")
-    else:
-        result = ProbeResult(offered=None, seen=outcome.failure)
-    verdict: LiveVerdict = "as told" if result.offered == probe.offered else "differs"
+        offered, seen = False, f"{probe.on_refusal}: {outcome.failure}"
+    verdict: LiveVerdict = "as told" if offered == probe.offered else "differs"
     return LiveCheckRow(
         about=probe.about,
-        told=probe.told,
-        seen=result.seen,
-        verdict="not proved" if result.offered is None else verdict,
+        told=probe.expected,
+        seen=seen,
+        verdict="not proved" if offered is None else verdict,
         cost_nusd=outcome.charge.cost_nusd,
-        usage=None if response is None else response.usage,
+        usage=outcome.response.usage if outcome.response else None,
     )
 
 

@@ -25,40 +25,33 @@ _COLOUR = {
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """Whether the thing is offered, None where the answer does not show it, and what was seen."""
-
-    offered: bool | None
-    seen: str
-
-
-@dataclass(frozen=True, slots=True)
 class Probe:
-    """A request that shows one thing: `offered` and `told` are what the table says of it.
+    """A request that shows one thing: `offered` and `expected` are what the table says of it.
 
-    A request that is refused itself shows that the thing is not offered; `on_refusal` is what was seen then.
+    `judge` returns whether an answer shows the thing (None: it does not show whether), and what was seen. A request
+    that is refused itself shows that the thing is not offered; `on_refusal` is what was seen then.
     """
 
     about: str
     offered: bool
-    told: str
+    expected: str
     request: ModelRequest
-    judge: Callable[[ModelResponse], ProbeResult]
+    judge: Callable[[ModelResponse], tuple[bool | None, str]]
     on_refusal: str
 
 
 def probes(capability: Capability, *, tenant: str) -> list[Probe]:
     """Return the requests to a model, the plain one first: where it fails, the others show nothing.
 
-    No effort is asked of a model that takes none by the table: a run sends it none, and many servers ignore it.
+    A model that takes no effort by the table is sent none: a run sends it none, and many servers ignore it.
     """
     efforts = [_effort_probe(capability, tenant)] if capability.effort else []
     temperature = Probe(
         about="temperature",
         offered=capability.sampling,
-        told="takes one" if capability.sampling else "takes none",
+        expected="takes one" if capability.sampling else "takes none",
         request=replace(_request(capability, tenant), temperature=0.0),
-        judge=lambda _: ProbeResult(offered=True, seen="0.0 was taken"),
+        judge=lambda _: (True, "0.0 was taken"),
         on_refusal="0.0 was refused",
     )
     return [_plain_probe(capability, tenant), _schema_probe(capability, tenant), *efforts, temperature]
@@ -67,19 +60,19 @@ def probes(capability: Capability, *, tenant: str) -> list[Probe]:
 def _plain_probe(capability: Capability, tenant: str) -> Probe:
     served = (capability.model, *capability.served_as)
 
-    def judge(response: ModelResponse) -> ProbeResult:
+    def judge(response: ModelResponse) -> tuple[bool | None, str]:
         usage = response.usage
         is_whole = usage.total_input_tokens > 0 and usage.output_tokens > 0 and bool(response.stop_reason)
         seen = (
             f"served by {response.model or 'an unnamed model'}, {usage.total_input_tokens} tokens in, "
             f"{usage.output_tokens} out, stopped by {response.stop_reason or 'nothing'}"
         )
-        return ProbeResult(response.model in served and is_whole, seen)
+        return response.model in served and is_whole, seen
 
     return Probe(
         about="answer and usage",
         offered=True,
-        told=f"served by {' or '.join(served)}, tokens counted",
+        expected=f"served by {' or '.join(served)}, tokens counted",
         request=_request(capability, tenant),
         judge=judge,
         on_refusal="the plainest request was refused",
@@ -88,22 +81,20 @@ def _plain_probe(capability: Capability, tenant: str) -> Probe:
 
 def _schema_probe(capability: Capability, tenant: str) -> Probe:
     """Ask for one thing in words and for another by schema: only a schema that is enforced wins."""
-    request = _request(capability, tenant, _GREEN, "native_schema")
-    request = replace(
-        request, system=_GREEN
-    )  # without our own demand for JSON, which would name the form in words
+    # The system text is replaced: our own demands JSON, which would name the form in words, too.
+    request = replace(_request(capability, tenant, _GREEN, "native_schema"), system=_GREEN)
 
-    def judge(response: ModelResponse) -> ProbeResult:
+    def judge(response: ModelResponse) -> tuple[bool | None, str]:
         if sign := truncation_sign(response, request.max_tokens):
-            return ProbeResult(None, f"the answer was truncated: {sign}")
+            return None, f"the answer was truncated: {sign}"
         if isinstance(read_answer(response, request, parser="models check"), Accepted):
-            return ProbeResult(offered=True, seen="the schema won over the words")
-        return ProbeResult(offered=False, seen="the words won over the schema")
+            return True, "the schema won over the words"
+        return False, "the words won over the schema"
 
     return Probe(
         about="native schema",
         offered=capability.native_schema,
-        told="enforced" if capability.native_schema else "not enforced",
+        expected="enforced" if capability.native_schema else "not enforced",
         request=request,
         judge=judge,
         on_refusal="a schema was refused",
@@ -115,9 +106,9 @@ def _effort_probe(capability: Capability, tenant: str) -> Probe:
     return Probe(
         about="effort",
         offered=True,
-        told=f"takes {', '.join(capability.effort)}",
+        expected=f"takes {', '.join(capability.effort)}",
         request=replace(_request(capability, tenant), effort=highest),
-        judge=lambda _: ProbeResult(offered=True, seen=f"{highest} was taken"),
+        judge=lambda _: (True, f"{highest} was taken"),
         on_refusal=f"{highest} was refused",
     )
 

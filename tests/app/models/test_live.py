@@ -35,10 +35,10 @@ class Model:
     served_as: str = "claude-sonnet-5-5"
     usage: Usage = field(default_factory=lambda: Usage(input_tokens=100, output_tokens=2))
     stop_reason: str = "end_turn"
-    asked: list[ModelRequest] = field(default_factory=list)
+    received: list[ModelRequest] = field(default_factory=list)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        self.asked.append(request)
+        self.received.append(request)
         if self.fails_with is not None:
             raise self.fails_with
         if request.temperature is not None and not self.takes_temperature:
@@ -81,7 +81,7 @@ async def test_a_model_that_is_as_its_row_says_is_proved_with_four_requests() ->
     found = await proof(model)
 
     assert set(verdicts(found).values()) == {"as told"}
-    assert len(model.asked) == 4
+    assert len(model.received) == 4
     # three answers of 100 tokens in at 2000 and 2 out at 10,000; the refused temperature costs nothing
     assert found.cost_nusd == 3 * (100 * 2_000 + 2 * 10_000)
 
@@ -119,7 +119,7 @@ async def test_no_further_request_is_made_when_the_first_is_not_answered() -> No
 
     assert verdicts(found) == {"answer and usage": "not proved"}
     assert found.stopped == "auth_error: wrong key"
-    assert len(model.asked) == 1
+    assert len(model.received) == 1
 
 
 async def test_a_refused_plain_request_differs_from_a_table_that_has_the_model() -> None:
@@ -144,7 +144,7 @@ async def test_what_does_not_fit_under_the_ceiling_is_not_sent() -> None:
 
     found = await proof(model, usd=0.001)
 
-    assert model.asked == []
+    assert model.received == []
     assert verdicts(found) == {"answer and usage": "not proved"}
     assert "has 0.001 USD left" in found.stopped
 
@@ -156,8 +156,8 @@ async def test_the_ceiling_holds_whatever_answers_cost() -> None:
 
     found = await proof(model, usd=0.015)
 
-    assert len(model.asked) < 4
-    assert found.cost_nusd == len(model.asked) * cost <= 0.015 * USD
+    assert len(model.received) < 4
+    assert found.cost_nusd == len(model.received) * cost <= 0.015 * USD
     assert "not proved" in verdicts(found).values()
 
 
@@ -173,16 +173,16 @@ async def test_every_request_has_the_callers_tenant_and_an_envelope_of_its_own()
 
     await proof(model)
 
-    assert {request.envelope.tenant_id for request in model.asked} == {"default"}
-    assert len({request.envelope.envelope_id for request in model.asked}) == 4
-    assert model.asked[0].envelope.agent_id == "models-check"
+    assert {request.envelope.tenant_id for request in model.received} == {"default"}
+    assert len({request.envelope.envelope_id for request in model.received}) == 4
+    assert model.received[0].envelope.agent_id == "models-check"
 
 
-async def test_no_effort_is_asked_of_a_model_that_takes_none() -> None:
+async def test_a_model_that_takes_no_effort_is_sent_none() -> None:
     model = Model(takes_temperature=True, served_as="smollm2-135m")
 
     found = await proof(model, row=CAPABILITIES.of(LLMProvider.LOCAL, "smollm2-135m"))
 
     assert "effort" not in verdicts(found)
-    assert {request.effort for request in model.asked} == {None}
+    assert {request.effort for request in model.received} == {None}
     assert set(verdicts(found).values()) == {"as told"}

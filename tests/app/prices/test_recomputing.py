@@ -102,7 +102,7 @@ async def test_what_has_no_price_costs_the_reservation_at_least() -> None:
 
 @pytest.fixture
 def house_book(tmp_path: Path) -> PriceBook:
-    """Return the packaged book with one of one's own over it."""
+    """Return the packaged book with a user's own over it."""
     return PriceBook.load(None, prices_file(tmp_path, price_row()))
 
 
