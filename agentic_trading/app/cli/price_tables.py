@@ -17,6 +17,7 @@ from agentic_trading.app.prices import (
     rate_text,
 )
 from agentic_trading.app.settings import start
+from agentic_trading.app.wire import load_tables
 from agentic_trading.audit.recompute import COST_FINDINGS, CostCheck
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates, Ratio, short_id
@@ -26,8 +27,7 @@ _CLASS_COLUMNS = ("input", "output", "read", "write 5m", "write 1h")
 
 def load_book() -> PriceBook:
     """Return the packaged book with the user's own over it; raises `SettingsError` and `TableError`."""
-    own = start().prices_file
-    return PriceBook.load(None, *([] if own is None else [own]))
+    return load_tables(None, start().prices_file).prices
 
 
 def start_of_day(day: str = "") -> datetime:

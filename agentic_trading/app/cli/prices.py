@@ -87,13 +87,12 @@ def _check_log(log: Path, earlier: list[Path], *, as_json: bool) -> None:
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.cli.price_tables import cost_counts, cost_table
     from agentic_trading.app.settings import start
-    from agentic_trading.app.wire import records_of
+    from agentic_trading.app.wire import load_tables, records_of
     from agentic_trading.audit.recompute import CostCheck, load_books, recompute_costs
-    from agentic_trading.llm.models import Capabilities
 
     settings = start()
     books = load_books(settings.prices_file, earlier)
-    capabilities = Capabilities.load(*([] if settings.models_file is None else [settings.models_file]))
+    capabilities = load_tables(settings.models_file).capabilities
 
     async def read() -> CostCheck:
         async with aclosing(records_of(log)) as records, aclosing(records.scan()) as entries:

@@ -286,4 +286,5 @@ def test_nothing_is_sent_that_does_not_fit_under_the_sum(
 
     assert ended.code == ExitCode.FOUND_WRONG
     assert "not proved" in ended.out
+    assert KEY not in ended.out + ended.err
     assert page_of(honest_api, "/invoice")["total_nusd"] == before
