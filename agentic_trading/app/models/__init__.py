@@ -1,1 +1,1 @@
-"""Models as their user sees them: what is known of them, their weights, whether it still holds."""
+"""What the tables say of models, the weights of local ones, and a check of the tables against the models."""

@@ -1,15 +1,17 @@
-"""Every model with its price of today, how its answers are asked for, and where each row came from."""
+"""Every model with its price of a day and the files that both came from, and what is wrong with the tables."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from agentic_trading.app.options import OptionError
 from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import PACKAGED_MODELS, Capabilities, Capability, DatedTable, read_table
 from agentic_trading.llm.provider import Transport
@@ -17,14 +19,15 @@ from agentic_trading.structured.prompts import transport_for
 
 PACKAGED = "packaged"
 
-Key = tuple[LLMProvider, str]
+SOON_DAYS = 30
+"""A default model that retires within so many days is noted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
     """One model: its row, its price of the day, and the files that both came from (`packaged`, or a path).
 
-    `transport` is how the form of a JSON answer is asked for. `days_left` counts the days until the last one on which
+    `transport` is that of a JSON answer. `days_left` counts the days until the last one on which
     the model is served: 0 on that day, below 0 once it has retired, None where no such day is known.
     """
 
@@ -62,7 +65,7 @@ class CatalogueEntry:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All that is known of models as of a day, in the order of the tables."""
+    """All models of the tables as of a day, in the order of the tables."""
 
     capabilities: Capabilities
     prices: PriceBook
@@ -72,12 +75,12 @@ class Catalogue:
 
     @classmethod
     def load(cls, models_file: Path | None, prices_file: Path | None, *, now: datetime) -> Self:
-        """Read the packaged tables, and the user's own in place of or beside their rows.
+        """Read the packaged tables, and over them the user's own.
 
         `now` fixes the prices and what has retired. Raises `TableError` that names file, row and field.
         """
-        models = tuple(read_table(path, Capability) for path in _paths(PACKAGED_MODELS, models_file))
-        prices = tuple(read_table(path, ModelPrice) for path in _paths(PACKAGED_PRICES, prices_file))
+        models = tuple(read_table(path, Capability) for path in (PACKAGED_MODELS, models_file) if path)
+        prices = tuple(read_table(path, ModelPrice) for path in (PACKAGED_PRICES, prices_file) if path)
         capabilities = Capabilities(row for table in models for row in table.rows)
         return cls(capabilities, PriceBook(*prices), models, prices, now)
 
@@ -93,9 +96,9 @@ class Catalogue:
             yield CatalogueEntry(
                 capability=row,
                 origin=origins[key],
-                price=self.price_of(row),
+                price=self._price(row),
                 price_origin=price_origins.get(key, ""),
-                transport=transport_of(row),
+                transport=_transport(row),
                 days_left=None if row.retires_on is None else (row.retires_on - self.today).days,
             )
 
@@ -116,30 +119,16 @@ class Catalogue:
         found = [entry for entry in entries if name in {entry.name, entry.capability.model}]
         if len(found) == 1:
             return found[0]
-        known = found or entries
-        raise UnknownModelError(name, "capability table", [entry.name for entry in known])
+        raise UnknownModelError(name, "capability table", [entry.name for entry in found or entries])
 
-    def price_of(self, row: Capability) -> ModelPrice | None:
-        """Return the price of the day, or None for a model without one."""
+    def _price(self, row: Capability) -> ModelPrice | None:
         try:
             return self.prices.price(row.provider, row.model, at=self.now)
         except UnknownModelError:
             return None
 
 
-def transport_of(row: Capability) -> Transport:
-    """Return how the model is asked for an answer that has a schema which providers can enforce."""
-    builder = EnvelopeBuilder().for_general().with_instructions("Answer.")
-    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
-    envelope = builder.with_output_schema(schema).with_provider(row.provider, row.model).build()
-    return transport_for(envelope, row)
-
-
-def _paths(packaged: Path, own: Path | None) -> tuple[Path, ...]:
-    return (packaged,) if own is None else (packaged, own)
-
-
-def _origins(tables: tuple[DatedTable[Any], ...]) -> Mapping[Key, str]:
+def _origins(tables: tuple[DatedTable[Any], ...]) -> dict[tuple[LLMProvider, str], str]:
     """Return which file each model's row was taken from: the last one that names it."""
     packaged = {PACKAGED_MODELS, PACKAGED_PRICES}
     return {
@@ -147,3 +136,107 @@ def _origins(tables: tuple[DatedTable[Any], ...]) -> Mapping[Key, str]:
         for table in tables
         for row in table.rows
     }
+
+
+def _transport(row: Capability) -> Transport:
+    """Return the model's transport for an answer with a schema that providers can enforce."""
+    builder = EnvelopeBuilder().for_general().with_instructions("Answer.")
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    envelope = builder.with_output_schema(schema).with_provider(row.provider, row.model).build()
+    return transport_for(envelope, row)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFinding:
+    """What the tables say of `model` that is `wrong` (to be corrected before a run) or worth a `note`."""
+
+    weight: Literal["wrong", "note"]
+    model: str
+    text: str
+
+
+def check_tables(
+    catalogue: Catalogue, *, old_after_days: int, only: Collection[str] = ()
+) -> list[TableFinding]:
+    """Check the tables against themselves; `only` names the models (`provider/model`) to check, default all.
+
+    A row that was checked more than `old_after_days` days before the catalogue's day is noted.
+    """
+    entries = list(catalogue)
+    found = [
+        *(finding for entry in entries for finding in _check_entry(entry, catalogue.today, old_after_days)),
+        *_check_between_rows(catalogue, entries),
+        *_check_defaults(entries),
+    ]
+    return [finding for finding in found if not only or finding.model in only]
+
+
+def _check_entry(entry: CatalogueEntry, today: date, old_after_days: int) -> Iterator[TableFinding]:
+    for problem in _row_problems(entry.capability, today):
+        yield TableFinding("wrong", entry.name, problem)
+    dates = {"row": entry.capability.checked_on}
+    if entry.price is None:
+        yield TableFinding("wrong", entry.name, "has no price: it would be refused before every call")
+    else:
+        dates["price"] = entry.price.checked_on
+        if entry.price.checked_on > today:
+            problem = f"its price was checked on {entry.price.checked_on}, a day to come"
+            yield TableFinding("wrong", entry.name, problem)
+    for what, checked_on in dates.items():
+        age = (today - checked_on).days
+        if age > old_after_days:
+            text = f"its {what} was checked on {checked_on}, {age:,} days ago"
+            yield TableFinding("note", entry.name, text)
+
+
+def _row_problems(row: Capability, today: date) -> Iterator[str]:
+    if row.max_output_tokens > row.context_tokens:
+        yield f"may write {row.max_output_tokens:,} tokens into a context of {row.context_tokens:,}"
+    if row.retires_on and row.training_cutoff and row.retires_on < row.training_cutoff:
+        yield f"retires on {row.retires_on}, before its training ended on {row.training_cutoff}"
+    if row.training_cutoff and row.training_cutoff > row.checked_on:
+        yield f"was trained until {row.training_cutoff}, after it was checked on {row.checked_on}"
+    if row.checked_on > today:
+        yield f"was checked on {row.checked_on}, a day to come"
+    if row.model in row.served_as:
+        yield "names itself in served_as, which is for other ids"
+    for field in ("effort", "thinking", "served_as"):
+        values = getattr(row, field)
+        if len(set(values)) < len(values):
+            yield f"names something twice in {field}"
+
+
+def _check_between_rows(catalogue: Catalogue, entries: list[CatalogueEntry]) -> Iterator[TableFinding]:
+    for table in catalogue.model_tables:
+        for name, number in Counter(f"{row.provider}/{row.model}" for row in table.rows).items():
+            if number > 1:
+                text = f"has {number} rows in {table.path}; only the last one is read"
+                yield TableFinding("wrong", name, text)
+
+    rows = [entry.capability for entry in entries]
+    ids = Counter((row.provider, id_) for row in rows for id_ in {row.model, *row.served_as})
+    for entry in entries:
+        for id_ in entry.capability.served_as:
+            if ids[entry.capability.provider, id_] > 1:  # one model could pass for the other
+                text = f"may be served as {id_}, which another row stands for"
+                yield TableFinding("wrong", entry.name, text)
+
+    known = {(row.provider, row.model) for row in rows}
+    priced = {(row.provider, row.model) for table in catalogue.price_tables for row in table.rows}
+    for provider, model in sorted(priced - known):
+        yield TableFinding("wrong", f"{provider}/{model}", "has a price and no row in the table of models")
+
+
+def _check_defaults(entries: list[CatalogueEntry]) -> Iterator[TableFinding]:
+    known = {entry.name: entry for entry in entries}
+    for workflow, preset in PRESETS.items():
+        name = f"{LLMProvider.ANTHROPIC}/{preset.model}"
+        entry = known.get(name)
+        if entry is None:
+            yield TableFinding("wrong", name, f"is the default for {workflow} and has no row")
+            continue
+        retires_on = entry.capability.retires_on
+        if entry.retired:
+            yield TableFinding("wrong", name, f"is the default for {workflow} and retired on {retires_on}")
+        elif entry.days_left is not None and entry.days_left <= SOON_DAYS:
+            yield TableFinding("note", name, f"is the default for {workflow} and retires on {retires_on}")

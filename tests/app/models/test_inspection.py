@@ -1,4 +1,4 @@
-"""The tables are held against themselves: what is wrong is told, and what is old."""
+"""The tables are checked against themselves: what is wrong is found, and what is old."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.models.table_lint import TableFinding, inspect
+from agentic_trading.app.models.catalogue import TableFinding, check_tables
 from tests.app.models.tables import TODAY, catalogue, model_row, models_file, price_row, prices_file
 
 
@@ -16,15 +16,17 @@ def found(
     """Return the findings about tables with these rows beside the packaged ones."""
     book = (price_row(),) if prices is None else prices
     tables = catalogue(models_file(tmp_path, *rows), prices_file(tmp_path, *book))
-    return inspect(tables, old_after_days=90)
+    return check_tables(tables, old_after_days=90)
 
 
 def test_nothing_is_wrong_with_the_packaged_tables() -> None:
-    assert [finding for finding in inspect(catalogue(), old_after_days=90) if finding.weight == "wrong"] == []
+    assert [
+        finding for finding in check_tables(catalogue(), old_after_days=90) if finding.weight == "wrong"
+    ] == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "text"),
     [
         ({"max_output_tokens": 40_000}, "may write 40,000 tokens into a context of 32,768"),
         ({"checked_on": "2026-12-24"}, "was checked on 2026-12-24, a day to come"),
@@ -40,8 +42,8 @@ def test_nothing_is_wrong_with_the_packaged_tables() -> None:
         ({"effort": ["low", "low"]}, "names something twice in effort"),
     ],
 )
-def test_a_row_that_contradicts_itself_is_wrong(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    assert found(tmp_path, model_row(**changes)) == [TableFinding("wrong", "openai/house-8b", told)]
+def test_a_row_that_contradicts_itself_is_wrong(changes: dict[str, Any], text: str, tmp_path: Path) -> None:
+    assert found(tmp_path, model_row(**changes)) == [TableFinding("wrong", "openai/house-8b", text)]
 
 
 def test_a_model_without_a_price_is_wrong(tmp_path: Path) -> None:
@@ -52,9 +54,9 @@ def test_a_model_without_a_price_is_wrong(tmp_path: Path) -> None:
 
 
 def test_a_price_without_a_model_is_wrong(tmp_path: Path) -> None:
-    told = "has a price and no row in the table of models"
+    text = "has a price and no row in the table of models"
 
-    assert found(tmp_path) == [TableFinding("wrong", "openai/house-8b", told)]
+    assert found(tmp_path) == [TableFinding("wrong", "openai/house-8b", text)]
 
 
 def test_a_price_that_was_checked_on_a_day_to_come_is_wrong(tmp_path: Path) -> None:
@@ -72,9 +74,9 @@ def test_two_rows_of_one_model_in_one_file_are_wrong(tmp_path: Path) -> None:
 def test_an_id_that_two_rows_answer_to_is_wrong(tmp_path: Path) -> None:
     other = model_row(model="house-70b", served_as=["house-8b"])
 
-    told = found(tmp_path, model_row(), other, prices=(price_row(), price_row(model="house-70b")))
+    findings = found(tmp_path, model_row(), other, prices=(price_row(), price_row(model="house-70b")))
 
-    assert told == [
+    assert findings == [
         TableFinding("wrong", "openai/house-70b", "may be served as house-8b, which another row stands for")
     ]
 
@@ -100,10 +102,10 @@ def test_old_rows_and_prices_are_noted(tmp_path: Path) -> None:
     ]
 
 
-def test_only_what_was_named_is_told_of() -> None:
+def test_only_the_named_models_are_checked() -> None:
     later = catalogue(now=datetime(2027, 11, 22, tzinfo=UTC))
 
-    told = inspect(later, old_after_days=90, only=["rules/rules-1"])
+    findings = check_tables(later, old_after_days=90, only=["rules/rules-1"])
 
-    assert {finding.model for finding in told} == {"rules/rules-1"}
+    assert {finding.model for finding in findings} == {"rules/rules-1"}
     assert later.today > TODAY.date()

@@ -1,8 +1,6 @@
-"""A live check tells what a model shows, calls what it could not find out by that name, and spends no more than it may."""
+"""A live check reports what a model shows, says what it could not find out, and spends no more than it may."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -37,10 +35,10 @@ class Model:
     served_as: str = "claude-sonnet-5-5"
     usage: Usage = field(default_factory=lambda: Usage(input_tokens=100, output_tokens=2))
     stop_reason: str = "end_turn"
-    asked: list[ModelRequest] = field(default_factory=list)
+    received: list[ModelRequest] = field(default_factory=list)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        self.asked.append(request)
+        self.received.append(request)
         if self.fails_with is not None:
             raise self.fails_with
         if request.temperature is not None and not self.takes_temperature:
@@ -56,17 +54,6 @@ class Model:
 
     async def aclose(self) -> None:
         """Hold nothing."""
-
-
-class Listed(Model):
-    """A model whose provider has a directory, which tells `facts`."""
-
-    facts: Mapping[str, Any] | ProviderError = REFUSED
-
-    async def describe_model(self, tenant_id: str, model: str) -> Mapping[str, Any]:
-        if isinstance(self.facts, ProviderError):
-            raise self.facts
-        return self.facts
 
 
 async def proof(
@@ -91,12 +78,12 @@ def verdicts(of: LiveCheckProof) -> dict[str, str]:
 async def test_a_model_that_is_as_its_row_says_is_proved_with_four_requests() -> None:
     model = Model()
 
-    told = await proof(model)
+    found = await proof(model)
 
-    assert set(verdicts(told).values()) == {"as told"}
-    assert len(model.asked) == 4
+    assert set(verdicts(found).values()) == {"as told"}
+    assert len(model.received) == 4
     # three answers of 100 tokens in at 2000 and 2 out at 10,000; the refused temperature costs nothing
-    assert told.cost_nusd == 3 * (100 * 2_000 + 2 * 10_000)
+    assert found.cost_nusd == 3 * (100 * 2_000 + 2 * 10_000)
 
 
 @pytest.mark.parametrize(
@@ -114,50 +101,52 @@ async def test_a_model_that_is_as_its_row_says_is_proved_with_four_requests() ->
     ],
 )
 async def test_a_model_that_is_not_as_its_row_says_is_found_out(model: Model, about: str) -> None:
-    told = await proof(model)
+    found = await proof(model)
 
-    assert verdicts(told)[about] == "differs"
+    assert verdicts(found)[about] == "differs"
 
 
-async def test_a_cut_answer_proves_nothing_about_schemas() -> None:
-    told = await proof(Model(stop_reason="max_tokens"))
+async def test_a_truncated_answer_proves_nothing_about_schemas() -> None:
+    found = await proof(Model(stop_reason="max_tokens"))
 
-    assert verdicts(told)["native schema"] == "not proved"
+    assert verdicts(found)["native schema"] == "not proved"
 
 
 async def test_no_further_request_is_made_when_the_first_is_not_answered() -> None:
     model = Model(fails_with=ProviderError(FailureKind.AUTH_ERROR, "wrong key", sent=False))
 
-    told = await proof(model)
+    found = await proof(model)
 
-    assert verdicts(told) == {"answer and usage": "not proved"}
-    assert told.stopped == "auth_error: wrong key"
-    assert len(model.asked) == 1
+    assert verdicts(found) == {"answer and usage": "not proved"}
+    assert found.stopped == "auth_error: wrong key"
+    assert len(model.received) == 1
 
 
 async def test_a_refused_plain_request_differs_from_a_table_that_has_the_model() -> None:
-    told = await proof(Model(fails_with=REFUSED))
+    found = await proof(Model(fails_with=REFUSED))
 
-    assert verdicts(told) == {"answer and usage": "differs"}
+    assert verdicts(found) == {"answer and usage": "differs"}
 
 
 async def test_a_lost_answer_is_charged_in_full() -> None:
     ledger = MemoryLedger([tenant(USD)])
 
-    told = await proof(Model(fails_with=ProviderError(FailureKind.TIMEOUT, "lost", sent=True)), ledger=ledger)
+    found = await proof(
+        Model(fails_with=ProviderError(FailureKind.TIMEOUT, "lost", sent=True)), ledger=ledger
+    )
 
     [balance] = [balance for balance in await ledger.balances("default") if balance.scope is ScopeKind.TENANT]
-    assert told.cost_nusd == balance.spent.nusd > 256 * 10_000
+    assert found.cost_nusd == balance.spent.nusd > 256 * 10_000
 
 
 async def test_what_does_not_fit_under_the_ceiling_is_not_sent() -> None:
     model = Model()
 
-    told = await proof(model, usd=0.001)
+    found = await proof(model, usd=0.001)
 
-    assert model.asked == []
-    assert verdicts(told) == {"answer and usage": "not proved"}
-    assert "has 0.001 USD left" in told.stopped
+    assert model.received == []
+    assert verdicts(found) == {"answer and usage": "not proved"}
+    assert "has 0.001 USD left" in found.stopped
 
 
 async def test_the_ceiling_holds_whatever_answers_cost() -> None:
@@ -165,37 +154,18 @@ async def test_the_ceiling_holds_whatever_answers_cost() -> None:
     cost = 1_200 * 2_000 + 256 * 10_000
     model = Model(usage=usage)
 
-    told = await proof(model, usd=0.015)
+    found = await proof(model, usd=0.015)
 
-    assert len(model.asked) < 4
-    assert told.cost_nusd == len(model.asked) * cost <= 0.015 * USD
-    assert "not proved" in verdicts(told).values()
+    assert len(model.received) < 4
+    assert found.cost_nusd == len(model.received) * cost <= 0.015 * USD
+    assert "not proved" in verdicts(found).values()
 
 
-async def test_a_provider_without_a_count_still_has_its_bill_held_against_the_bound() -> None:
-    told = await proof(Model(counted=None))
+async def test_the_bill_of_a_provider_without_a_count_is_compared_with_the_bound() -> None:
+    found = await proof(Model(counted=None))
 
-    [line] = [line for line in told.lines if line.about == "tokens of a request"]
+    [line] = [line for line in found.lines if line.about == "tokens of a request"]
     assert (line.verdict, line.seen) == ("as told", "100 billed, not counted beforehand")
-
-
-async def test_a_directory_is_held_against_the_row() -> None:
-    model = Listed()
-    model.facts = {"max_input_tokens": 1_000_000, "max_tokens": 64_000}
-
-    told = await proof(model)
-
-    [line] = [line for line in told.lines if line.about == "directory"]
-    assert (line.verdict, line.seen) == (
-        "differs",
-        "max_output_tokens 128000 in the row, 64000 in the directory",
-    )
-
-
-async def test_a_directory_that_does_not_answer_proves_nothing() -> None:
-    told = await proof(Listed())
-
-    assert verdicts(told)["directory"] == "not proved"
 
 
 async def test_every_request_has_the_callers_tenant_and_an_envelope_of_its_own() -> None:
@@ -203,16 +173,16 @@ async def test_every_request_has_the_callers_tenant_and_an_envelope_of_its_own()
 
     await proof(model)
 
-    assert {request.envelope.tenant_id for request in model.asked} == {"default"}
-    assert len({request.envelope.envelope_id for request in model.asked}) == 4
-    assert model.asked[0].envelope.agent_id == "models-check"
+    assert {request.envelope.tenant_id for request in model.received} == {"default"}
+    assert len({request.envelope.envelope_id for request in model.received}) == 4
+    assert model.received[0].envelope.agent_id == "models-check"
 
 
-async def test_no_effort_is_asked_of_a_model_that_takes_none() -> None:
+async def test_a_model_that_takes_no_effort_is_sent_none() -> None:
     model = Model(takes_temperature=True, served_as="smollm2-135m")
 
-    told = await proof(model, row=CAPABILITIES.of(LLMProvider.LOCAL, "smollm2-135m"))
+    found = await proof(model, row=CAPABILITIES.of(LLMProvider.LOCAL, "smollm2-135m"))
 
-    assert "effort" not in verdicts(told)
-    assert {request.effort for request in model.asked} == {None}
-    assert set(verdicts(told).values()) == {"as told"}
+    assert "effort" not in verdicts(found)
+    assert {request.effort for request in model.received} == {None}
+    assert set(verdicts(found).values()) == {"as told"}

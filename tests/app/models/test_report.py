@@ -1,11 +1,13 @@
-"""The report of a live check is a page for people and JSON for programs."""
+"""The report of a live check: what it proves, and what it cost."""
 
-import json
 from datetime import date
-from pathlib import Path
+from typing import get_args
 
-from agentic_trading.app.models.live_check import LiveCheckProof, LiveCheckRow
-from agentic_trading.app.models.report import LiveReport, as_markdown, cannot_write, write_report
+import pytest
+
+from agentic_trading.app.cli.model_tables import live_check_table
+from agentic_trading.app.cli.output import print_table
+from agentic_trading.app.models.live_check import LiveCheckProof, LiveCheckRow, LiveReport, LiveVerdict
 
 
 def report(*lines: LiveCheckRow, stopped: str = "") -> LiveReport:
@@ -21,42 +23,26 @@ def report(*lines: LiveCheckRow, stopped: str = "") -> LiveReport:
 
 
 def line(**changes: object) -> LiveCheckRow:
-    """Return a line that came out as told."""
+    """Return a line that came out as the table says."""
     fields = {"about": "effort", "told": "takes low", "seen": "low was taken", "verdict": "as told"}
     return LiveCheckRow.model_validate({**fields, "cost_nusd": 260_000, **changes})
 
 
-def test_the_page_counts_verdicts_and_sums_costs() -> None:
-    page = as_markdown(report(line(), line(verdict="differs"), line(verdict="not proved")))
+def test_the_table_has_every_verdict_and_the_sum_of_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(live_check_table(report(line(), line(verdict="differs"), line(verdict="not proved"))))
 
-    assert "1 as told, 1 differs, 1 not proved" in page
-    assert "it cost 0.000780000 USD" in page
-    assert "of at most 0.050000000" in page
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(f"{verdict} 0.000260000" in shown for verdict in get_args(LiveVerdict))
+    assert "0.000780000 of at most 0.050000000 USD by the price book list@1" in shown
 
 
-def test_what_a_server_says_cannot_leave_its_cell() -> None:
-    page = as_markdown(report(line(seen="a | b\n\n# c `d`")))
+def test_what_a_server_says_stays_in_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(live_check_table(report(line(seen="a\n[bold]b\x1b[2J"))))
 
-    assert "| a \\| b # c 'd' |" in page
+    assert "a\\n[bold]b\\x1b[2J" in capsys.readouterr().out
 
 
 def test_only_a_report_without_a_gap_is_a_proof() -> None:
     assert report(line()).proved
     assert not report(line(verdict="not proved")).proved
     assert not report(line(), stopped="no answer").proved
-
-
-def test_both_files_are_written_side_by_side(tmp_path: Path) -> None:
-    page, document = write_report(report(line()), tmp_path / "check.md")
-
-    assert page.read_text(encoding="utf-8").startswith("# Models, asked live")
-    assert json.loads(document.read_text(encoding="utf-8"))["proofs"][0]["lines"][0]["cost_nusd"] == 260_000
-
-
-def test_a_place_that_cannot_be_written_is_found_out_beforehand(tmp_path: Path) -> None:
-    (tmp_path / "folder.md").mkdir()
-
-    assert cannot_write(tmp_path / "check.md") == ""
-    assert "cannot be written" in cannot_write(tmp_path / "missing" / "check.md")
-    assert "cannot be written" in cannot_write(tmp_path / "folder.md")
-    assert "where the JSON goes" in cannot_write(tmp_path / "check.json")

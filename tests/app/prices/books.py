@@ -1,15 +1,15 @@
-"""Builders for tests of price books: a row of which a test says only what matters, a book of such, another source."""
+"""Builders for tests of price books: a row of which a test says only what matters, a book of such, another list."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from fractions import Fraction
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from agentic_trading.app.prices.listing import Listing
+from genai_prices.data_snapshot import DataSnapshot
+from genai_prices.types import ClauseStartsWith, ModelInfo, Provider
+from genai_prices.types import ModelPrice as ListedPrice
+
 from agentic_trading.governance.prices import ModelPrice, PriceBook
-from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import DatedTable
 from tests.build import interaction
@@ -37,24 +37,17 @@ def book(*prices: ModelPrice) -> PriceBook:
     return PriceBook(DatedTable(Path("own.json"), prices, {"name": "own"}, "0" * 64))
 
 
-def listed(**rates: int) -> Listing:
-    """Return what another source lists: the rates of `price()` but for these."""
-    return Listing({(0, name): Fraction(rate) for name, rate in (RATES | rates).items()}, {})
+def listed(name: str = "claude-a", *, prices: ListedPrice | None = None, **fields: Any) -> ModelInfo:
+    """Return a model as genai-prices lists it: at the rates of `price()`, in dollars per million tokens."""
+    usd = {"input": "2", "output": "10", "cache_read": "0.2", "cache_write": "2.5", "cache_write_1h": "4"}
+    plain = ListedPrice(**{f"{each}_mtok": Decimal(rate) for each, rate in usd.items()})
+    return ModelInfo(id=name, match=ClauseStartsWith(starts_with=name), prices=prices or plain, **fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Listings:
-    """A source that lists models of one provider."""
-
-    listings: Mapping[str, Listing]
-    source: str = "another list 1.0"
-    of: LLMProvider = field(default=LLMProvider.ANTHROPIC)
-
-    def listing(self, provider: LLMProvider, model: str, *, at: datetime) -> Listing | None:
-        return self.listings.get(model) if provider == self.of else None
-
-    def models(self, provider: LLMProvider) -> tuple[str, ...]:
-        return tuple(self.listings) if provider == self.of else ()
+def snapshot(*models: ModelInfo) -> DataSnapshot:
+    """Return the data of genai-prices with these models of Anthropic alone."""
+    provider = Provider(id="anthropic", name="A", api_pattern="https://a", models=list(models))
+    return DataSnapshot([provider], from_auto_update=False)
 
 
 def call(**changes: Any) -> LLMInteraction:

@@ -1,9 +1,9 @@
-"""Which prices are meant by a model's name and a provider's."""
+"""Prices are selected by model and provider."""
 
 import pytest
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.prices.selection import select_prices
+from agentic_trading.app.prices import select_prices
 from agentic_trading.llm.errors import UnknownModelError
 from tests.app.prices.books import TODAY, book, price
 
@@ -20,13 +20,13 @@ BOOK = book(price(), price(model="claude-b"), price(provider="local"))
         ("claude-a", "anthropic", ["anthropic/claude-a"]),
     ],
 )
-def test_prices_are_chosen_by_model_and_provider(model: str, provider: str, found: list[str]) -> None:
+def test_prices_are_selected_by_model_and_provider(model: str, provider: str, found: list[str]) -> None:
     prices = select_prices(BOOK, model, provider, at=TODAY)
 
     assert [f"{price.provider}/{price.model}" for price in prices] == found
 
 
-def test_what_has_no_price_is_told_with_what_has_one() -> None:
+def test_the_error_for_what_has_no_price_names_what_has_one() -> None:
     with pytest.raises(OptionError, match="allowed: anthropic, local"):
         select_prices(BOOK, provider="acme", at=TODAY)
     with pytest.raises(UnknownModelError, match="known are anthropic/claude-a"):

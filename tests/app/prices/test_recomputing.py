@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.prices.cost_audit import CostCheck, Finding, books_at_hand, recomputed
+from agentic_trading.audit.recompute import CostCheck, CostFinding, load_books, recompute_costs
 from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities
@@ -27,11 +27,11 @@ async def checked(*records: Record, books: tuple[PriceBook, ...] = (BOOK,)) -> C
         for line, record in enumerate(records, start=1):
             yield LogEntry(line, record, "")
 
-    return await recomputed(entries(), books, CAPABILITIES)
+    return await recompute_costs(entries(), books, CAPABILITIES)
 
 
-async def finding(**changes: Any) -> tuple[Finding, int | None]:
-    """Return what became of one such call."""
+async def finding(**changes: Any) -> tuple[CostFinding, int | None]:
+    """Return the finding on one such call, and its recomputed cost."""
     found = await checked(call(**changes))
     [record] = found.records
     return record.finding, record.computed_nusd
@@ -46,7 +46,7 @@ async def test_the_price_is_that_of_the_day_of_the_call() -> None:
     assert await finding(dispatched_at=SENT.replace(day=20), cost_nusd=200_000) == ("agrees", 200_000)
 
 
-async def test_a_backtest_was_charged_by_a_day_that_its_records_do_not_tell() -> None:
+async def test_a_backtest_was_charged_by_a_day_that_its_records_do_not_have() -> None:
     simulated = datetime(2023, 3, 1, tzinfo=UTC)
 
     assert await finding(dispatched_at=simulated) == ("agrees on another day", 100_000)
@@ -72,7 +72,7 @@ async def test_a_book_that_is_not_at_hand_is_named() -> None:
     ("cost", "said"), [(5_000_000, ("in doubt", None)), (4_999_999, ("differs", 5_000_000))]
 )
 async def test_a_call_in_doubt_was_charged_its_reservation(
-    cost: int, said: tuple[Finding, int | None]
+    cost: int, said: tuple[CostFinding, int | None]
 ) -> None:
     doubt = {"in_doubt": True, "success": False, "model": "", "cache_read_tokens": 0}
 
@@ -102,7 +102,7 @@ async def test_what_has_no_price_costs_the_reservation_at_least() -> None:
 
 @pytest.fixture
 def house_book(tmp_path: Path) -> PriceBook:
-    """Return the packaged book with one of one's own over it."""
+    """Return the packaged book with a user's own over it."""
     return PriceBook.load(None, prices_file(tmp_path, price_row()))
 
 
@@ -129,7 +129,7 @@ def test_books_at_hand_are_all_that_a_call_may_have_been_charged_by(tmp_path: Pa
     earlier = tmp_path / "earlier.json"
     earlier.write_bytes(PACKAGED_PRICES.read_bytes() + b"\n")
 
-    ids = {book.id for book in books_at_hand(own, [earlier])}
+    ids = {book.id for book in load_books(own, [earlier])}
 
     assert ids >= {
         PriceBook.load().id,
@@ -138,4 +138,4 @@ def test_books_at_hand_are_all_that_a_call_may_have_been_charged_by(tmp_path: Pa
         PriceBook.load(earlier, own).id,
         PriceBook.load(None, earlier).id,
     }
-    assert {book.id for book in books_at_hand()} == {PriceBook.load().id}
+    assert {book.id for book in load_books()} == {PriceBook.load().id}
