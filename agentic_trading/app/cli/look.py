@@ -37,11 +37,11 @@ def list_traces(
     """
     from dataclasses import asdict
 
-    from agentic_trading.app.cli.chains import chain_table, listed
+    from agentic_trading.app.cli.chains import chain_table, newest_chains
     from agentic_trading.app.cli.output import ask_log, console, print_table, show_json
 
     chains = ask_log(
-        log_of(store), lambda records: listed(records, limit, with_calls=not every, tenant=tenant)
+        log_of(store), lambda records: newest_chains(records, limit, with_calls=not every, tenant=tenant)
     )
     if as_json:
         show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
