@@ -27,7 +27,7 @@ BOTH = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; $(COVE
 run: $(READY)  ## a small model's session as it was recorded, then the rules' as baseline; no key, no network
 	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider recorded --from smollm2 --bars 300 --out $(OUT)
 	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider rules \
-	  --inject malformed=5%,timeout=2%,refusal=1%,cut=1% --seed $(SEED) $(if $(BARS),--bars $(BARS)) --out $(BASELINE)
+	  --inject malformed=5%,timeout=2%,refusal=1%,truncated=1% --seed $(SEED) $(if $(BARS),--bars $(BARS)) --out $(BASELINE)
 
 test: $(READY_DEV)  ## every test, in random order
 	$(if $(CI),$(BOTH),$(PY) -m pytest)

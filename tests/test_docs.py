@@ -19,7 +19,14 @@ SPAN = re.compile(r"`[^`\n]+`")
 MODULE = re.compile(r"[\w/]+\.py\b")
 MODULES = [
     f"/{path.relative_to(ROOT).as_posix()}"
-    for place in ("agentic_trading/**", "tests/**", "benchmarks", "benchmarks/peers", "benchmarks/peers/*")
+    for place in (
+        "agentic_trading/**",
+        "tests/**",
+        "benchmarks",
+        "benchmarks/peers",
+        "benchmarks/peers/*",
+        "examples/*",
+    )
     for path in ROOT.glob(f"{place}/*.py")
 ]
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.answer_parsing import ParseQuestion, form_of, policy_of, read_text
-from agentic_trading.app.cli.parse_one import verdict as verdict_of
+from agentic_trading.app.cli.parse_answers import ParseQuestion, policy_of, read_text, verdict_text
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.envelope_rules import PRESETS
@@ -117,8 +116,8 @@ def test_a_schema_is_rendered_and_an_answer_refused_as_the_page_says() -> None:
 
     read_so = read_text(
         '{"side": "buy", "qty": 12}',
-        ParseQuestion(policy=policy_of(None, None), form=form_of(json.loads(schema))),
+        ParseQuestion(policy=policy_of(None, None), schema=json.loads(schema)),
     )
 
     assert render_schema(schema.encode(), sentinel=False) == form.strip()
-    assert verdict_of(read_so) == verdict.strip()
+    assert verdict_text(read_so) == verdict.strip()

@@ -20,7 +20,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
-BudgetEventKind = Literal["ordered", "warned", "expired", "refused", "in doubt", "overrun", "corrected"]
+BudgetEventKind = Literal["command", "warning", "expired", "denied", "in doubt", "overrun"]
 
 GOVERNED = frozenset({
     FailureKind.BUDGET_EXHAUSTED,
@@ -77,7 +77,7 @@ def _together(those: Iterable[BudgetEvent]) -> list[BudgetEvent]:
     """Return the same with what happens again and again as one, where it happened first."""
     found: dict[tuple[str, ...], BudgetEvent] = {}
     for one in those:
-        key = (one.what, one.subject) if one.what == "refused" else (one.what, one.subject, one.why)
+        key = (one.what, one.subject) if one.what == "denied" else (one.what, one.subject, one.why)
         before = found.get(key)
         if before is None:
             found[key] = one
@@ -94,7 +94,7 @@ def _of_call(record: LLMInteraction) -> Iterator[BudgetEvent]:
     at = record.stored_at
     failure = result.failure
     if failure is not None and failure.category in GOVERNED:
-        yield BudgetEvent("refused", f"{subject} · {failure.category}", failure.description, at, at)
+        yield BudgetEvent("denied", f"{subject} · {failure.category}", failure.description, at, at)
     if result.in_doubt:
         why = failure.description if failure is not None else "no answer was kept"
         yield BudgetEvent("in doubt", subject, why, at, at, result.cost_nusd)
@@ -107,10 +107,10 @@ def _of_event(event: Event) -> Iterator[BudgetEvent]:
     body, at = event.body, event.time
     if event.kind == "operator.action":
         why = f"{body['before']} -> {body['after']}, by {body['by']}"
-        yield BudgetEvent("ordered", str(body["subject"]), _with_reason(why, str(body["why"])), at, at)
+        yield BudgetEvent("command", str(body["subject"]), _with_reason(why, str(body["why"])), at, at)
     elif event.kind in _WARNINGS:
-        subject = f"{body['scope']} {body['id']} · {body['window_id'] or 'in all'}"
-        yield BudgetEvent("warned", subject, _warning(event), at, at)
+        subject = f"{body['scope']} {body['id']} · {body['window_id'] or 'total'}"
+        yield BudgetEvent("warning", subject, _warning(event), at, at)
     elif event.kind == "budget.expired":
         why = f"its lease ran out; {body['state']}"
         yield BudgetEvent("expired", str(body["reservation_id"]), why, at, at, int(body["nusd"]))

@@ -187,8 +187,8 @@ def _what_became(hit: LLMResult, final: LLMResult) -> str:
     if not final.actionable:
         return "no decision"
     if final.attempt_number == hit.attempt_number:
-        return "mended, then accepted" if _is_changed(hit) else "accepted as it was"
-    return "asked again, then accepted" if hit.reading else "tried again, then accepted"
+        return "repaired, accepted" if _is_changed(hit) else "accepted as it was"
+    return "re-asked, accepted" if hit.reading else "retried, accepted"
 
 
 def _is_changed(result: LLMResult) -> bool:
@@ -272,6 +272,6 @@ def _knowledge(attempts: Sequence[LLMInteraction], capabilities: Capabilities) -
 def _knows(envelope: LLMEnvelope, capabilities: Capabilities) -> Knowledge:
     try:
         capability = capabilities.of(envelope.provider, envelope.model)
-    except UnknownModelError:  # nobody was asked, and that is on record
+    except UnknownModelError:  # no request was sent, and that is on record
         return "unknown"
     return capabilities.knowledge(capability, envelope.as_of)

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.app.answer_parsing import (
-    AnswerForm,
+from agentic_trading.app.cli.parse_answers import (
     ParseQuestion,
-    SchemaFileError,
-    form_in,
-    form_of,
     policy_of,
     read_bytes,
+    read_schema,
     read_text,
     strictly_loaded,
 )
@@ -27,16 +24,18 @@ from agentic_trading.llm.limits import OutputMode
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured.decode import MAX_BYTES
 
-ORDER = form_of({
+ORDER: dict[str, Any] = {
     "type": "object",
     "properties": {"side": {"enum": ["BUY", "SELL"]}, "qty": {"type": "number", "exclusiveMinimum": 0}},
     "required": ["side", "qty"],
     "additionalProperties": False,
-})
+}
 
 
-def question(mode: OutputMode | None = None, form: AnswerForm | None = ORDER, **facts: Any) -> ParseQuestion:
-    return ParseQuestion(policy=policy_of(None, mode), form=form, **facts)
+def question(
+    mode: OutputMode | None = None, schema: dict[str, Any] | None = ORDER, **facts: Any
+) -> ParseQuestion:
+    return ParseQuestion(policy=policy_of(None, mode), schema=schema, **facts)
 
 
 def exact(text: str) -> Any:
@@ -82,7 +81,7 @@ def test_values_read_as_another_type_and_dropped_properties_are_changes_too() ->
     assert read.changes == read.trace.coercions + read.trace.patches
 
 
-@pytest.mark.parametrize("form", [ORDER, None])
+@pytest.mark.parametrize("schema", [ORDER, None])
 @pytest.mark.parametrize(
     ("facts", "stage"),
     [
@@ -92,17 +91,19 @@ def test_values_read_as_another_type_and_dropped_properties_are_changes_too() ->
     ],
 )
 def test_what_the_provider_says_comes_before_what_the_text_looks_like(
-    facts: Mapping[str, Any], stage: Stage, form: AnswerForm | None
+    facts: Mapping[str, Any], stage: Stage, schema: dict[str, Any] | None
 ) -> None:
     whole = b'{"side": "BUY", "qty": 1}'
 
-    read = [read_bytes(raw, question(form=form, **facts)) for raw in (whole, b"\xff", b" " * (MAX_BYTES + 1))]
+    read = [
+        read_bytes(raw, question(schema=schema, **facts)) for raw in (whole, b"\xff", b" " * (MAX_BYTES + 1))
+    ]
 
     assert [each.trace.verdict for each in read] == [stage] * 3
     assert {each.text for each in read} == {""}
 
 
-@pytest.mark.parametrize("form", [ORDER, None])
+@pytest.mark.parametrize("schema", [ORDER, None])
 @pytest.mark.parametrize("mode", ["native", "lossless"])
 @pytest.mark.parametrize(
     ("raw", "stage", "says"),
@@ -119,9 +120,9 @@ def test_what_the_provider_says_comes_before_what_the_text_looks_like(
     ],
 )
 def test_what_no_document_is_has_a_stage_and_a_reason(
-    raw: bytes, stage: Stage, says: str, mode: OutputMode, form: AnswerForm | None
+    raw: bytes, stage: Stage, says: str, mode: OutputMode, schema: dict[str, Any] | None
 ) -> None:
-    read = read_bytes(raw, question(mode, form))
+    read = read_bytes(raw, question(mode, schema))
 
     assert read.trace.verdict is stage
     assert says in read.trace.errors[0].message
@@ -166,7 +167,7 @@ def test_a_wrong_value_is_told_with_what_is_allowed() -> None:
     ],
 )
 def test_a_schema_that_cannot_be_used_is_a_verdict(schema: dict[str, Any]) -> None:
-    read = read_text('{"side": "BUY", "qty": 1}', question(form=form_of(schema)))
+    read = read_text('{"side": "BUY", "qty": 1}', question(schema=schema))
 
     assert read.trace.verdict is Stage.SCHEMA_INVALID
     assert read.trace.errors
@@ -176,7 +177,7 @@ def test_execution_wants_the_sentinel_and_takes_it_off() -> None:
     policy = policy_of("execution", None)
     cut, whole = '{"side": "BUY", "qty": 1.50}', '{"side": "BUY", "qty": 1.50, "end": "ok"}'
 
-    read = [read_text(text, ParseQuestion(policy=policy, form=ORDER)) for text in (cut, whole)]
+    read = [read_text(text, ParseQuestion(policy=policy, schema=ORDER)) for text in (cut, whole)]
 
     assert [each.trace.verdict for each in read] == [Stage.TRUNCATED, Stage.DONE]
     assert exact(read[1].text) == exact(cut)
@@ -219,24 +220,21 @@ def test_a_file_without_a_schema_is_named_with_what_is_wrong(
     if content is not None:
         file.write_bytes(content)
 
-    with pytest.raises(SchemaFileError, match=says) as refused:
-        form_in(file)
-
-    assert refused.value.file == file
-    assert "allowed: " in str(refused.value)
+    with pytest.raises(ValueError, match=says):
+        read_schema(file)
 
 
 def test_a_schema_keeps_its_numbers(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_bytes(b'{"maximum": 12345678901234567890}')
 
-    assert form_in(file).schema == {"maximum": 12345678901234567890}
+    assert read_schema(file) == {"maximum": 12345678901234567890}
 
 
 @given(st.text() | st.text(alphabet="{}[]\":,0123456789.eE+-truefalsn \n'`#/"))
 def test_no_text_ends_in_an_error(text: str) -> None:
-    for form in (ORDER, None):
-        read = read_text(text, question(form=form))
+    for schema in (ORDER, None):
+        read = read_text(text, question(schema=schema))
 
         assert read.is_accepted == bool(read.text)
         assert read.is_accepted or read.trace.errors
@@ -244,14 +242,14 @@ def test_no_text_ends_in_an_error(text: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_end_in_an_error(raw: bytes) -> None:
-    for form in (ORDER, None):
-        assert read_bytes(raw, question(form=form)).trace.verdict in Stage
+    for schema in (ORDER, None):
+        assert read_bytes(raw, question(schema=schema)).trace.verdict in Stage
 
 
 @pytest.mark.parametrize("prose", ["I cannot help with that.", "Sorry.", '"\ud800"'])
 def test_prose_is_no_document_in_any_mode(prose: str) -> None:
     for mode in get_args(OutputMode):
-        assert read_text(prose, question(mode, form=None)).trace.verdict is Stage.JSON_PARSE
+        assert read_text(prose, question(mode, schema=None)).trace.verdict is Stage.JSON_PARSE
 
 
 def test_what_is_loaded_strictly_is_json_in_utf_8() -> None:

@@ -54,8 +54,8 @@ async def test_the_run_finishes_with_no_decision_for_the_rest_and_never_passes_i
 async def test_the_history_tells_why(spent_up: RunReport) -> None:
     found = await budget_event(spent_up.log, "default", together=True)
 
-    (ordered,) = [one for one in found if one.what == "ordered"]
-    (refused,) = [one for one in found if one.what == "refused"]
+    (ordered,) = [one for one in found if one.what == "command"]
+    (refused,) = [one for one in found if one.what == "denied"]
     assert (ordered.subject, ordered.why) == (
         "tenant * in all",
         "no limit -> 0.08 USD, by run: --budget-usd",
@@ -71,7 +71,7 @@ async def test_the_history_tells_why(spent_up: RunReport) -> None:
 async def test_each_refusal_is_told_by_itself_if_asked_for(spent_up: RunReport) -> None:
     found = await budget_event(spent_up.log, "default", together=False)
 
-    refused = [one for one in found if one.what == "refused"]
+    refused = [one for one in found if one.what == "denied"]
     assert len(refused) == spent_up.no_decisions["analysis"]["budget_exhausted"]
     assert {one.times for one in refused} == {1}
     assert await budget_event(spent_up.log, "somebody-else", together=True) == list[BudgetEvent]()

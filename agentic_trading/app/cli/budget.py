@@ -1,4 +1,4 @@
-"""`agentic-trading budget`: what may be spent, what is, how long it lasts, and why a call was refused."""
+"""`agentic-trading budget`, `halt` and `resume`: limits, what is spent, and the controls of operators."""
 
 import asyncio
 from pathlib import Path
@@ -17,20 +17,20 @@ LedgerUrl = Annotated[
         help="A server that workers share, redis://HOST:PORT; if left out, AGENTIC_LEDGER_URL, else --store.",
     ),
 ]
-ReasonOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reason, kept with the order.")]
+ReasonOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reason, kept with the command.")]
 
 
-app = typer.Typer(help="Budgets: what is left, what is ordered, what happened.", no_args_is_help=True)
+app = typer.Typer(help="Budgets: what is left, the controls, what happened.", no_args_is_help=True)
 
 Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="One of call, trace, agent, workflow, tenant.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Which one; * is each of them by itself.")]
 Per = Annotated[
-    str, typer.Option("--per", metavar="WINDOW", help="minute, hour, day, month, or none: in all.")
+    str, typer.Option("--per", metavar="WINDOW", help="minute, hour, day, month, or none: in total.")
 ]
 Usd = Annotated[str | None, typer.Option("--usd", metavar="X", help="At most so many dollars.")]
 Tokens = Annotated[int | None, typer.Option("--tokens", metavar="N", help="At most so many tokens.")]
 Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="At most so many calls.")]
-Remove = Annotated[bool, typer.Option("--remove", help="Take the limit away.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Remove the limit.")]
 Stores = Annotated[
     list[Path] | None,
     typer.Option(
@@ -39,7 +39,7 @@ Stores = Annotated[
         help="A log or a session's folder, as often as there are; if left out, AGENTIC_STORE, else the newest session.",
     ),
 ]
-Every = Annotated[bool, typer.Option("--all", help="Each time by itself, not the same together.")]
+Every = Annotated[bool, typer.Option("--all", help="List each event, repeated ones too.")]
 Seconds = Annotated[
     float | None, typer.Option("--seconds", metavar="N", min=0.1, help="End after so many; else with Ctrl-C.")
 ]
@@ -53,14 +53,14 @@ def show_budgets(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show limits, what is spent, held and in doubt, who waits, and who was refused."""
+    """Show limits, what is spent, held and in doubt, queued requests, and the last denials."""
     from dataclasses import asdict
 
     from agentic_trading.app.budgets import read_status
-    from agentic_trading.app.cli.budget_tables import budgets, whereabouts
+    from agentic_trading.app.cli.budget_tables import budgets, location_of
     from agentic_trading.app.cli.output import print_table, show_json
 
-    view = asyncio.run(read_status(whereabouts(store, ledger), tenant))
+    view = asyncio.run(read_status(location_of(store, ledger), tenant))
     if as_json:
         show_json(asdict(view))
     else:
@@ -75,10 +75,10 @@ def watch_budgets(
     store: Store = None,
     ledger: LedgerUrl = None,
 ) -> None:
-    """Show the same again and again, as it is now, until Ctrl-C."""
-    from agentic_trading.app.cli.budget_tables import watch, whereabouts
+    """Show the same as it changes, until Ctrl-C."""
+    from agentic_trading.app.cli.budget_tables import location_of, watch
 
-    asyncio.run(watch(whereabouts(store, ledger), tenant, seconds=seconds))
+    asyncio.run(watch(location_of(store, ledger), tenant, seconds=seconds))
 
 
 @app.command("set")
@@ -99,10 +99,10 @@ def set_limit(
 ) -> None:
     """Set a limit in place of the one on the same scope, id and window; workers follow within a second."""
     from agentic_trading.app.budgets import limited
-    from agentic_trading.app.cli.budget_tables import give_and_tell
+    from agentic_trading.app.cli.budget_tables import execute_and_print
 
     wanted = limited(scope, id_, per, usd=usd, tokens=tokens, calls=calls, remove=remove)
-    give_and_tell(wanted, tenant, why, store, ledger, as_json=as_json)
+    execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)
 
 
 @app.command("history")
@@ -113,7 +113,7 @@ def history(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell from the log what was ordered, warned of, refused, and charged in doubt."""
+    """List from the log commands, warnings, denials, and what was charged in doubt or above its reservation."""
     from dataclasses import asdict
 
     from agentic_trading.app.budget_log import budget_event
@@ -136,9 +136,9 @@ def rebuild(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Book logs again on a server that has lost or forgotten what it was told, and open it for calls again.
+    """Rebuild the ledger on a server from logs, and open it for calls again.
 
-    Name every log that was written beside this server: what is in none of them is forgotten. Limits and halts stay.
+    Name every log that was written with this server: what is in none of them is forgotten. Limits and halts stay.
     """
     from dataclasses import asdict
     from zoneinfo import ZoneInfo
@@ -182,15 +182,15 @@ def halt(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let no new call run, and end those under way: of a tenant, or of one agent, workflow or model.
+    """Stop new calls and cancel calls in flight: of a tenant, or of one agent, workflow or model.
 
-    Every worker follows within a second. What was sent is charged, all of it is on record, and `resume` takes it back.
+    Every worker follows within a second. What was sent is charged, all of it is on record, and `resume` lifts the halt.
     """
     from agentic_trading.app.budgets import halted
-    from agentic_trading.app.cli.budget_tables import give_and_tell
+    from agentic_trading.app.cli.budget_tables import execute_and_print
 
     wanted = halted(tenant, agent=agent, workflow=workflow, model=model)
-    give_and_tell(wanted, tenant, why, store, ledger, as_json=as_json)
+    execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)
 
 
 def resume(
@@ -204,9 +204,9 @@ def resume(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take back a halt of exactly this scope; others go on to hold."""
+    """Lift the halt of exactly this scope; others stay."""
     from agentic_trading.app.budgets import resumed
-    from agentic_trading.app.cli.budget_tables import give_and_tell
+    from agentic_trading.app.cli.budget_tables import execute_and_print
 
     wanted = resumed(tenant, agent=agent, workflow=workflow, model=model)
-    give_and_tell(wanted, tenant, why, store, ledger, as_json=as_json)
+    execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)

@@ -44,23 +44,23 @@ from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, 
 _MOST_ROWS = 12
 _MOST_COUNTERS = 48
 _BUDGET_COLUMNS = (
-    "limit on",
+    "scope",
     "window",
-    "of",
-    "most",
+    "unit",
+    "limit",
     "spent",
     "held",
     "in doubt",
     "left",
-    "an hour",
-    "lasts until",
+    "per hour",
+    "exhausted at",
 )
-_NUMBERS = ("most", "spent", "held", "in doubt", "left", "an hour")
+_NUMBERS = ("limit", "spent", "held", "in doubt", "left", "per hour")
 
 
-def orders_in_force(place: str, tenant: str, controls: TenantControls) -> list[RenderableType]:
-    """Return what operators have ordered for a tenant and still holds."""
-    title = "for all tenants" if tenant == PLATFORM else f"for tenant {tenant}"
+def controls_table(place: str, tenant: str, controls: TenantControls) -> list[RenderableType]:
+    """Return the limits and halts that operators have set for a tenant."""
+    title = "of all tenants" if tenant == PLATFORM else f"of tenant {tenant}"
     lines = [("limit", limit_text(limit)) for limit in controls.limits]
     lines += [
         (
@@ -70,7 +70,10 @@ def orders_in_force(place: str, tenant: str, controls: TenantControls) -> list[R
         )
         for halt in controls.halts
     ]
-    return [heading(f"Orders {title} · {place} · version {controls.version}"), facts(lines or [("none", "")])]
+    return [
+        heading(f"Controls {title} · {place} · version {controls.version}"),
+        facts(lines or [("none", "")]),
+    ]
 
 
 def budgets(view: BudgetView) -> list[RenderableType]:
@@ -79,10 +82,10 @@ def budgets(view: BudgetView) -> list[RenderableType]:
     if view.counters:
         parts += [_counters(view.counters), *_more(len(view.counters), _MOST_COUNTERS)]
     else:
-        parts.append(paragraph("No worker has told of any counter with a limit yet."))
+        parts.append(paragraph("No worker has reported a limited counter yet."))
     parts += _not_counted_yet(view)
     if view.parked:
-        parts += [heading(f"Waiting for headroom: {len(view.parked)}"), _parked(view.parked)]
+        parts += [heading(f"Queued for headroom: {len(view.parked)}"), _queued(view.parked)]
         parts += _more(len(view.parked), _MOST_ROWS)
     parts += _refused(view.workers)
     parts += _workers(view.workers)
@@ -92,8 +95,8 @@ def budgets(view: BudgetView) -> list[RenderableType]:
 def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableType]:
     """Return what happened, one line each."""
     if not found:
-        return [paragraph(f"Nothing was ordered, refused, warned of or left in doubt for tenant {tenant}.")]
-    made = table("when", "what", "whom", "times", "charged", "why", right=("times", "charged"))
+        return [paragraph(f"No budget events of tenant {tenant}.")]
+    made = table("time", "event", "scope", "count", "charged", "reason", right=("count", "charged"))
     cells = (
         (
             format_time(one.first)
@@ -107,17 +110,17 @@ def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableT
         )
         for one in found
     )
-    return [heading(f"What happened to the budgets of {tenant}"), rows(made, cells)]
+    return [heading(f"Budget events of tenant {tenant}"), rows(made, cells)]
 
 
 def rebuilt_lines(report: LedgerRebuildReport) -> list[RenderableType]:
-    """Return what a rebuilding has booked."""
+    """Return what a rebuild has charged."""
     lines = [
         *(("from", log) for log in report.logs),
-        ("it believed before", f"{usd(report.knew_nusd)} USD spent"),
+        ("before", f"{usd(report.knew_nusd)} USD spent"),
         ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),
         ("charged", f"{usd(report.charged_nusd)} USD, {usd(report.in_doubt_nusd)} USD of it in doubt"),
-        ("generation", f"{report.generation}; calls may run again"),
+        ("epoch", f"{report.generation}; calls may run again"),
     ]
     return [heading(f"The ledger of {report.tenant} is rebuilt"), facts(lines)]
 
@@ -134,7 +137,7 @@ def _halts(view: BudgetView) -> Iterator[RenderableType]:
 
 
 def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
-    """Return the limits that stand on the board, and that no counter shows: a worker follows as soon as it runs."""
+    """Yield the limits of the controls that no counter shows: a worker follows as soon as it runs."""
     named = {(limit.scope, limit.id, limit.window) for limit in view.controls.limits}
     waiting = [
         limit
@@ -142,7 +145,7 @@ def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
         if not any(_shows(counter, limit, named) for counter in view.counters)
     ]
     if waiting:
-        yield heading("Ordered, and not counted against yet")
+        yield heading("Set, and not counted yet")
         yield facts(("limit", limit_text(limit)) for limit in waiting)
 
 
@@ -170,7 +173,7 @@ def _counters(counters: Sequence[CounterStatus]) -> Table:
 
 
 def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
-    window = "in all" if counter.window is Window.NONE else counter.window_id
+    window = "total" if counter.window is Window.NONE else counter.window_id
     for unit, most, spent, held, in_doubt in zip(
         UNITS, counter.most, counter.spent, counter.held, counter.in_doubt, strict=True
     ):
@@ -192,16 +195,16 @@ def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _parked(line: Sequence[QueuedStatus]) -> Table:
+def _queued(requests: Sequence[QueuedStatus]) -> Table:
     return rows(
         table(
             "reservation",
             "since",
             "priority",
-            "asks for",
-            "there is",
-            "of",
-            right=("priority", "asks for", "there is"),
+            "requested",
+            "left",
+            "counter",
+            right=("priority", "requested", "left"),
         ),
         (
             (
@@ -212,7 +215,7 @@ def _parked(line: Sequence[QueuedStatus]) -> Table:
                 _amount(one.unit, one.left),
                 f"{one.scope} {one.id}",
             )
-            for one in line[:_MOST_ROWS]
+            for one in requests[:_MOST_ROWS]
         ),
     )
 
@@ -222,7 +225,7 @@ def _refused(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     if refusals:
         yield heading("Refused last")
         yield rows(
-            table("when", "agent", "workflow", "reason", "why"),
+            table("time", "agent", "workflow", "kind", "reason"),
             (
                 (format_time(one.at), one.agent, one.workflow, str(one.kind), one.why)
                 for one in refusals[-_MOST_ROWS:]
@@ -237,14 +240,14 @@ def _workers(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     yield rows(
         table(
             "worker",
-            "told at",
-            "its time",
+            "reported at",
+            "session time",
             "admitted",
             "refused",
             "in flight",
             "in doubt",
-            "held / used",
-            right=("admitted", "refused", "in flight", "in doubt", "held / used"),
+            "reserved / charged",
+            right=("admitted", "refused", "in flight", "in doubt", "reserved / charged"),
         ),
         (_worker(one) for one in workers),
     )
@@ -317,22 +320,22 @@ async def _view(place: BudgetLocation, tenant: str) -> Group:
         return Group(paragraph(f"{place.name}: {e}", "red"))
 
 
-def give_and_tell(
+def execute_and_print(
     wanted: OperatorCommand, tenant: str, why: str, store: Path | None, ledger: str | None, *, as_json: bool
 ) -> None:
-    """Give an order, and print what holds for the tenant from now on."""
-    where = whereabouts(store, ledger)
+    """Execute a command, and print the controls of the tenant from now on."""
+    where = location_of(store, ledger)
     controls = asyncio.run(execute(where, tenant, wanted, why))
     if as_json:
         show_json(controls)
     else:
-        print_table(*orders_in_force(where.name, tenant, controls))
+        print_table(*controls_table(where.name, tenant, controls))
 
 
-def whereabouts(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
-    """Return the place that the options, or the environment in their stead, mean: a server goes before a folder.
+def location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
+    """Return the place that the options or the environment name: a server goes before a folder.
 
-    Raises `OptionError` where there is none or the address is none, `SettingsError` for a wrong variable.
+    Raises `OptionError` without one and for a wrong address, `SettingsError` for a wrong variable.
     """
     url = ledger or (None if store is not None else start().ledger_url)
     if not url:

@@ -27,11 +27,11 @@ ANSWER_CHARS: Final = 160
 VALUE_CHARS: Final = 80
 
 
-def attempts_told(attempts: Sequence[LLMInteraction]) -> list[str]:
+def attempt_lines(attempts: Sequence[LLMInteraction]) -> list[str]:
     """Return a line for each attempt, lines for how its answer was read, and the sum where there are several."""
     lines = [line for attempt in attempts for line in _attempt(attempt)]
     if len(attempts) > 1:
-        lines.append(_together([attempt.result for attempt in attempts]))
+        lines.append(_total([attempt.result for attempt in attempts]))
     return [printable(line) for line in lines]
 
 
@@ -48,7 +48,7 @@ def _attempt(attempt: LLMInteraction) -> Iterator[str]:
 
 
 def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
-    """Tell what is worth knowing of a reading: nothing of an answer that was accepted as it stood."""
+    """Yield what was changed and what was wrong: nothing for an answer that was accepted as it stood."""
     changes = [*reading.fixes, *reading.coercions, *reading.patches]
     if changes or reading.errors:
         answer = " ".join(result.raw_output[: 2 * ANSWER_CHARS].split())
@@ -72,19 +72,19 @@ def _change(fix: Fix) -> str:
 
 def _error(violation: Violation) -> str:
     facts = {"was": violation.actual, "allowed": violation.allowed, "nearest": violation.suggestion}
-    told = [f"{name}: {_spelled(value)}" for name, value in facts.items() if value is not None]
-    return "; ".join([f"{violation.path}: {violation.message}", *told])
+    shown = [f"{name}: {_short(_joined(value))}" for name, value in facts.items() if value is not None]
+    return "; ".join([f"{violation.path}: {violation.message}", *shown])
 
 
-def _spelled(value: Any) -> str:
-    return _short(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+def _joined(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _short(text: str) -> str:
     return f"{text[:VALUE_CHARS]}…" if len(text) > VALUE_CHARS else text
 
 
-def _together(results: Sequence[LLMResult]) -> str:
+def _total(results: Sequence[LLMResult]) -> str:
     return " · ".join([f"{len(results)} attempts together", *_sums(results)])
 
 
@@ -126,16 +126,16 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "order.cancelled": ("quantity reason",),
     "fill": ("side quantity price fee fee_currency liquidity cause",),
 })
-"""What of an event's body is told, by kind: a line each, `label:` before the dotted names of its values."""
+"""What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
 
 
 def step_text(node: TraceNode) -> list[str]:
     """Return lines about a step, without its kind and id; nothing in them can steer a terminal."""
     match node:
         case CallNode():
-            asked = node.envelope
-            who = f"{asked.agent_id or 'somebody'} asked {asked.provider} ({asked.model})"
-            return [printable(who), *attempts_told(node.attempts)]
+            envelope = node.envelope
+            call = f"{envelope.agent_id or 'no agent'} → {envelope.provider}/{envelope.model}"
+            return [printable(call), *attempt_lines(node.attempts)]
         case EventNode():
             lines = SHOWN.get(node.kind)
             body = node.event.body
@@ -151,7 +151,7 @@ def _chosen(body: Mapping[str, Any], lines: tuple[str, ...]) -> Iterator[str]:
             continue
         label, _, names = line.rpartition(": ")
         values = ((name.rpartition(".")[2], _value_at(body, name)) for name in names.split())
-        facts = [f"{name} {_step_text_spelled(value)}" for name, value in values if _says_something(value)]
+        facts = [f"{name} {_joined(value)}" for name, value in values if _says_something(value)]
         if facts:
             yield printable((f"{label}: " if label else "") + " · ".join(facts))
 
@@ -161,7 +161,7 @@ def _layers(layers: Any) -> Iterator[str]:
         score = _value_at(judged, "score")
         text, cited = _finding(judged)
         scored = _scored(score)
-        rests_on = f" ({_step_text_spelled(cited)})" if cited else ""
+        rests_on = f" ({_joined(cited)})" if cited else ""
         yield printable(f"{name} {scored}: {text or 'no finding'}{rests_on}")
 
 
@@ -180,7 +180,7 @@ def _finding(judged: Any) -> tuple[Any, Any]:
 
 
 def _plain(body: Mapping[str, Any]) -> Iterator[str]:
-    """Tell what an event of an unknown kind says, but for what it holds inside."""
+    """Yield the scalar values of an event of an unknown kind."""
     scalars = (f"{name} {value}" for name, value in body.items() if not isinstance(value, dict | list))
     yield printable(" · ".join(scalars))
 
@@ -196,17 +196,13 @@ def _says_something(value: Any) -> bool:
     return value is not None and value not in ("", [], {})
 
 
-def _step_text_spelled(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 STOPPED = {
     "order.submitted": "unfilled",
     "order.rejected": "rejected",
     "intent.rejected": "rejected",
     "intent.skipped": "skipped",
 }
-"""What became of a verdict without a fill, by the kind of event that says so; the first that holds."""
+"""The outcome of a verdict without a fill, by the kind of event that says so; the first that holds."""
 
 
 def chain_outcome(records: Sequence[Record]) -> str:
@@ -232,17 +228,17 @@ def _followed(kinds: Counter[str]) -> str:
     return next((word for kind, word in STOPPED.items() if kinds[kind]), "")
 
 
-Listed = tuple[TraceSummary, str]
-"""A chain, and what came of it."""
+ChainOutcome = tuple[TraceSummary, str]
+"""A chain with its outcome."""
 
 ROOM_FOR_FIGURES: Final = 100
 """Columns from which on a list of chains has room for the number of calls and their cost."""
 
 
-def chain_table(chains: Sequence[Listed], width: int) -> Table:
+def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
     """Return a row a chain, in 80 columns without figures: an id that is wrapped cannot be copied."""
     figures = ("calls", "USD") if width >= ROOM_FOR_FIGURES else ()
-    drawn = table("last record", "subject", *figures, "what came of it", "trace", right=figures)
+    drawn = table("last record", "subject", *figures, "outcome", "trace", right=figures)
     drawn.columns[-1].no_wrap = True
     return rows(
         drawn,
@@ -259,8 +255,10 @@ def chain_table(chains: Sequence[Listed], width: int) -> Table:
     )
 
 
-async def listed(records: Records, limit: int, *, with_calls: bool, tenant: str | None) -> list[Listed]:
-    """Return the newest chains with what came of each: a tenant's, or without one all of them."""
+async def newest_chains(
+    records: Records, limit: int, *, with_calls: bool, tenant: str | None
+) -> list[ChainOutcome]:
+    """Return the newest chains with their outcomes: a tenant's, or without one all of them."""
     chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
     return [(chain, chain_outcome(await records.trace(chain.trace_id, tenant=tenant))) for chain in chains]
 
@@ -280,7 +278,7 @@ def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
 
 
 def path_of(answer: CausalPath) -> RenderableType:
-    """Return the way from the first cause to the record, and what else came of its cause and of itself."""
+    """Return the way from the first cause to the record, with its siblings and its effects."""
     shown = (*answer.path, *answer.siblings, *answer.effects)
     is_shared = len({node.tenant for node in shown}) > 1
     path = Table.grid(padding=(0, 1, 0, 0))
@@ -289,7 +287,7 @@ def path_of(answer: CausalPath) -> RenderableType:
     parts: list[RenderableType] = [Text(f"why {answer.record_id}", "bold"), path]
     if answer.missing_cause:
         parts.append(Text(f"the path breaks off: {answer.missing_cause} is not in this trace", "red"))
-    for title, nodes in (("Beside it", answer.siblings), ("What came of it", answer.effects)):
+    for title, nodes in (("Siblings", answer.siblings), ("Effects", answer.effects)):
         if nodes:
             parts.extend([heading(title), *(_label(node, is_shared=is_shared) for node in nodes)])
     return Group(*parts)
@@ -309,7 +307,7 @@ def values_of(chain: TraceTree) -> list[dict[str, Any]]:
 
 
 def values_of_path(answer: CausalPath) -> dict[str, Any]:
-    """Return the path, what stands beside it, and what came of it."""
+    """Return the path, its siblings, and its effects."""
     return {
         "record_id": answer.record_id,
         "trace_id": answer.trace_id,

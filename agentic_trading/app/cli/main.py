@@ -9,19 +9,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from agentic_trading import __version__
-from agentic_trading.app.cli import (
-    budget,
-    demo,
-    market_data,
-    models,
-    parse,
-    prices,
-    replay,
-    run,
-    schemas,
-    spend,
-    trace,
-)
+from agentic_trading.app.cli import budget, look, models, parse, prices, run
 from agentic_trading.app.cli.exits import ExitCode, run_to_exit
 
 
@@ -57,18 +45,18 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.command("run", short_help="Run a trading session.")(run.run_command)
-app.add_typer(trace.app, name="trace")
-app.command(short_help="Sum what calls cost.")(spend.spend)
+app.add_typer(look.trace_app, name="trace")
+app.command("spend", short_help="Sum what calls cost.")(look.spend_command)
 app.add_typer(budget.app, name="budget")
-app.command(short_help="Stop what runs, at once.")(budget.halt)
-app.command(short_help="Let what was halted run again.")(budget.resume)
-app.add_typer(replay.app, name="replay")
+app.command(short_help="Stop new calls, cancel calls in flight.")(budget.halt)
+app.command(short_help="Lift a halt.")(budget.resume)
+app.add_typer(look.replay_app, name="replay")
 app.command("parse", short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
-app.add_typer(schemas.app, name="schemas")
-app.add_typer(market_data.app, name="data")
+app.add_typer(look.schemas_app, name="schemas")
+app.add_typer(look.data_app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(prices.app, name="prices")
-app.command(short_help="Show the records at work, in a minute.")(demo.demo)
+app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
 
 
 def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place

@@ -1,4 +1,4 @@
-"""`agentic-trading parse`: what a model wrote becomes an object, or a verdict that says why not."""
+"""`agentic-trading parse`: raw answers of a model to objects, or to verdicts that say why not."""
 
 import sys
 from pathlib import Path
@@ -22,8 +22,8 @@ Mode = Annotated[
     Literal["native", "lossless", "reask", "salvage"] | None,
     typer.Option(
         "--mode",
-        help="How to read: native takes strict JSON only; lossless mends slips with one meaning; reask is the same, "
-        "where a model would be asked again; salvage takes the last object that fits, and guesses.  "
+        help="How to read: native takes strict JSON only; lossless repairs unambiguous syntax errors; reask is the "
+        "same, where a model would be asked again; salvage takes the last object that fits, and guesses.  "
         "[default: the workflow's, else lossless]",
     ),
 ]
@@ -33,7 +33,9 @@ StopReason = Annotated[
 ]
 Explain = Annotated[
     bool,
-    typer.Option("--explain", help="Tell on standard error what was changed, and what a re-ask would say."),
+    typer.Option(
+        "--explain", help="Print on standard error how it was read, as JSON, and what a re-ask would say."
+    ),
 ]
 Jsonl = Annotated[
     bool,
@@ -43,9 +45,9 @@ Jsonl = Annotated[
         '{"id", "raw", "schema"?, "mode"?, "stop_reason"?, "output_tokens"?, "max_tokens"?}.',
     ),
 ]
-SchemaFolder = Annotated[
+SchemaDir = Annotated[
     Path | None,
-    typer.Option("--schemas", metavar="DIR", help="Where the schemas lie that records of --jsonl name."),
+    typer.Option("--schemas", metavar="DIR", help="The folder of the schemas that records of --jsonl name."),
 ]
 
 
@@ -57,33 +59,34 @@ def parse_command(
     stop_reason: StopReason = "end_turn",
     explain: Explain = False,
     jsonl: Jsonl = False,
-    schemas: SchemaFolder = None,
+    schemas: SchemaDir = None,
 ) -> None:
     """Read a model's raw answer from standard input and print the object, or say why it is none.
 
     The object alone goes to standard output. An answer that is not accepted ends with exit code 1; its stage, and what is
     wrong where, then stand on standard error.
     """
-    from agentic_trading.app.answer_parsing import ParseQuestion, policy_of
-    from agentic_trading.app.cli.parse_lines import Defaults, Schemas, answer_lines
-    from agentic_trading.app.cli.parse_one import answer_one, form_at
+    from agentic_trading.app.cli.parse_answers import ParseQuestion, answer_one, policy_of, read_schema
+    from agentic_trading.app.cli.parse_records import ParseDefaults, SchemaFolder, answer_records
     from agentic_trading.app.options import OptionError
     from agentic_trading.app.settings import start
 
     start()
     policy = policy_of(workflow, mode)
-    form = None if schema is None else form_at(schema)
+    try:
+        answer_schema = None if schema is None else read_schema(schema)
+    except ValueError as e:
+        raise OptionError("--schema", f"{schema}, which {e}", "a file with one JSON object") from e
     if jsonl and explain:
-        raise OptionError(
-            "--explain", "given with --jsonl", "one answer at a time; each line names its fixes"
-        )
-    if jsonl:
-        defaults = Defaults(workflow, mode, stop_reason, form, Schemas(schemas))
-        code = answer_lines(_piped(), defaults)
-    elif schemas is not None:
+        allowed = "one answer at a time; each line names its fixes"
+        raise OptionError("--explain", "given with --jsonl", allowed)
+    if schemas is not None and not jsonl:
         raise OptionError("--schemas", "given without --jsonl", "--schema FILE for one answer")
+    if jsonl:
+        defaults = ParseDefaults(workflow, mode, stop_reason, answer_schema, SchemaFolder(schemas))
+        code = answer_records(_piped(), defaults)
     else:
-        question = ParseQuestion(policy=policy, form=form, stop_reason=stop_reason)
+        question = ParseQuestion(policy=policy, schema=answer_schema, stop_reason=stop_reason)
         code = answer_one(_piped(), question, explain=explain)
     if code is not ExitCode.DONE:
         raise typer.Exit(code)

@@ -37,7 +37,7 @@ Mode = Annotated[
 ]
 Provider = Annotated[
     Literal["rules", "recorded", "anthropic", "openai", "local"],
-    typer.Option("--provider", help="Who answers: the built-in rules, an earlier session, or a model."),
+    typer.Option("--provider", help="Provider: the built-in rules, an earlier session, or a model."),
 ]
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Which model; see `models list`.")]
 BaseUrl = Annotated[
@@ -57,15 +57,15 @@ RecordedFrom = Annotated[
 ]
 MaxCalls = Annotated[
     int | None,
-    typer.Option("--max-calls", metavar="N", help="At most N calls, then no decision; a second try is one."),
+    typer.Option("--max-calls", metavar="N", help="At most N calls; retries count."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before a model is asked.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Run a model without asking for confirmation.")]
 Bars = Annotated[
     int | None,
     typer.Option(
         "--bars",
         metavar="N",
-        help="At most N bars of each symbol, beside those before that warm it up.",
+        help="At most N bars of each symbol, not counting warm-up bars.",
     ),
 ]
 BudgetUsd = Annotated[
@@ -74,7 +74,7 @@ BudgetUsd = Annotated[
         "--budget-usd",
         metavar="X",
         parser=usd_amount,
-        help="What all calls may cost, in dollars; if left out, 5, or what stands at --ledger.",
+        help="What all calls may cost, in dollars; if left out, 5, or the limit at --ledger.",
     ),
 ]
 LedgerUrl = Annotated[
@@ -89,11 +89,11 @@ HowEstimated = Annotated[
     Literal["bound", "exact"],
     typer.Option(
         "--estimate",
-        help="What is set aside for a call: by the bytes of the request, or by the provider's own count, one call more.",
+        help="How much is reserved for a call: by the bytes of the request, or by the provider's own count, one call more.",
     ),
 ]
 Principal = Annotated[
-    str, typer.Option("--principal", metavar="NAME", help="As whom of --policy the run's agents ask.")
+    str, typer.Option("--principal", metavar="NAME", help="Principal of --policy the agents run as.")
 ]
 PolicyFile = Annotated[
     Path | None,
@@ -105,7 +105,9 @@ Workers = Annotated[int, typer.Option("--workers", metavar="N", help="How many c
 Inject = Annotated[
     str,
     typer.Option(
-        "--inject", metavar="FAULTS", help="Faults to plant: malformed=5%,timeout=2%,refusal=1%,cut=1%."
+        "--inject",
+        metavar="FAULTS",
+        help="Faults to inject: malformed=5%,timeout=2%,refusal=1%,truncated=1%.",
     ),
 ]
 Seed = Annotated[str, typer.Option("--seed", metavar="TEXT", help="Decides which calls the faults hit.")]
@@ -145,9 +147,9 @@ def run_command(
 ) -> None:
     """Run a trading session: bars in, calls under budget, paper fills out, everything on record.
 
-    A model is asked only after you said yes to what that will come to. Ctrl-C stops after what is under way.
+    A model is asked only after you confirm the estimated cost. Ctrl-C stops after calls in flight.
     """
-    from agentic_trading.app.cli.run_output import run_and_tell
+    from agentic_trading.app.cli.run_output import run_and_print
     from agentic_trading.app.options import DEFAULT_BUDGET_USD, WARM_UP_BARS, RunOptions
     from agentic_trading.app.settings import start
 
@@ -178,7 +180,7 @@ def run_command(
         max_calls=max_calls,
         settings=settings,
     )
-    run_and_tell(options, yes=yes, as_json=as_json)
+    run_and_print(options, yes=yes, as_json=as_json)
 
 
 def names_in(data: str) -> tuple[str, ...]:

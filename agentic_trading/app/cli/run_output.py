@@ -1,4 +1,4 @@
-"""A run from the command line: agreed to, watched, told; imported only by a command that runs."""
+"""A run from the command line: its cost confirmed, its progress drawn, its report printed."""
 
 import asyncio
 import sys
@@ -18,21 +18,21 @@ from agentic_trading.app.preflight import Preflight, preflight
 from agentic_trading.app.report import RunProgress
 from agentic_trading.app.run import run_session
 
-NOT_BEGUN = "not begun; nothing was sent or written"
+NOT_STARTED = "not started; nothing sent, nothing written"
 
 
 def confirm_run(expected: Preflight, *, yes: bool) -> None:
-    """Tell what is expected, on standard error, and go on only if that is wanted.
+    """Print what is expected on standard error, and go on only if the user confirms it.
 
-    With `yes` nobody is asked; where nobody can be asked, and after a no, the command ends.
+    With `yes` no question is put; without a terminal, and after a no, the command ends.
     """
     typer.echo(preflight_text(expected), err=True)
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        stop(ExitCode.BAD_INPUT, "this is no terminal, so nobody can be asked; allowed is --yes")
+        stop(ExitCode.BAD_INPUT, "this is no terminal, so the cost cannot be confirmed; allowed is --yes")
     if not _wanted():
-        stop(ExitCode.INTERRUPTED, NOT_BEGUN)
+        stop(ExitCode.INTERRUPTED, NOT_STARTED)
 
 
 def _wanted() -> bool:
@@ -91,8 +91,8 @@ def _time(expected: Preflight) -> str:
     if expected.calls == 0:
         return "no time to speak of"
     minutes = round(expected.seconds / 60)
-    told = f"about {pluralize(minutes, 'minute')}" if minutes else "less than a minute"
-    return f"{told} at {expected.seconds_a_call:.0f} s a call"
+    duration = f"about {pluralize(minutes, 'minute')}" if minutes else "less than a minute"
+    return f"{duration} at {expected.seconds_a_call:.0f} s a call"
 
 
 OnProgress = Callable[[RunProgress], None]
@@ -100,7 +100,7 @@ OnProgress = Callable[[RunProgress], None]
 
 @contextmanager
 def bar_on_standard_error() -> Iterator[OnProgress]:
-    """Draw a bar on standard error while the session tells how far it is; it is gone at the end."""
+    """Draw a bar of the session's progress on standard error; it is gone at the end."""
     columns = (
         TextColumn("{task.fields[as_of]}"),
         BarColumn(),
@@ -127,15 +127,15 @@ def bar_on_standard_error() -> Iterator[OnProgress]:
 
 @contextmanager
 def no_bar() -> Iterator[OnProgress]:
-    """Draw nothing: nobody watches, or a program reads."""
+    """Draw nothing: there is no terminal, or a program reads."""
     yield lambda _now: None
 
 
-def run_and_tell(options: RunOptions, *, yes: bool, as_json: bool) -> None:
-    """Run what was asked for, once its user agrees to what a model will come to, and print what came of it."""
+def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
+    """Run a session, once the user confirms what a model will cost, and print its report."""
     progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
     if options.provider in MODELS:
-        _agree(options, yes=yes)
+        _confirm_cost(options, yes=yes)
     try:
         with progress as on_progress:
             report = asyncio.run(run_session(options, on_progress=on_progress))
@@ -150,9 +150,9 @@ def run_and_tell(options: RunOptions, *, yes: bool, as_json: bool) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
-def _agree(options: RunOptions, *, yes: bool) -> None:
+def _confirm_cost(options: RunOptions, *, yes: bool) -> None:
     try:
         expected = asyncio.run(preflight(options))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        stop(ExitCode.INTERRUPTED, NOT_BEGUN)
+        stop(ExitCode.INTERRUPTED, NOT_STARTED)
     confirm_run(expected, yes=yes)

@@ -1,4 +1,4 @@
-"""A finished run, told to a trader."""
+"""A finished run and a replay as text for a trader."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -31,6 +31,8 @@ RULES: Final = "rules"
 LOCAL: Final = "local"
 SHORTFALL: Final = "shortfall"
 IN_SAMPLE: Final = "in sample: the rules were written with this sample in view"
+FAULT_NAMES: Final = {"cut": "truncated"}
+"""The kinds of injected faults that the log calls by another name."""
 KNOWLEDGE: Final = {
     "in_sample": "in sample",
     "post_cutoff": "after the training cutoff",
@@ -114,7 +116,7 @@ def _result(report: RunReport) -> Table:
     figures.columns[0].min_width = 30
     money = [
         ("this run", report.pnl, _bps(report.shortfall.total.total_bps)),
-        ("market-now on the same orders", report.market_now_pnl, _bps(report.shortfall.market_now.total_bps)),
+        ("market orders instead", report.market_now_pnl, _bps(report.shortfall.market_now.total_bps)),
         ("buy and hold", report.buy_and_hold_pnl, ""),
     ]
     return rows(figures, (("  " + name, _signed(pnl), _share(pnl, report), bps) for name, pnl, bps in money))
@@ -135,7 +137,7 @@ def _share(pnl: Decimal, report: RunReport) -> str:
 def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
     """Say how the figures are to be read: what was assumed, and whether the period was known beforehand."""
     if report.assumed:
-        yield "assumed", "; ".join(report.assumed)
+        yield "assumptions", "; ".join(report.assumed)
     if report.provider == RULES:
         for fed in report.data:
             yield f"P&L on {fed.symbol}", IN_SAMPLE if fed.is_sample else "unknown: your own data"
@@ -151,7 +153,7 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
         yield f"no decision, {workflow}", counts(reasons)
     if not any(report.no_decisions.values()):
         yield "no decision", "none"
-    yield "not asked", counts(report.skips)
+    yield "triggers skipped", counts(report.skips)
 
 
 def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -161,11 +163,11 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
         yield "accepted", f"{report.accepted:,} of {pluralize(report.sent, 'attempt')} sent ({share:.0f} %)"
     if report.max_calls is not None:
         refused = report.sent > report.max_calls
-        unheard = "; one that was refused or found nobody does not count" if refused else ""
+        unheard = "; one that was refused or could not connect does not count" if refused else ""
         yield "calls allowed", f"{report.max_calls:,} (--max-calls){unheard}"
     for kind, became in report.injected.items():
         hits = sum(became.values())
-        yield f"injected {kind}", f"{hits:,}: {counts(became)}" if hits else "0"
+        yield f"injected {FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {counts(became)}" if hits else "0"
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
     who = {RULES: "rules cost", LOCAL: "a local model costs"}.get(report.provider)
@@ -198,18 +200,18 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _filling(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Tell what filling has cost against the prices at which it was decided, in all and where it was dearest."""
+    """Yield what filling has cost against the prices at which it was decided, in total and where it was most."""
     total = report.shortfall.total
     if total.total_bps is None:
         return
-    how_far = {"whole": total.whole, "in part": total.in_part, "not at all": total.not_at_all}
+    how_far = {"full": total.whole, "partial": total.in_part, "none": total.not_at_all}
     yield "intents filled", counts({name: number for name, number in how_far.items() if number})
     parts = f"prices {_signed(total.price_cost)}, fees {total.fees:,.2f}"
     yield SHORTFALL, f"{_bps(total.total_bps)} of {total.arrival_value:,.2f}: {parts}"
     filled = [each for each in report.shortfall.intents if each.total_bps is not None]
-    dearest = sorted(filled, key=lambda each: each.price_cost + each.fees, reverse=True)
-    lines = [f"{_bps(each.total_bps)}: {each.side} {each.filled} {each.symbol}" for each in dearest]
-    yield from zip_longest(["dearest to fill"], capped(lines), fillvalue="")
+    largest = sorted(filled, key=lambda each: each.price_cost + each.fees, reverse=True)
+    lines = [f"{_bps(each.total_bps)}: {each.side} {each.filled} {each.symbol}" for each in largest]
+    yield from zip_longest(["largest shortfall"], capped(lines), fillvalue="")
 
 
 def _record(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -235,16 +237,12 @@ def comparison(report: ReplayReport) -> RenderableType:
 
 def _grounds(report: ReplayReport) -> Iterator[tuple[str, str]]:
     yield "session", f"{report.session_id}, run {report.run_number}"
-    yield "fed", f"{report.bars:,} bars with {report.workers} workers, network blocked"
+    yield "bars", f"{report.bars:,} · {report.workers} workers · network blocked"
     yield (
-        "answers",
-        (
-            f"{pluralize(report.answered, 'call')} answered from the record · "
-            f"{pluralize(report.misses, 'attempt')} not on record · "
-            f"{report.unused:,} on record and not asked for"
-        ),
+        "responses",
+        f"{report.answered:,} replayed · {report.misses:,} missing · {report.unused:,} unused",
     )
     if report.first_difference is not None:
         yield "first difference", printable(report.first_difference)
     for change in report.request_changes:
-        yield "because of", printable(change)
+        yield "cause", printable(change)

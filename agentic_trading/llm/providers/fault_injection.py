@@ -74,7 +74,7 @@ class FaultsError(TradingError, ValueError):
     def __init__(self, part: str, reason: str) -> None:
         self.part = part
         self.reason = reason
-        allowed = ", ".join(FaultKind)
+        allowed = "malformed, timeout, refusal, truncated (or cut)"
         super().__init__(f"{part!r}: {reason}; allowed are {allowed}, each with 0% to 100% and 100% in all")
 
 
@@ -89,7 +89,7 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `malformed=5%,timeout=2%,refusal=1%,cut=1%`; an empty text is no faults.
+        """Read `malformed=5%,timeout=2%,refusal=1%,truncated=1%`; an empty text is no faults, `cut` is `truncated`.
 
         Raises `FaultsError` for an unknown or repeated kind, and for shares above 100 %, alone or in all.
         """
@@ -164,7 +164,7 @@ class FaultyProvider:
 
 def _kind(part: str, name: str) -> FaultKind:
     try:
-        return FaultKind(name)
+        return FaultKind("cut" if name == "truncated" else name)
     except ValueError:
         raise FaultsError(part, f"{name!r} is not a kind of fault") from None
 

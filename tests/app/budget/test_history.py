@@ -37,7 +37,7 @@ def event(kind: str, **body: Any) -> Event:
 def test_a_warning_is_told_in_dollars(kind: str, why: str) -> None:
     (told,) = budget_events([event(kind, **COUNTER)], "acme")
 
-    assert (told.what, told.subject, told.why) == ("warned", "tenant acme · 2026-11-22", why)
+    assert (told.what, told.subject, told.why) == ("warning", "tenant acme · 2026-11-22", why)
 
 
 def test_a_warning_of_calls_is_told_in_calls() -> None:

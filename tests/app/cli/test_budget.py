@@ -26,8 +26,8 @@ def test_what_a_run_has_left_is_shown(command: Command, place: Path) -> None:
     told = command("budget", "show", "--store", place)
 
     assert told.code == ExitCode.DONE
-    assert "limit on        window  of       most     spent      held  in doubt      left" in told.out
-    assert "tenant default  in all  USD  5.000000  0.000000" in told.out
+    assert "scope           window  unit     limit     spent      held  in doubt      left" in told.out
+    assert "tenant default  total   USD   5.000000  0.000000" in told.out
     assert "worker (ended)" in told.out
 
 
@@ -39,7 +39,7 @@ def test_an_order_stands_at_once_and_is_shown_until_it_is_counted(command: Comma
 
     assert "limit                 agent * per day: 10 calls" in set_.out
     assert "version 2" in set_.out
-    assert "Ordered, and not counted against yet" in shown.out
+    assert "Set, and not counted yet" in shown.out
     assert "agent * per day: 10 calls" in shown.out
     assert "tenant * in all" not in shown.out  # its counter is shown
 
@@ -145,7 +145,7 @@ def test_the_history_is_that_of_one_tenant(command: Command, place: Path) -> Non
     other = command("budget", "history", "--store", place, "--tenant", "acme")
 
     assert "no limit -> 5 USD, by run: --budget-usd" in told.out
-    assert other.out == "  Nothing was ordered, refused, warned of or left in doubt for tenant acme.\n"
+    assert other.out == "  No budget events of tenant acme.\n"
 
 
 def test_all_of_it_is_json_as_well(command: Command, place: Path) -> None:
@@ -154,7 +154,7 @@ def test_all_of_it_is_json_as_well(command: Command, place: Path) -> None:
     ordered = json.loads(command("halt", "--store", place, "--json").out)
 
     assert shown["counters"][0]["most"] == [5_000_000_000, None, None]
-    assert [one["what"] for one in history] == ["ordered"]
+    assert [one["what"] for one in history] == ["command"]
     assert ordered["halts"][0]["scope"] == "tenant"
 
 

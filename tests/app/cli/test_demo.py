@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli import demo_steps as demo_truncated_order
 from agentic_trading.app.cli import output
-from agentic_trading.app.cli.demo_steps import OTHER_WORD, forge, with_another_word
+from agentic_trading.app.cli.demo import OTHER_WORD, json_repair_result, tamper, with_another_word
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -16,17 +15,17 @@ from tests.app.cli.conftest import Command
 from tests.build import envelope
 
 
-def test_the_acts_come_out_as_they_should(command: Command) -> None:
+def test_the_steps_come_out_as_they_should(command: Command) -> None:
     ended = command("demo")
 
     assert ended.code == ExitCode.DONE
-    assert re.search(r"of them broken: [1-9]", ended.out)
+    assert re.search(r"of them malformed: [1-9]", ended.out)
     assert "every cause is on record" in ended.out
     assert "is not as it was written" in ended.out
     assert ended.out.index("identical, byte for byte") < ended.out.index("\ndifferent")
     assert f"is …'{OTHER_WORD} " in ended.out
     assert re.search(r"this package reads +truncated: ", ended.out)
-    assert ended.out.index("taken here: 0.") > ended.out.index("Act 3")
+    assert ended.out.index("accepted here: 0.") > ended.out.index("Step 3")
 
 
 def test_in_a_narrow_window_no_line_loses_its_indentation(
@@ -35,27 +34,27 @@ def test_in_a_narrow_window_no_line_loses_its_indentation(
     monkeypatch.setattr(output, "WIDTH_OF_A_PIPE", 80)
 
     lines = command("demo").out.splitlines()
-    titles = ("A session", "Act ", "why ", "identical", "different", "The same", *"12345678")
+    titles = ("A session", "Step ", "why ", "identical", "different", "The same", *"12345678")
 
     assert [line for line in lines if line and not line.startswith((" ", *titles))] == []
 
 
 def test_what_the_demo_says_of_json_repair_is_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = demo_truncated_order._repaired(demo_truncated_order.ORDER[: demo_truncated_order.CUT_AT])
+    now = json_repair_result()
     monkeypatch.setitem(sys.modules, "json_repair", None)
-    without_it = demo_truncated_order._repaired(demo_truncated_order.ORDER[: demo_truncated_order.CUT_AT])
+    without_it = json_repair_result()
 
     assert without_it[:2] == now[:2]
     assert "not installed here" in without_it[2]
 
 
-def test_a_forged_log_differs_in_one_byte_of_one_line(tmp_path: Path) -> None:
+def test_a_tampered_log_differs_in_one_byte_of_one_line(tmp_path: Path) -> None:
     log, copy = tmp_path / "log", tmp_path / "copy"
     log.write_bytes(b'{"a":1}\n{"fill_id":"f-1","price":"27.50","n":1}\n{"b":2}\n')
 
-    forgery = forge(log, copy, "f-1")
+    change = tamper(log, copy, "f-1")
 
-    assert (forgery.line, forgery.before, forgery.after) == (2, "27.50", "27.51")
+    assert (change.line, change.before, change.after) == (2, "27.50", "27.51")
     changed = [pair for pair in zip(log.read_bytes(), copy.read_bytes(), strict=True) if pair[0] != pair[1]]
     assert len(changed) == 1
 

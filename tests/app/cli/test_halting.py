@@ -49,7 +49,7 @@ def test_a_second_halt_of_the_same_is_told_of_the_first(command: Command) -> Non
 def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
     halted = command("halt", "--tenant", "*", "--model", "anthropic/*")
 
-    assert "Orders for all tenants" in halted.out
+    assert "Controls of all tenants" in halted.out
     assert "HALTED: every tenant's model anthropic/*" in command("budget", "show").out
 
 
@@ -89,5 +89,5 @@ def test_a_run_in_a_folder_that_is_halted_asks_nobody_and_names_the_history(
     assert told.code == ExitCode.DONE
     assert "no decision, analysis  halted" in told.out
     assert f"agentic-trading budget history --store {place}" in told.out
-    assert "refused" in history.out
+    assert "denied" in history.out
     assert "tenant default is halted by " in history.out

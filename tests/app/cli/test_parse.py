@@ -12,6 +12,7 @@ import pytest
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.limits import OutputMode
+from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.structured.decode import MAX_BYTES
 from tests.app.cli.conftest import Command
 from tests.app.cli.piping import GOOD, Piped, piping
@@ -167,79 +168,43 @@ def test_the_choices_are_those_of_the_package(command: Command) -> None:
     assert f"<{'|'.join(EnvelopeWorkflow)}>" in told
 
 
-def test_the_explanation_stays_away_from_the_object(parse: Piped) -> None:
+def test_the_explanation_is_the_trace_and_stays_away_from_the_object(parse: Piped) -> None:
     slipped = 'I take this one: {"side": "BUY", "qty": "0.10", "mood": "good"}'
 
     ended = parse(slipped, "--schema", "order.json", "--explain")
 
     assert json.loads(ended.out, parse_float=Decimal) == {"side": "BUY", "qty": Decimal("0.10")}
-    for told in (
-        "verdict",
-        "lossless",
-        "coercion",
-        "$.qty",
-        "patch",
-        "$.mood",
-        "good",
-        "as it is sent",
-    ):
-        assert told in ended.err
-
-
-def test_the_explanation_follows_the_text_from_its_beginning(parse: Piped) -> None:
-    told = parse("Sure: {side: 'BUY', qty: '0.10',}", "--schema", "order.json", "--explain").err
-
-    fixes = [line.split()[1:3] for line in told.splitlines() if line.startswith("  fix ")]
-    assert [kind for kind, _ in fixes] == [
-        "prose", "bare_key", "quotes", "bare_key", "quotes", "trailing_comma"
-    ]  # fmt: skip
-    assert [int(where) for _, where in fixes] == sorted(int(where) for _, where in fixes)
+    trace = AttemptTrace.model_validate_json(ended.err)
+    assert (trace.verdict, trace.decode) == (Stage.DONE, "lossless")
+    assert [change.where for change in (*trace.coercions, *trace.patches)] == ["$.qty", "$.mood"]
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("mode", "says"),
     [
-        ((), "drop_extra (no protected key, and nothing out of a text that had to be mended)"),
-        (("--mode", "native"), "allowed changes: none"),
-        (("--workflow", "planning"), "allowed changes: coerce\n"),
-        (("--workflow", "execution"), 'the last property must be "end": "ok"'),
+        ("reask", "Re-ask: the first request, and after it:"),
+        ("native", "No re-ask in mode native; in mode reask: the first request, and after it:"),
     ],
 )
-def test_the_explanation_says_what_may_be_changed_and_what_is_demanded(
-    words: tuple[str, ...], says: str, parse: Piped
+def test_the_explanation_of_a_rejected_answer_holds_the_text_of_a_re_ask(
+    mode: str, says: str, parse: Piped
 ) -> None:
-    assert says in parse(GOOD, "--schema", "order.json", "--explain", *words).err
+    told = parse('{"side": "BYU", "qty": 1}', "--schema", "order.json", "--explain", "--mode", mode).err
+
+    assert says in told
+    assert '"last_answer":"{\\"side\\": \\"BYU\\", \\"qty\\": 1}"' in told
+    assert '"suggestion":"BUY"' in told
 
 
-def test_the_explanation_holds_what_a_model_would_be_told(parse: Piped) -> None:
-    words = ("--schema", "order.json", "--explain", "--mode")
+def test_a_truncated_answer_is_final_or_asked_for_with_more_room(parse: Piped) -> None:
+    words = ("--schema", "order.json", "--explain")
 
-    again = parse('{"side": "BYU", "qty": 1}', *words, "reask").err
-    would_be = parse('{"side": "BYU", "qty": 1}', *words, "native").err
-    final = parse('{"side": "BUY", "qty": 1', *words, "reask").err
+    final = parse('{"side": "BUY", "qty": 1', *words, "--mode", "reask").err
+    again = parse("{", *words, "--workflow", "analysis").err
 
-    assert "The model is asked again" in again
-    assert '"last_answer":"{\\"side\\": \\"BYU\\", \\"qty\\": 1}"' in again
-    assert "Mode native reads one answer" in would_be
-    assert '"suggestion":"BUY"' in would_be
-    assert "truncated is final" in final
-    assert "last_answer" not in final
-
-
-def test_a_cut_answer_in_a_workflow_that_raises_the_cap_says_so(parse: Piped) -> None:
-    ended = parse("{", "--schema", "order.json", "--workflow", "analysis", "--explain")
-
-    assert "with room for a longer answer" in ended.err
-
-
-def test_the_explanation_names_the_candidates(parse: Piped) -> None:
-    both = f'{GOOD} or {{"side": "HOLD", "qty": 1}}'
-
-    ended = parse(both, "--schema", "order.json", "--explain")
-
-    assert json.loads(ended.out) == json.loads(GOOD)
-    assert "2 candidates" in ended.err
-    assert "schema_validation" in ended.err
+    assert final.endswith("No re-ask: truncated is final.\n")
+    assert again.endswith("Re-ask: the same request with room for a longer answer.\n")
+    assert "last_answer" not in final + again
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"", b"[1] [2]", b"{}" * 200, b'{"a": "\x1b[31m"}', b'"\xc2\x9b"'])
@@ -252,5 +217,5 @@ def test_everything_can_be_explained_and_nothing_steers_the_terminal(
     ended = parse(raw, *(["--schema", schema] if schema else []), "--explain")
 
     assert ended.code in {ExitCode.DONE, ExitCode.FOUND_WRONG}
-    assert "How it was read" in ended.err
+    assert '"verdict": "' in ended.err
     assert not {"\x1b", "\x9b"} & set(ended.out + ended.err)

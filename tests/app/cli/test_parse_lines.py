@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.parse_lines import MAX_LINE_BYTES
+from agentic_trading.app.cli.parse_records import MAX_LINE_BYTES
 from tests.app.cli.conftest import Command, Ended
 from tests.app.cli.piping import GOOD, ORDER, PROGRAM, Piped, piping, records
 

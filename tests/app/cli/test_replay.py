@@ -22,7 +22,7 @@ def test_a_session_comes_out_again_with_any_number_of_workers(session: Path, com
 
     assert ended.code == ExitCode.DONE
     assert ended.out.startswith("identical, byte for byte")
-    assert f"{WARM_UP_BARS + 500} bars with 8 workers, network blocked" in ended.out
+    assert f"{WARM_UP_BARS + 500} · 8 workers · network blocked" in ended.out
 
 
 def test_as_json_the_digests_can_be_compared(session: Path, command: Command) -> None:

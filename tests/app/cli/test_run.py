@@ -96,7 +96,7 @@ def test_a_second_run_into_the_same_folder_is_run_2(command: Command) -> None:
         (["--data", "btcusdt-5m", "--budget-usd", "much"], "'much' is not an amount"),
         (["--data", "btcusdt-5m", "--bars", "0"], "1 and more"),
         (["--data", "btcusdt-5m", "--workers", "0"], "1 to 256"),
-        (["--data", "btcusdt-5m", "--inject", "fire=1%"], "malformed, timeout, refusal, cut"),
+        (["--data", "btcusdt-5m", "--inject", "fire=1%"], "malformed, timeout, refusal, truncated (or cut)"),
         (["--data", "btcusdt-5m", "--provider", "recorded"], "--from"),
         (["--data", "btcusdt-5m", "--provider", "recorded", "--from", "none"], "none"),
         (["--data", "btcusdt-5m", "--resume"], "--out"),

@@ -32,21 +32,21 @@ def line_with(text: str, start: str) -> str:
         ("gap:", "gap: 2023-03-24 12:40 to 14:00, 16 bars"),
         ("analysis", "analysis stand_aside 12 · long 3"),
         ("no decision, analysis", "no decision, analysis timeout 2 · refusal 1"),
-        ("not asked", "not asked no_trigger 200"),
+        ("triggers skipped", "triggers skipped no_trigger 200"),
         ("attempts", "attempts 21: accepted 17 · timeout 4"),
         ("injected timeout", "injected timeout 4: retried, then accepted 3 · no decision 1"),
         ("tokens", "tokens 12,345 in · 678 out"),
         ("cost", "cost 0.001235 of 5.000000 USD (0.0 %)"),
         ("intents  ", "intents 4 · refused by pre-trade limits 1 (max_position 1)"),
         ("sent", "sent orders 3 · fills 5 · fees 1.25"),
-        ("intents filled", "intents filled in part 1 · not at all 1 · whole 1"),
+        ("intents filled", "intents filled full 1 · none 1 · partial 1"),
         ("shortfall", "shortfall +3.40 bps of 14,000.00: prices +3.51, fees 1.25"),
         ("cancelled", "cancelled 2: deadline 2"),
         ("open at the end", "open at the end -0.5 BTCUSDT at 27900.50, unrealised +49.75"),
-        ("assumed", "assumed fees of 2 bps; no latency"),
+        ("assumptions", "assumptions fees of 2 bps; no latency"),
         ("P&L on", "P&L on BTCUSDT in sample: the rules were written with this sample in view"),
         ("this run", "this run -12.50 -0.12 % +3.40 bps"),
-        ("market-now", "market-now on the same orders -15.75 -0.16 % +7.50 bps"),
+        ("market orders", "market orders instead -15.75 -0.16 % +7.50 bps"),
         ("buy and hold", "buy and hold +310.00 +3.10 %"),
         ("log", "log runs/demo/interactions.jsonl"),
         ("digest", f"digest sha256:{'ab' * 32}"),
@@ -86,6 +86,12 @@ def test_a_kind_of_fault_that_was_asked_for_and_hit_nothing_is_told() -> None:
     assert line_with(told(injected={"timeout": {}}), "injected timeout") == "injected timeout 0"
 
 
+def test_an_injected_cut_is_called_truncated() -> None:
+    words = told(injected={"cut": {"re-asked, accepted": 2}})
+
+    assert line_with(words, "injected truncated") == "injected truncated 2: re-asked, accepted 2"
+
+
 def test_of_many_gaps_the_first_five_are_told_and_the_rest_counted() -> None:
     words = told(data=[fed(gaps=[f"hole {number}" for number in range(12)])])
 
@@ -123,7 +129,9 @@ def test_the_profit_of_a_model_is_told_apart_by_its_training_cutoff() -> None:
 
 def test_more_attempts_than_calls_were_allowed_are_explained() -> None:
     assert line_with(told(sent=4, max_calls=4), "calls allowed") == "calls allowed 4 (--max-calls)"
-    assert "4 (--max-calls); one that was refused or found nobody does not count" in told(sent=5, max_calls=4)
+    assert "4 (--max-calls); one that was refused or could not connect does not count" in told(
+        sent=5, max_calls=4
+    )
 
 
 def test_an_interrupted_run_says_so_at_the_top() -> None:
@@ -134,10 +142,10 @@ def test_a_run_without_equity_has_no_return() -> None:
     assert line_with(told(equity_start=0), "this run") == "this run -12.50 - +3.40 bps"
 
 
-def test_the_intent_that_was_dearest_to_fill_is_told_first() -> None:
+def test_the_intent_with_the_largest_shortfall_comes_first() -> None:
     words = told()
 
-    assert line_with(words, "dearest") == "dearest to fill +5.30 bps: buy 0.25 BTCUSDT"
+    assert line_with(words, "largest") == "largest shortfall +5.30 bps: buy 0.25 BTCUSDT"
     assert words.index("+5.30 bps: buy") < words.index("+1.40 bps: buy")
 
 

@@ -160,7 +160,7 @@ def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> N
 
     told = command("trace", "why", "f-1", "--store", log).out
 
-    assert told.index("Beside it") < told.index("f-2") < told.index("What came of it") < told.index("n-1")
+    assert told.index("Siblings") < told.index("f-2") < told.index("Effects") < told.index("n-1")
 
 
 def test_a_list_of_chains_fits_eighty_columns_with_whole_ids(capsys: pytest.CaptureFixture[str]) -> None:

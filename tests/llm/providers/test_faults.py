@@ -48,6 +48,10 @@ def test_shares_are_read_in_any_order_and_with_spaces() -> None:
     assert Faults.parse("").shares == ()
 
 
+def test_cut_is_another_word_for_truncated() -> None:
+    assert Faults.parse("truncated=1.5%") == Faults.parse("cut=1.5%")
+
+
 @pytest.mark.parametrize(
     ("text", "part", "reason"),
     [
@@ -64,7 +68,7 @@ def test_shares_are_read_in_any_order_and_with_spaces() -> None:
 )
 def test_a_wrong_description_is_refused_and_says_what_is_allowed(text: str, part: str, reason: str) -> None:
     with pytest.raises(
-        FaultsError, match=f"{reason}.*allowed are malformed, timeout, refusal, cut"
+        FaultsError, match=f"{reason}.*allowed are malformed, timeout, refusal, truncated"
     ) as refused:
         Faults.parse(text)
 

@@ -1,0 +1,224 @@
+"""The commands that look at what is there: `trace`, `spend`, `replay`, `schemas`, `data` and `demo`."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, list_command, log_of
+
+trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
+replay_app = typer.Typer(help="Sessions again, from their record, without a network.", no_args_is_help=True)
+schemas_app = typer.Typer(help="The JSON Schemas of messages and answers.", no_args_is_help=True)
+data_app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
+
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
+All = Annotated[bool, typer.Option("--all", help="Chains without a call too.")]
+TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID", help="A chain that `trace list` names.")]
+RecordId = Annotated[
+    str, typer.Argument(metavar="FILL_ID", help="A fill, or any other event, envelope or interaction.")
+]
+
+
+@trace_app.command("list")
+def list_traces(
+    *,
+    limit: Limit = 20,
+    every: All = False,
+    tenant: OfTenant = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name the newest decision chains, the newest first, each with its outcome.
+
+    Chains without a call, such as a trigger that was skipped, are left out without --all.
+    """
+    from dataclasses import asdict
+
+    from agentic_trading.app.cli.chains import chain_table, newest_chains
+    from agentic_trading.app.cli.output import ask_log, console, print_table, show_json
+
+    chains = ask_log(
+        log_of(store), lambda records: newest_chains(records, limit, with_calls=not every, tenant=tenant)
+    )
+    if as_json:
+        show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
+    else:
+        print_table(chain_table(chains, console().width))
+
+
+@trace_app.command("show")
+def show_trace(
+    trace_id: TraceId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
+    """Draw a chain as a tree: every event and call below its cause."""
+    from agentic_trading.app.cli.chains import tree_of, values_of
+    from agentic_trading.app.cli.output import ask_log, print_table, show_json
+    from agentic_trading.audit.trace import TraceTree
+
+    log = log_of(store)
+    chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id, tenant=tenant)))
+    if not chain.nodes:
+        stop(ExitCode.FOUND_WRONG, f"no chain has the id {trace_id!r}; try: {list_command(log, tenant)}")
+    if as_json:
+        show_json(values_of(chain))
+    else:
+        print_table(tree_of(trace_id, chain))
+
+
+@trace_app.command("why")
+def why_record(
+    record_id: RecordId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
+    """Show why there was a fill: the path of causes that leads to it, from the bar on."""
+    from agentic_trading.app.cli.chains import path_of, values_of_path
+    from agentic_trading.app.cli.output import ask_log, print_table, show_json
+    from agentic_trading.audit.trace import UnknownRecordError, why
+
+    log = log_of(store)
+    try:
+        answer = ask_log(log, lambda records: why(records, record_id, tenant=tenant))
+    except UnknownRecordError as e:
+        stop(ExitCode.FOUND_WRONG, f"{e}; try: {list_command(log, tenant)}")
+    if as_json:
+        show_json(values_of_path(answer))
+    else:
+        print_table(path_of(answer))
+
+
+By = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="KEYS",
+        help="Any of agent, model, workflow, day, tenant, provider, with commas between.",
+    ),
+]
+
+
+def spend_command(
+    *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
+    """Sum attempts, tokens and cost by the given keys; days are UTC."""
+    from agentic_trading.app.cli.output import ask_log, console, print_table, show_json
+    from agentic_trading.app.cli.spend_tables import as_table, as_values, spend_keys
+    from agentic_trading.audit.spend import spend_report
+
+    keys = spend_keys(by)
+    report = ask_log(log_of(store), lambda records: spend_report(records, *keys, tenant=tenant))
+    if as_json:
+        show_json(as_values(report))
+    else:
+        print_table(as_table(report, console().width))
+
+
+Session = Annotated[
+    Path, typer.Argument(metavar="SESSION", help="A session's folder, as `run --out` made it.")
+]
+RunNumber = Annotated[
+    int | None, typer.Option("--run", metavar="N", min=1, help="Which of its runs; the last one if left out.")
+]
+Workers = Annotated[
+    int, typer.Option("--workers", metavar="N", min=1, max=256, help="How many calls at once.")
+]
+
+
+@replay_app.callback()
+def replay_group() -> None:
+    """Keep `run` a word of its own: a group of one command would swallow it."""
+
+
+@replay_app.command("run")
+def replay_run(
+    session: Session, *, run: RunNumber = None, workers: Workers = 4, as_json: AsJson = False
+) -> None:
+    """Play a run again on its recorded answers and compare the decision logs byte for byte.
+
+    Nothing is written, and the network is blocked. Exit 1 names the first difference.
+    """
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.summary import comparison
+    from agentic_trading.app.replay import replay
+    from agentic_trading.app.settings import start
+
+    settings = start()
+    report = asyncio.run(replay(session, run=run, workers=workers, models_file=settings.models_file))
+    if as_json:
+        show_json(report)
+    else:
+        print_table(comparison(report))
+    if not report.identical:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the schemas.")]
+
+
+@schemas_app.command("write")
+def write_schema_files(folder: Folder = Path("schemas")) -> None:
+    """Write every schema from the models."""
+    from agentic_trading.app.schemas import write_schemas
+
+    for file in write_schemas(folder):
+        typer.echo(file)
+
+
+@schemas_app.command("check")
+def check_schema_files(folder: Folder = Path("schemas")) -> None:
+    """Compare the files with the models; exit 1 names every file that differs."""
+    from agentic_trading.app.schemas import check_schemas, published
+
+    drifts = check_schemas(folder)
+    if drifts:
+        differing = "\n".join(f"  {drift.file} {drift.what}" for drift in drifts)
+        remedy = f"write them again: agentic-trading schemas write --dir {folder}"
+        stop(
+            ExitCode.FOUND_WRONG,
+            f"the schemas in {folder} are not those of the models; {remedy}\n{differing}",
+        )
+    typer.echo(f"{len(published())} schemas in {folder} are those of the models")
+
+
+Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file, or - for standard input.")]
+
+
+@data_app.command("list")
+def list_samples(*, as_json: AsJson = False) -> None:
+    """Name the samples that ship with the package."""
+    from agentic_trading.app.cli.data_tables import sample_table
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.desk.market.samples import SAMPLES
+
+    if as_json:
+        show_json(list(SAMPLES.values()))
+    else:
+        print_table(sample_table(SAMPLES.values()))
+
+
+@data_app.command("describe")
+def describe_source(name: Source, *, as_json: AsJson = False) -> None:
+    """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
+    from agentic_trading.app.cli.data_tables import contents_text, described_source
+    from agentic_trading.app.cli.output import print_table, show_json
+
+    contents = asyncio.run(described_source(name))
+    if as_json:
+        show_json(contents)
+    else:
+        print_table(contents_text(contents))
+
+
+def demo_command() -> None:
+    """Show in a minute why an order was sent, that a run repeats, and what a truncated answer is."""
+    from tempfile import TemporaryDirectory
+
+    from agentic_trading.app.cli.demo import show_steps
+    from agentic_trading.app.settings import start
+
+    start()
+    with TemporaryDirectory(prefix="agentic-trading-demo-") as folder:
+        if not show_steps(Path(folder)):
+            stop(ExitCode.FOUND_WRONG, "a step of the demo did not come out as its text says")
+    typer.echo("\nThe same on a session of your own: agentic-trading run --data btcusdt-5m")
