@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -18,7 +19,8 @@ from agentic_trading.app.cli.main import app
 from agentic_trading.app.options import ProviderName, RunMode
 from tests.app.cli.conftest import Command
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+DOCUMENT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 HEAVY = {"aiokafka", "anthropic", "numpy", "orjson", "pydantic", "redis", "rich", "structlog"}
 MEASURE = """
 import json, sys, time
@@ -50,6 +52,19 @@ def test_help_takes_less_than_a_third_of_a_second_and_loads_nothing_heavy() -> N
 
     assert min(cpu_s for cpu_s, _ in measured) < 0.3
     assert measured[0][1] & HEAVY == set()
+
+
+def test_the_contract_on_light_commands_names_every_module_that_help_loads() -> None:
+    listing = "import sys, agentic_trading.app.cli.main; print(*[m for m in sys.modules if m.startswith('agentic_trading.app.cli.')])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, check=True, text=True
+    ).stdout
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+
+    [light] = [contract for contract in contracts if contract["id"] == "light-commands"]
+    assert sorted(loaded.split()) == sorted(light["source_modules"])
 
 
 def measure_help() -> tuple[float, set[str]]:
