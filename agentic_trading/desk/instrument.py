@@ -78,7 +78,7 @@ class Instruments(Mapping[str, Instrument]):
         }
 
     def see(self, symbol: str, prices: Iterable[Decimal], volume: Decimal) -> None:
-        """Learn from a closed bar: a tick from its prices, a lot from its volume; raises `KeyError` for another symbol.
+        """Take a closed bar: a tick from its prices, a lot from its volume; raises `KeyError` for another symbol.
 
         The least entry is one lot.
         """

@@ -95,7 +95,7 @@ class TradingSession:
 
     Everything of one time slice is done before time moves on. Calls of several symbols run at once; orders are
     changed for one symbol after the other, in order of symbol, so that the order of the answers decides nothing, and
-    what was approved for one symbol counts when the next one is sized. `instruments` learn from every bar.
+    what was approved for one symbol counts when the next one is sized. `instruments` follow every bar.
     `spread_bps` is the whole spread that the exchange charges.
     A decision taken at a bar's close can be filled by the next bar at the earliest. `before_slice` is awaited before
     anything of a time slice is done, `after_slice` when all is. `intents` are those whose orders were placed, `fills`

@@ -1,4 +1,4 @@
-"""The rules of an answer that its JSON Schema cannot say."""
+"""The rules of an assessment that its JSON Schema cannot say."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -126,22 +126,22 @@ class Matching:
         """Change the states of the orders and the account, and return what happened."""
         active = [state for state in self._states if state.order.active_from <= self._bar.open_time]
         for state in active:
-            self._wake(state)
+            self._before_open(state)
         for state in active:
-            self._stop(state, at_open=True)
+            self._stop_loss(state, at_open=True)
         for state in active:
-            self._take(state)
+            self._take_at_open(state)
         for state in active:
-            self._stop(state, at_open=False)
+            self._stop_loss(state, at_open=False)
         for state in active:
-            self._leave_at_target(state)
+            self._take_profit(state)
         for state in active:
-            self._rest(state)
+            self._fill_resting(state)
         for state in active:
-            self._close(state)
+            self._at_close(state)
         return self._reports
 
-    def _wake(self, state: OrderState) -> None:
+    def _before_open(self, state: OrderState) -> None:
         if state.order.void_from is not None and state.order.void_from <= self._bar.open_time:
             self._end(state, CancelReason.INTENT_EXPIRED)
         if state.left > 0 and state.order.expires_at <= self._bar.open_time:
@@ -155,7 +155,7 @@ class Matching:
             if state.order.order_type == "post_only" and not state.crossing and self._would_take(state):
                 self._end(state, CancelReason.WOULD_TAKE)
 
-    def _take(self, state: OrderState) -> None:
+    def _take_at_open(self, state: OrderState) -> None:
         if state.at_market:
             taken = price_at_market(state.order.side, self._bar, self._market.costs, self._market.instrument)
             self._fill(state, taken, "deadline" if state.crossing else "order")
@@ -165,13 +165,13 @@ class Matching:
             )
             self._fill(state, fill_price, "order")
 
-    def _rest(self, state: OrderState) -> None:
+    def _fill_resting(self, state: OrderState) -> None:
         if state.at_market or state.limit is None or state.order.expires_at < self._bar.close_time:
             return
         if self._fill(state, price_at_rest(state.order.side, state.limit, self._bar), "order"):
-            self._stop(state, at_open=False)
+            self._stop_loss(state, at_open=False)
 
-    def _stop(self, state: OrderState, *, at_open: bool) -> None:
+    def _stop_loss(self, state: OrderState, *, at_open: bool) -> None:
         if state.guarded == 0 or state.order.stop_loss is None:
             return
         side = state.order.side.opposite
@@ -186,14 +186,14 @@ class Matching:
             state.stopped = True
             self._exit(state, fill_price, "stop_loss")
 
-    def _leave_at_target(self, state: OrderState) -> None:
+    def _take_profit(self, state: OrderState) -> None:
         if state.guarded == 0 or state.order.take_profit is None:
             return
         fill_price = price_at_rest(state.order.side.opposite, state.order.take_profit, self._bar)
         if fill_price is not None:
             self._exit(state, fill_price, "take_profit")
 
-    def _close(self, state: OrderState) -> None:
+    def _at_close(self, state: OrderState) -> None:
         if state.order.reduce_only and self._reducible(state) == 0:
             self._end(state, CancelReason.NOTHING_TO_REDUCE)
         if state.order.time_in_force == "ioc" and (state.at_market or state.limit is not None):
@@ -223,7 +223,7 @@ class Matching:
         return quantity > 0
 
     def _exit(self, state: OrderState, fill_price: FillPrice, cause: FillCause) -> None:
-        """Close what is guarded as far as volume allows, and give up what the intent has not filled yet."""
+        """Close what is guarded as far as volume allows, and cancel what the intent has not filled yet."""
         quantity = min(state.guarded, self._volume_left)
         if quantity > 0:
             state.guarded = EXACT.subtract(state.guarded, quantity)
@@ -321,7 +321,7 @@ def price_on_arrival(
 def price_at_rest(side: Side, limit: Decimal, bar: Bar) -> FillPrice | None:
     """Return the limit of a resting order if the bar traded beyond it.
 
-    A bar that only touches the limit fills nothing: how much stood before us in the queue is not known.
+    A bar that only touches the limit fills nothing: how much stood before it in the queue is not known.
     """
     return FillPrice(limit, "maker") if _is_beyond(side, _farthest(side, bar), limit) else None
 

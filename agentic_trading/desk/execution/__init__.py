@@ -1,1 +1,1 @@
-"""From an approved intent to orders and fills: limits, the fill strategy, the schedule, the record."""
+"""From an approved intent to orders and fills: limits, the fill strategy, the orders, the journal."""

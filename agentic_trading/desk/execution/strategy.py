@@ -103,12 +103,7 @@ class FillChoice(BaseModel, frozen=True, extra="forbid"):
 
     def strategy(self, terms: FillTerms) -> FillStrategy:
         """Return the strategy that the choice of `terms` is."""
-        return FillStrategy.model_validate({
-            **terms.model_dump(),
-            "confidence": self.confidence,
-            "rationale": self.rationale,
-            "evidence_ids": self.evidence_ids,
-        })
+        return FillStrategy.model_validate({**terms.model_dump(), **self.model_dump(exclude={"fill"})})
 
 
 def read_choice(text: str) -> FillChoice:
