@@ -36,8 +36,8 @@ from agentic_trading.governance.errors import (
 from agentic_trading.governance.ledger import (
     Blocked,
     Declined,
-    Ledger,
     Reservation,
+    ReservationLedger,
     ReservationRequest,
     ReservationState,
     Settlement,
@@ -78,7 +78,7 @@ class Gate:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        ledger: ReservationLedger,
         prices: PriceBook,
         capabilities: Capabilities,
         clock: Clock,
@@ -329,7 +329,7 @@ def _final(
             assert_never(answer)
 
 
-async def _give_back(ledger: Ledger, reservation_id: str) -> None:
+async def _give_back(ledger: ReservationLedger, reservation_id: str) -> None:
     with suppress(ReservationStateError, UnknownReservationError):  # sent by another run, or over: not ours
         await ledger.release(reservation_id)
 

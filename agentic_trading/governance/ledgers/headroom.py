@@ -1,4 +1,4 @@
-"""Does a request fit under every ceiling of its counters, and where not: what is lacking, for good or for now."""
+"""Whether a request fits under every ceiling of its counters, and where not: what is lacking, for good or for now."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from agentic_trading.governance.prices import Amount
 
 @dataclass(frozen=True, slots=True)
 class InsufficientHeadroom:
-    """An ask does not fit into one account: `used` is spent, held and in doubt together, `held` may come back."""
+    """A request does not fit into one counter: `used` is spent, held and in doubt together, `held` may come back."""
 
     counter: WindowCounter
     unit: Unit
@@ -22,24 +22,24 @@ class InsufficientHeadroom:
 
     @property
     def is_final(self) -> bool:
-        """Whether the ask would not fit even if all that is held came back."""
+        """Whether the request would not fit even if all that is held came back."""
         return self.used - self.held + self.asked > self.most
 
     def refusal(self) -> Declined:
-        """Return the answer to who asked in vain."""
+        """Return the final answer."""
         table = self.counter.table
         left = max(0, self.most - self.used + self.held)
         return Declined(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
 
     def wait(self) -> Blocked:
-        """Return the answer to who may wait."""
+        """Return the answer for now."""
         table = self.counter.table
         left = max(0, self.most - self.used)
         return Blocked(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
 
 
 def fits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
-    """Say whether `request` fits under every ceiling, the accounts' and its own."""
+    """Say whether `request` fits under every ceiling, the counters' and its own."""
     nusd, tokens, calls = request.amount.nusd, request.amount.tokens, request.amount.calls
     for counter in counters:
         if nusd > counter.left_nusd or tokens > counter.left_tokens or calls > counter.left_calls:
@@ -52,14 +52,14 @@ def fits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool
 
 
 def behind(request: ReservationRequest, held: Blocked) -> Blocked:
-    """Return the answer to who would fit, but comes after somebody who is `held` on the same counter."""
+    """Return the answer for a request that would fit, but comes behind one that is `held` on the same counter."""
     return replace(held, asked=request.amount.units[UNITS.index(held.unit)])
 
 
 def shortages(
     request: ReservationRequest, counters: Sequence[WindowCounter]
 ) -> Iterator[InsufficientHeadroom]:
-    """Name every account and unit in which `request` does not fit under a ceiling, the account's or one of its own."""
+    """Yield every counter and unit in which `request` does not fit under a ceiling, the counter's or one of its own."""
     ceilings = [(counter, counter.cap.ceiling) for counter in counters]
     for counter, ceiling in [*ceilings, *_own_ceilings(request, counters)]:
         if _over(request.amount, counter, ceiling):

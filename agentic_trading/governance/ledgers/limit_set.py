@@ -1,4 +1,4 @@
-"""In which windows a scope is counted, and up to what: the limits of one tenant, merged."""
+"""The merged limits of one tenant: in which windows a scope is counted, and up to what."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,14 +26,14 @@ Ceilings = Mapping[Window, Ceiling]
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """For one kind of scope; a named scope has its own."""
+    """The ceilings of one kind of scope, by window; a named scope has its own."""
 
     default: dict[Window, Ceiling] = field(default_factory=dict)
     named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
 
 
 class LimitSet:
-    """Say what every scope is counted in.
+    """Where every scope is counted.
 
     Of several limits on the same scope and window the lower holds, unit by unit; a named one goes before that on
     everyone. `counted` are kept without a ceiling where no limit needs them.
@@ -58,7 +58,7 @@ class LimitSet:
         return rule.named.get(id_, rule.default)
 
     def limited(self, kind: ScopeKind) -> Iterator[tuple[str, Window]]:
-        """Say which scopes of a kind have a ceiling, and in which windows; `*` is every one."""
+        """Yield the scopes of a kind that have a ceiling, with its window; `*` is every one."""
         rule = self._ceilings[kind]
         for id_, ceilings in ((ANY, rule.default), *rule.named.items()):
             for window, ceiling in ceilings.items():
@@ -66,7 +66,7 @@ class LimitSet:
                     yield id_, window
 
     def windows(self, kind: ScopeKind) -> list[Window]:
-        """Say in which windows a scope of a kind is counted, whatever its id is."""
+        """Return the windows in which a scope of a kind is counted, whatever its id is."""
         rule = self._ceilings[kind]
         return list(dict.fromkeys(chain(rule.default, *rule.named.values())))
 

@@ -59,7 +59,7 @@ async def test_who_only_looks_leaves_nothing_on_the_server_nor_in_the_process(op
     await ledger.expire_leases()
 
     assert await keys(ledger) == []
-    assert (ledger._tenants, len(ledger._strangers)) == ({}, 0)
+    assert (ledger._tenants, len(ledger._unstarted)) == ({}, 0)
 
 
 async def test_who_knew_more_of_an_empty_server_closes_it_by_a_look(opens: Opening) -> None:

@@ -72,7 +72,7 @@ async def test_a_booking_needs_its_moment(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens()
 
-        with pytest.raises(ReservationRequestError, match="has no moment"):
+        with pytest.raises(ReservationRequestError, match="without a moment"):
             await ledger.restore(
                 "acme", [LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0))]
             )

@@ -1,4 +1,4 @@
--- Name those who wait, in the order of their places.
+-- Return the queued requests, in the order of their places.
 local places, found = redis.call('HKEYS', WAITERS), {}
 table.sort(places)
 for _, place in ipairs(places) do
