@@ -1,4 +1,4 @@
-"""The platform's policy: who may do what, and at what most; an envelope only asks."""
+"""The platform's policy: what each principal may do, and at what most; an envelope only asks."""
 
 import re
 import tomllib
@@ -257,7 +257,7 @@ class _Rights:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who may do what. Without principals everybody may do everything.
+    """What each principal may do. Without principals every sender may do everything.
 
     `rates` are what each model takes from all together; `keys` are the names of the keys that principals sign with.
     """
@@ -324,7 +324,7 @@ class Policy:
     def limits(self, principal: str) -> tuple[Limit, ...]:
         """Return the ceilings of each of a principal's calls, traces and agents, beside those of the envelope.
 
-        Raises `KeyError` for one whom `problem` refuses as unknown.
+        Raises `KeyError` for one that `problem` refuses as unknown.
         """
         return () if self.principals is None else self._rights[principal].limits
 
