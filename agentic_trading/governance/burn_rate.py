@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limits import UNITS, ScopeKind, Unit, Window, Windows
+from agentic_trading.governance.limits import SHORT_LIVED, UNITS, ScopeKind, Unit, Window, Windows
 from agentic_trading.governance.prices import Amount
 
 SHORT = timedelta(minutes=5)
@@ -16,9 +16,6 @@ LONG = timedelta(hours=1)
 """Two spans, as one alone is either late or hasty: a burst shows in the short one only, and is over."""
 
 _SAMPLES_EVERY = timedelta(seconds=5)
-
-_LASTING = frozenset({ScopeKind.AGENT, ScopeKind.WORKFLOW, ScopeKind.TENANT})
-"""A single call or trace is over before it has a pace."""
 
 _HORIZON_H = 24 * 366
 """A counter that would last for more than a year at this pace has no date."""
@@ -62,7 +59,7 @@ class BurnRateMeter:
         limited = [
             one
             for one in balances
-            if one.scope in _LASTING
+            if one.scope not in SHORT_LIVED
             and any(most is not None for most in one.ceiling.units)
             and one.window_id == current[one.window]
         ]

@@ -6,6 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from typing_extensions import override
+
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.governance.errors import ReservationRequestError
 from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Unit, Window
@@ -181,6 +183,16 @@ class LedgerCheckpoint:
     epoch: int
     epoch_id: str
     sequence: int
+
+    @override
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, step {self.sequence}"
+
+    def is_behind(self, known: "LedgerCheckpoint") -> bool:
+        """Whether a ledger found here has lost what was `known` of it; another epoch of the same number has."""
+        return self.epoch < known.epoch or (
+            self.epoch == known.epoch and (self.epoch_id != known.epoch_id or self.sequence < known.sequence)
+        )
 
 
 @dataclass(frozen=True, slots=True)

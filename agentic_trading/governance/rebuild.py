@@ -46,15 +46,7 @@ def rolled_back(
     tenant: str, known: LedgerCheckpoint, found: LedgerCheckpoint
 ) -> LedgerRolledBackError | None:
     """Return the error for a ledger that is found before a checkpoint that is known of it, or None."""
-    is_same = (found.epoch, found.epoch_id) == (known.epoch, known.epoch_id)
-    if found.epoch > known.epoch or (is_same and found.sequence >= known.sequence):
-        return None
-    return LedgerRolledBackError(tenant, checkpoint_text(known), checkpoint_text(found))
-
-
-def checkpoint_text(checkpoint: LedgerCheckpoint) -> str:
-    """Return a checkpoint in words."""
-    return f"epoch {checkpoint.epoch}, step {checkpoint.sequence}"
+    return LedgerRolledBackError(tenant, str(known), str(found)) if found.is_behind(known) else None
 
 
 @dataclass(slots=True)

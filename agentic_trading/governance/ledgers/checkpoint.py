@@ -57,31 +57,21 @@ class LedgerEpoch:
 
     def refusal(self, fence: Fence) -> LedgerRolledBackError:
         """Return the error for a step while nothing may begin."""
-        return LedgerRolledBackError(self._tenant, fence.why, _spelled(self.checkpoint))
+        return LedgerRolledBackError(self._tenant, fence.why, str(self.checkpoint))
 
     def require_at_least(self, checkpoint: LedgerCheckpoint) -> Fence | None:
         """Take note of a checkpoint; return the fence to put up if the ledger has not come as far."""
         self._expected = max(self._expected, checkpoint.epoch)
-        if not _is_behind(self.checkpoint, checkpoint):
+        if not self.checkpoint.is_behind(checkpoint):
             return None
         ended = {} if self.fence is None else self.fence.ended
-        return Fence(_spelled(checkpoint), has_gone_back=True, ended=ended)
+        return Fence(str(checkpoint), has_gone_back=True, ended=ended)
 
     def begin_again(self) -> None:
         """Begin the next epoch, open."""
         self._number = self._expected = max(self._number, self._expected) + 1
         self.sequence = 0
         self.fence = None
-
-
-def _is_behind(mine: LedgerCheckpoint, known: LedgerCheckpoint) -> bool:
-    return mine.epoch < known.epoch or (
-        mine.epoch == known.epoch and (mine.epoch_id != known.epoch_id or mine.sequence < known.sequence)
-    )
-
-
-def _spelled(checkpoint: LedgerCheckpoint) -> str:
-    return f"step {checkpoint.sequence} of epoch {checkpoint.epoch} ({checkpoint.epoch_id})"
 
 
 class StatisticsCounter:

@@ -6,13 +6,18 @@ from itertools import chain
 
 from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.ledgers.limit_set import Cap, LimitSet, cap
-from agentic_trading.governance.limits import Ceiling, Limit, ScopeKind, TimeWindow, Window, Windows
+from agentic_trading.governance.limits import (
+    SHORT_LIVED,
+    UNLIMITED,
+    Limit,
+    ScopeKind,
+    TimeWindow,
+    Window,
+    Windows,
+)
 from agentic_trading.governance.prices import NOTHING, Amount
 
-SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
-
-_UNLIMITED = Ceiling()
-_OPEN = cap(_UNLIMITED)
+_OPEN = cap(UNLIMITED)
 _NOT_YET = TimeWindow("", None)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -64,7 +69,7 @@ class WindowCounter:
     @property
     def is_limited(self) -> bool:
         """Whether it has a ceiling."""
-        return self.cap.ceiling != _UNLIMITED
+        return self.cap.ceiling != UNLIMITED
 
     def go_on(self, asked_until: datetime, nusd: int, tokens: int, calls: int) -> None:
         """Count what was spent before."""
@@ -287,7 +292,9 @@ class TenantCounters:
         """Return the counters that `request` is counted in, or those in some tables; those not kept begin at nothing."""
         time_windows = self._horizon.windows.at(at)
         if time_windows is not self._time_windows:
-            self._turn_to(time_windows)
+            self._time_windows = time_windows
+            for table in self._tables:
+                table.turn_to(time_windows)
         id_of = request.scope_ids.get
         found: list[WindowCounter] = []
         for table in self._tables if tables is None else tables:
@@ -379,11 +386,6 @@ class TenantCounters:
                 )
             ]
 
-    def _turn_to(self, time_windows: TimeWindows) -> None:
-        self._time_windows = time_windows
-        for table in self._tables:
-            table.turn_to(time_windows)
-
     def _table(self, kind: ScopeKind, window: Window) -> CounterTable:
         for table in self._tables:
             if table.kind is kind and table.window is window:
@@ -392,9 +394,5 @@ class TenantCounters:
         if self._time_windows:
             table.turn_to(self._time_windows)
         self._tables.append(table)
-        self._tables.sort(key=_by_kind)
+        self._tables.sort(key=lambda table: _KINDS.index(table.kind))
         return table
-
-
-def _by_kind(table: CounterTable) -> int:
-    return _KINDS.index(table.kind)

@@ -4,10 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.limits import ANY, UNLIMITED, Ceiling, Limit, ScopeKind, Window
 
 _ENDLESS = 1 << 200
-_OPEN = Ceiling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +41,15 @@ class LimitSet:
     def __init__(self, limits: Iterable[Limit] = (), counted: CountedWindows = ()) -> None:
         self._ceilings: dict[ScopeKind, _Rule] = {kind: _Rule() for kind in ScopeKind}
         for kind, window in counted:
-            self._ceilings[kind].default[window] = _OPEN
+            self._ceilings[kind].default[window] = UNLIMITED
         for limit in limits:
             rule = self._ceilings[limit.scope]
             ceilings = rule.default if limit.id == ANY else rule.named.setdefault(limit.id, {})
-            ceilings[limit.window] = ceilings.get(limit.window, _OPEN).tighter(limit.ceiling)
+            ceilings[limit.window] = ceilings.get(limit.window, UNLIMITED).tighter(limit.ceiling)
         for rule in self._ceilings.values():
             for named in rule.named.values():
                 for window, ceiling in rule.default.items():
-                    named[window] = named.get(window, _OPEN).or_else(ceiling)
+                    named[window] = named.get(window, UNLIMITED).or_else(ceiling)
 
     def of(self, kind: ScopeKind, id_: str) -> Ceilings:
         """Return the windows that a scope is counted in, each with its ceiling; it may be open."""
@@ -62,7 +61,7 @@ class LimitSet:
         rule = self._ceilings[kind]
         for id_, ceilings in ((ANY, rule.default), *rule.named.items()):
             for window, ceiling in ceilings.items():
-                if ceiling != _OPEN:
+                if ceiling != UNLIMITED:
                     yield id_, window
 
     def windows(self, kind: ScopeKind) -> list[Window]:

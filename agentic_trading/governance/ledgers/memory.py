@@ -40,7 +40,7 @@ from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 
-_FORGET_AFTER_IN_VAIN = 1000
+_FORGET_AFTER_UNSUCCESSFUL = 1000
 """Requests that are not reserved make counters too, and do not move time on: after so many of them idle ones go."""
 
 _MAY_DISPATCH = (ReservationState.RESERVED,)
@@ -78,7 +78,7 @@ class MemoryLedger:
         self._ledgers: dict[str, TenantLedger] = {}
         self._statistics = StatisticsCounter()
         self._next_look = datetime.min.replace(tzinfo=UTC)
-        self._vain_at_next_look = _FORGET_AFTER_IN_VAIN
+        self._unsuccessful_at_next_look = _FORGET_AFTER_UNSUCCESSFUL
 
     async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait."""
@@ -265,10 +265,13 @@ class MemoryLedger:
         """Drop finished calls and idle counters; looks at all that is in use, and is therefore seldom done."""
         if len(ledger.counters.to_deactivate) >= ledger.tidy_after:
             ledger.tidy()
-        if self._horizon.newest < self._next_look and self._statistics.unsuccessful < self._vain_at_next_look:
+        if (
+            self._horizon.newest < self._next_look
+            and self._statistics.unsuccessful < self._unsuccessful_at_next_look
+        ):
             return
         self._next_look = self._horizon.newest + self._horizon.keep / 8
-        self._vain_at_next_look = self._statistics.unsuccessful + _FORGET_AFTER_IN_VAIN
+        self._unsuccessful_at_next_look = self._statistics.unsuccessful + _FORGET_AFTER_UNSUCCESSFUL
         for owner, ledger in list(self._ledgers.items()):
             ledger.forget()
             if ledger.is_blank:

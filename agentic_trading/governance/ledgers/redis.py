@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, timedelta, tzinfo
+from functools import partial
 from struct import Struct
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.errors import (
@@ -33,6 +33,7 @@ from agentic_trading.governance.ledgers import redis_codec as replies
 from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
 from agentic_trading.governance.ledgers.limit_set import CountedWindows
 from agentic_trading.governance.ledgers.redis_codec import (
+    RedisTenants,
     RedisTenantState,
     ScriptReply,
     every_balance,
@@ -48,7 +49,6 @@ from agentic_trading.governance.ledgers.redis_wait_queue import (
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
-from agentic_trading.governance.redis import LedgerKeys
 from agentic_trading.ids import NewId, random_id
 
 ALWAYS: Final[CountedWindows] = (
@@ -105,12 +105,6 @@ class RedisLedger:
         if not timedelta(0) < call_keep <= keep:
             raise ValueError(f"call_keep is {call_keep}; allowed is more than 0, up to {keep} (`keep`)")
         self._server = ScriptServer(url)
-        self._limits = tuple(limits)
-        self._counted = tuple(counted)
-        self._namespace = namespace
-        self._zone = zone
-        self._keep = keep
-        self._call_keep = call_keep
         self._call_keep_ms = call_keep // timedelta(milliseconds=1)
         self._reserved_lease_s = reserved_lease_s
         self._recorded_within_ms = _ms(min(recorded_within_s, MOST_RECENT_S))
@@ -118,8 +112,9 @@ class RedisLedger:
         self._clock: Clock = clock or SystemClock()
         self._server_ahead_s = 0.0
         self._process = new_id()
-        self._tenants: dict[str, RedisTenantState] = {}
-        self._unstarted: WeakValueDictionary[str, RedisTenantState] = WeakValueDictionary()
+        self._tenants = RedisTenants(
+            namespace, partial(ReservationPlanner, zone, keep, call_keep), tuple(limits), tuple(counted)
+        )
         self._queue = RedisWaitQueue(lambda: self._server.wake_ups(namespace, self._clock), look_s)
         self._statistics = StatisticsCounter()
         self._in_flight: set[str] = set()
@@ -138,17 +133,17 @@ class RedisLedger:
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
         """Wait until `request` can be answered for good: in order of arrival within a priority."""
-        return await self._queue.wait(self._tenant(request.tenant).keys.queue, _QueuedCall(self, request))
+        return await self._queue.wait(self._tenants.of(request.tenant).keys.queue, _QueuedCall(self, request))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
-        tenant = self._tenant(tenant_of(reservation_id))
+        tenant = self._tenants.of(tenant_of(reservation_id))
         reply = await self._run(tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,))
         _check(tenant, reply, reservation_id, "dispatch", (ReservationState.RESERVED,))
 
     async def state_of(self, reservation_id: str) -> ReservationState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
-        tenant = self._tenant(tenant_of(reservation_id))
+        tenant = self._tenants.of(tenant_of(reservation_id))
         reply = await self._run(tenant, "look", calls=(reservation_id,))
         state = reply.rest[0]
         if not state and reply.closed:
@@ -170,7 +165,7 @@ class RedisLedger:
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, and drop counters whose time is over."""
         ended: list[ExpiredReservation] = []
-        for tenant in list(self._tenants.values()):
+        for tenant in self._tenants.begun():
             while due := await self._ids(tenant, "due", _BATCH):
                 reply = await self._run(tenant, "expire", self._call_keep_ms, *due, calls=due)
                 ended += replies.expired(reply.rest[0])
@@ -183,15 +178,15 @@ class RedisLedger:
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Have these limits on the server; every process counts by them from its next request on."""
-        await self._run(self._tenant(tenant), "apply_limits", version, replies.limits_text(limits))
+        await self._run(self._tenants.of(tenant), "apply_limits", version, replies.limits_text(limits))
 
     async def fence(self, tenant: str) -> None:
         """Let nothing begin in any process until `restore`; what ends from now on is remembered, and what just has."""
-        await self._run(self._tenant(tenant), "fence", self._recorded_within_ms)
+        await self._run(self._tenants.of(tenant), "fence", self._recorded_within_ms)
 
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Begin the next epoch with what the log knows; until all is booked, nothing begins in any process."""
-        of = self._tenant(tenant)
+        of = self._tenants.of(tenant)
         begun = None
         while begun is None or begun.word == b"AGAIN":  # what there is to be carried over has changed
             await self.fence(tenant)
@@ -208,16 +203,17 @@ class RedisLedger:
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come, closed or not."""
-        return (await self._run(self._tenant(tenant), "look")).checkpoint
+        return (await self._run(self._tenants.of(tenant), "look")).checkpoint
 
     async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
-        self._tenants[tenant] = self._tenant(tenant)
-        self._tenants[tenant].require_at_least(checkpoint)
+        of = self._tenants.of(tenant)
+        of.require_at_least(checkpoint)
+        self._tenants.keep(of)
 
     async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
-        of = self._tenant(tenant)
+        of = self._tenants.of(tenant)
         _, *limits, newest = (await self._run(of, "look")).rest
         limit_set = of.limit_set(replies.read_limits(limits))
         if limited:
@@ -226,7 +222,7 @@ class RedisLedger:
 
     async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return a tenant's queued requests, of all processes, in the order in which they will be served."""
-        return list(replies.waiting((await self._run(self._tenant(tenant), "waiting")).rest[0]))
+        return list(replies.waiting((await self._run(self._tenants.of(tenant), "waiting")).rest[0]))
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts of this process since the start."""
@@ -239,7 +235,7 @@ class RedisLedger:
 
     async def leave(self, tenant: str, place: str) -> None:
         """Give up a place in the queue."""
-        await self._run(self._tenant(tenant), "leave", place)
+        await self._run(self._tenants.of(tenant), "leave", place)
 
     async def _run(
         self, tenant: RedisTenantState, script: str, *args: Any, calls: Sequence[str] = ()
@@ -252,14 +248,14 @@ class RedisLedger:
         self._server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
         tenant.saw(reply)
         if reply.epoch:
-            self._tenants[tenant.name] = tenant
+            self._tenants.keep(tenant)
         if reply.word == b"BACK":
             raise tenant.gone_back(reply)
         return reply
 
     async def look(self, request: ReservationRequest, waiter: RedisWaiter | None) -> ReserveAttempt:
         """Reserve, or take or keep a place in the queue; limits and windows are those that the server has."""
-        tenant = self._tenant(request.tenant)
+        tenant = self._tenants.of(request.tenant)
         ticket = "" if waiter is None else waiter.ticket
         present_s = self._clock.monotonic() + self._server_ahead_s
         leases_ms = _ms(self._reserved_lease_s), 0 if waiter is None else _ms(self._queue.lease_s)
@@ -296,7 +292,7 @@ class RedisLedger:
             tenant.apply_limits(replies.read_limits((await self._run(tenant, "look")).rest[1:]))
 
     async def _end(self, id_: str, step: str, state: ReservationState, actual: Amount) -> Settlement:
-        tenant = self._tenant(tenant_of(id_))
+        tenant = self._tenants.of(tenant_of(id_))
         reply = await self._run(tenant, "end", id_, state, self._call_keep_ms, *actual.units, calls=(id_,))
         _check(tenant, reply, id_, step, _ALLOWED[state])
         self._in_flight.discard(id_)
@@ -307,15 +303,6 @@ class RedisLedger:
 
     async def _ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
         return [id_.decode() for id_ in (await self._run(tenant, script, *args)).rest[0]]
-
-    def _tenant(self, name: str) -> RedisTenantState:
-        """Return what is known of a tenant; of one whose ledger has taken no step, only while a step uses it."""
-        found = self._tenants.get(name) or self._unstarted.get(name)
-        if found is None:
-            keys = LedgerKeys.of(self._namespace, name)
-            planner = ReservationPlanner(self._zone, self._keep, self._call_keep)
-            found = self._unstarted[name] = RedisTenantState(name, keys, planner, self._limits, self._counted)
-        return found
 
 
 def _facts(

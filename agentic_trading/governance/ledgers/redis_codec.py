@@ -1,11 +1,12 @@
 """The values of the Redis ledger in the words of the port: replies, limits, balances, and the state of a tenant."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import merge
 from struct import Struct
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -27,15 +28,14 @@ from agentic_trading.governance.ledger import (
     Settlement,
 )
 from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
-from agentic_trading.governance.ledgers.redis_counters import SHORT_LIVED, CounterKey, ReservationPlanner
+from agentic_trading.governance.ledgers.redis_counters import CounterKey, ReservationPlanner
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.limits import ANY, UNITS, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.limits import ANY, SHORT_LIVED, UNITS, UNLIMITED, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.governance.redis import LedgerKeys
 
 _COUNTER = Struct("<12d")
-_OPEN = Ceiling()
 _RANK_DIGITS = 10
 _MIDDLE_RANK = 10**_RANK_DIGITS // 2
 
@@ -184,7 +184,7 @@ def read_balance(tenant: str, name: bytes, packed: bytes, limits: LimitSet) -> B
         id=of.id,
         window=of.window,
         window_id=of.window_id,
-        ceiling=limits.of(of.kind, of.id).get(of.window, _OPEN),
+        ceiling=limits.of(of.kind, of.id).get(of.window, UNLIMITED),
         spent=Amount(*numbers[:3]),
         held=Amount(*numbers[3:6]),
         in_doubt=Amount(*numbers[6:]),
@@ -271,11 +271,42 @@ class RedisTenantState:
 
     def gone_back(self, reply: ScriptReply) -> LedgerRolledBackError:
         """Return the error for an answer from a fenced ledger."""
-        return LedgerRolledBackError(self.name, reply.closed.decode(), _spelled(reply.checkpoint))
+        return LedgerRolledBackError(self.name, reply.closed.decode(), str(reply.checkpoint))
 
 
-def _spelled(checkpoint: LedgerCheckpoint) -> str:
-    return f"epoch {checkpoint.epoch}, step {checkpoint.sequence}"
+class RedisTenants:
+    """The tenants of one process: those whose ledger has taken a step, and others only while a step uses them."""
+
+    def __init__(
+        self,
+        namespace: str,
+        new_planner: Callable[[], ReservationPlanner],
+        limits: Sequence[Limit],
+        counted: CountedWindows,
+    ) -> None:
+        self._namespace = namespace
+        self._new_planner = new_planner
+        self._limits = limits
+        self._counted = counted
+        self._begun: dict[str, RedisTenantState] = {}
+        self._others: WeakValueDictionary[str, RedisTenantState] = WeakValueDictionary()
+
+    def of(self, name: str) -> RedisTenantState:
+        """Return what is known of a tenant."""
+        found = self._begun.get(name) or self._others.get(name)
+        if found is None:
+            keys = LedgerKeys.of(self._namespace, name)
+            found = RedisTenantState(name, keys, self._new_planner(), self._limits, self._counted)
+            self._others[name] = found
+        return found
+
+    def keep(self, tenant: RedisTenantState) -> None:
+        """Keep what is known of a tenant for as long as the process lives."""
+        self._begun[tenant.name] = tenant
+
+    def begun(self) -> Sequence[RedisTenantState]:
+        """Return the tenants that are kept."""
+        return tuple(self._begun.values())
 
 
 _AT_ONCE = 250

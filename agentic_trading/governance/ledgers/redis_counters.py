@@ -7,12 +7,19 @@ from typing import NamedTuple, Self
 
 from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.ledgers.limit_set import Ceilings, LimitSet
-from agentic_trading.governance.limits import LARGEST, Ceiling, Limit, ScopeKind, TimeWindow, Window, Windows
-
-SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
+from agentic_trading.governance.limits import (
+    LARGEST,
+    SHORT_LIVED,
+    UNLIMITED,
+    Ceiling,
+    Limit,
+    ScopeKind,
+    TimeWindow,
+    Window,
+    Windows,
+)
 
 _REMEMBERED = 10_000
-_OPEN = Ceiling()
 _RULE = Struct("<5d")
 _OWN = Struct("<4d")
 _MINUTE_MS = 60_000
@@ -110,7 +117,7 @@ class ReservationPlanner:
 
     def _pieces(self, kind: ScopeKind, id_: str, own: list[Limit] | tuple[()]) -> Pieces:
         if own or kind in SHORT_LIVED:
-            ceilings: Ceilings = {limit.window: _OPEN for limit in own} | dict(self.limits.of(kind, id_))
+            ceilings: Ceilings = {limit.window: UNLIMITED for limit in own} | dict(self.limits.of(kind, id_))
             return self._new_pieces(kind, id_, ceilings)
         found = self._found.get((kind, id_))
         if found is None:

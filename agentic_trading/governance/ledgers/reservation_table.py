@@ -19,6 +19,7 @@ from agentic_trading.governance.ledger import (
     Settlement,
 )
 from agentic_trading.governance.ledgers.counters import WindowCounter
+from agentic_trading.governance.ledgers.headroom import Denial, behind
 from agentic_trading.governance.limits import Limit, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 
@@ -265,16 +266,14 @@ class WaitQueue:
         queued.place = (-queued.request.priority, next(self._arrivals))
         insort(self.requests, queued, key=_place)
 
-    def before(
-        self, request: ReservationRequest, counters: Sequence[WindowCounter]
-    ) -> tuple[Blocked, WindowCounter] | None:
-        """Return why an earlier request waits that shares a lacking counter with `request`, and that counter."""
+    def denial(self, request: ReservationRequest, counters: Sequence[WindowCounter]) -> Denial | None:
+        """Return why an earlier request waits that shares a lacking counter with `request`; None if none does."""
         for queued in self.requests:
             if queued.request.priority < request.priority:
                 break
             for counter in queued.lacking:
                 if counter in counters:
-                    return queued.held, counter
+                    return behind(request, queued.held), [counter]
         return None
 
     def serve(self, look: Callable[[QueuedRequest], ReserveAnswer]) -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from agentic_trading.governance.errors import ClosedWindowError, ReservationConflictError
 from agentic_trading.governance.ledger import (
+    Declined,
     ExpiredReservation,
     LedgerCheckpoint,
     LedgerEntry,
@@ -21,7 +22,7 @@ from agentic_trading.governance.ledgers.counters import (
     TenantCounters,
     WindowCounter,
 )
-from agentic_trading.governance.ledgers.headroom import behind, fits, shortages
+from agentic_trading.governance.ledgers.headroom import denial, fits
 from agentic_trading.governance.ledgers.limit_set import LimitSet
 from agentic_trading.governance.ledgers.reservation_table import (
     DISPATCHED,
@@ -99,20 +100,13 @@ class TenantLedger:
         counters: Sequence[WindowCounter],
     ) -> tuple[ReserveAnswer, Sequence[WindowCounter]]:
         """Reserve under `id_`, or say why not and which counters lack headroom; queued requests go first."""
-        if not fits(request, counters) and not request.is_for_nothing:
-            found = list(shortages(request, counters))
-            final = [shortage for shortage in found if shortage.is_final]
-            if final:
-                self._statistics.refuse()
-            self.counters.take_back(counters)
-            answer = final[0].refusal() if final else found[0].wait()
-            return answer, [shortage.counter for shortage in found]
-        if self.queue.requests and not request.is_for_nothing:
-            ahead = self.queue.before(request, counters)
-            if ahead is not None:
+        if (self.queue.requests or not fits(request, counters)) and not request.is_for_nothing:
+            denied = denial(request, counters) or self.queue.denial(request, counters)
+            if denied is not None:
+                if isinstance(denied[0], Declined):
+                    self._statistics.refuse()
                 self.counters.take_back(counters)
-                held, counter = ahead
-                return behind(request, held), [counter]
+                return denied
         hold(counters, request.amount)
         self.calls.in_flight[id_] = ReservationEntry(request, at, counters, now, self._reserved_lease_s)
         self.counters.move_to(at)
