@@ -343,19 +343,19 @@ class _QueuedCall:
 
     def __init__(self, ledger: RedisLedger, request: ReservationRequest) -> None:
         self._ledger = ledger
-        self._ask = request
+        self._request = request
 
     async def look(self, waiter: RedisWaiter) -> ReserveAttempt:
         """Try again, and keep the place."""
-        return await self._ledger.look(self._ask, waiter)
+        return await self._ledger.look(self._request, waiter)
 
     async def give_back(self) -> None:
         """Give back what was just reserved."""
-        await self._ledger.release(self._ask.reservation_id)
+        await self._ledger.release(self._request.reservation_id)
 
     async def leave(self, place: str) -> None:
         """Give up the place."""
-        await self._ledger.leave(self._ask.tenant, place)
+        await self._ledger.leave(self._request.tenant, place)
 
 
 _SENT: Final = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)

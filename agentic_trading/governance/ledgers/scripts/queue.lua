@@ -43,11 +43,11 @@ local function wake(names)
   if redis.call('HLEN', WAITERS) == 0 then
     return
   end
-  local told, places = {}, {}
+  local woken, places = {}, {}
   for _, name in ipairs(names) do
     local place = head(name, '\255')
-    if place and not told[place] then
-      told[place] = true
+    if place and not woken[place] then
+      woken[place] = true
       places[#places + 1] = place
     end
   end

@@ -73,7 +73,7 @@ _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "open": ("ledger", "queue"),
 })  # fmt: skip
 
-_Asked = tuple[bytes, asyncio.Future[Sequence[Any]]]
+_Waiting = tuple[bytes, asyncio.Future[Sequence[Any]]]
 
 
 class ScriptServer:
@@ -84,7 +84,7 @@ class ScriptServer:
         self._scripts = _scripts()
         self._pool: Any = pool_of(url, connections=12)  # it has hardly any types
         self._redis: Any = Redis.from_pool(self._pool)
-        self._asked: deque[_Asked] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._sending = 0
         self._tasks = BackgroundTasks()
 
@@ -110,16 +110,16 @@ class ScriptServer:
         """
         script = self._scripts[name]
         try:
-            return await self._ask("EVALSHA", script.sha, keys, facts)
+            return await self._execute("EVALSHA", script.sha, keys, facts)
         except NoScriptError:  # the server has forgotten it
-            return await self._ask("EVAL", script.source, keys, facts)
+            return await self._execute("EVAL", script.source, keys, facts)
 
-    async def _ask(
+    async def _execute(
         self, command: str, script: str, keys: Sequence[str], facts: Sequence[Any]
     ) -> Sequence[Any]:
         packed = pack_command((command, script, len(keys), *keys, *facts))
         answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
-        self._asked.append((packed, answer))
+        self._waiting.append((packed, answer))
         if self._sending < _BUNDLES:
             self._sending += 1
             _ = await self._tasks.start(self._send(), name="bundle")
@@ -127,17 +127,17 @@ class ScriptServer:
 
     async def _send(self) -> None:
         """Send what is queued, bundle by bundle, until nothing is left; every caller gets an answer."""
-        bundle: list[_Asked] = []
+        bundle: list[_Waiting] = []
         try:
-            while self._asked:
-                bundle = [self._asked.popleft() for _ in range(min(len(self._asked), _BUNDLE))]
+            while self._waiting:
+                bundle = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BUNDLE))]
                 for (_, answer), found in zip(bundle, await self._answers(bundle), strict=True):
                     _hand_over(answer, found)
         finally:
             self._sending -= 1
             _refuse(bundle, _closed())
 
-    async def _answers(self, bundle: Sequence[_Asked]) -> Sequence[Any]:
+    async def _answers(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
         try:
             async with within_time():
                 return await self._exchanged(bundle)
@@ -147,11 +147,11 @@ class ScriptServer:
             await self._pool.disconnect(inuse_connections=False)
         if isinstance(error.__cause__, TimeoutError | RedisTimeoutError):
             # What was queued meanwhile need not wait as long, one bundle after the other.
-            _refuse(self._asked, error)
-            self._asked.clear()
+            _refuse(self._waiting, error)
+            self._waiting.clear()
         return [error] * len(bundle)
 
-    async def _exchanged(self, bundle: Sequence[_Asked]) -> Sequence[Any]:
+    async def _exchanged(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
         """Send a bundle and read its answers; a connection on which that fails is closed by the library."""
         connection = await self._pool.get_connection()
         try:
@@ -211,8 +211,8 @@ class ScriptServer:
         try:
             await self._tasks.aclose()
         finally:
-            _refuse(self._asked, _closed())
-            self._asked.clear()
+            _refuse(self._waiting, _closed())
+            self._waiting.clear()
             await self._redis.aclose()
 
 
@@ -253,8 +253,8 @@ def _closed() -> LedgerUnavailableError:
     return LedgerUnavailableError("it was closed before the answer came")
 
 
-def _refuse(asked: Iterable[_Asked], error: LedgerUnavailableError) -> None:
-    for _, answer in asked:
+def _refuse(waiting: Iterable[_Waiting], error: LedgerUnavailableError) -> None:
+    for _, answer in waiting:
         _hand_over(answer, error)
 
 

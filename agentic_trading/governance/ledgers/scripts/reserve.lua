@@ -86,9 +86,9 @@ end
 if not held and not is_for_nothing and redis.call('HLEN', WAITERS) > 0 then
   for i = 1, #names do
     -- A request that does not wait has no ticket yet: it comes after all others of its rank.
-    local ahead, who = head(names[i], ticket == '' and rank .. '/' or place)
+    local ahead, first = head(names[i], ticket == '' and rank .. '/' or place)
     if ahead then
-      held, short = {who.counter, who.unit, who.left}, {names[i]}
+      held, short = {first.counter, first.unit, first.left}, {names[i]}
       break
     end
   end

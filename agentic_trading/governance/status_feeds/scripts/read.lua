@@ -5,10 +5,10 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local workers = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%.0f', now - ARGV[1]), '+inf')
 local found = {}
 for _, worker in ipairs(workers) do
-  local told = redis.call('HGET', KEYS[1], worker)
-  if told then
+  local status = redis.call('HGET', KEYS[1], worker)
+  if status then
     found[#found + 1] = worker
-    found[#found + 1] = told
+    found[#found + 1] = status
   end
 end
 return found
