@@ -12,7 +12,7 @@ from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.options import OptionError, check_ledger_url
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.ledger import Ledger, ReservationState
+from agentic_trading.governance.ledger import OperableLedger, ReservationState
 from agentic_trading.governance.limits import ScopeKind, Window, agent_of, amount_text, usd_text
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.errors import FailureKind
@@ -206,7 +206,7 @@ class _Reading:
                 self.last = entry.seq
 
 
-async def _spent(ledger: Ledger, tenant: str) -> int:
+async def _spent(ledger: OperableLedger, tenant: str) -> int:
     """Return what a server believes that a tenant has spent in all."""
     return sum(
         balance.spent.nusd

@@ -1,4 +1,4 @@
-"""How fast budgets are used up, and when they will be: arithmetic over what a ledger showed at several moments."""
+"""How fast budgets are used up, when they will be, and what to warn of: arithmetic over balances at several moments."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limits import UNITS, ScopeKind, Unit, Window, Windows
+from agentic_trading.governance.limits import SHORT_LIVED, UNITS, ScopeKind, Unit, Window, Windows
 from agentic_trading.governance.prices import Amount
 
 SHORT = timedelta(minutes=5)
@@ -17,11 +17,8 @@ LONG = timedelta(hours=1)
 
 _SAMPLES_EVERY = timedelta(seconds=5)
 
-_LASTING = frozenset({ScopeKind.AGENT, ScopeKind.WORKFLOW, ScopeKind.TENANT})
-"""A single call or trace is over before a pace could be told."""
-
 _HORIZON_H = 24 * 366
-"""Who would last for more than a year at this pace has no date."""
+"""A counter that would last for more than a year at this pace has no date."""
 
 CounterId = tuple[str, ScopeKind, str, Window, str]
 BurnSample = tuple[datetime, Amount]
@@ -62,7 +59,7 @@ class BurnRateMeter:
         limited = [
             one
             for one in balances
-            if one.scope in _LASTING
+            if one.scope not in SHORT_LIVED
             and any(most is not None for most in one.ceiling.units)
             and one.window_id == current[one.window]
         ]
@@ -133,7 +130,7 @@ AlertKind = Literal["threshold", "exhausted", "forecast"]
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What to tell of a counter: a soft limit was passed, nothing is left, or it will not last its window.
+    """A warning about a counter: a soft limit was passed, nothing is left, or it will not last its window.
 
     `spent` and `most` are in `unit`.
     """
@@ -146,19 +143,19 @@ class Alert:
 
 
 class Alerts:
-    """Tells what is new; `warn_at` is the share of a ceiling from which on it is told (a soft limit)."""
+    """Finds new alerts; `warn_at` is the share of a ceiling from which on it warns (a soft limit)."""
 
     def __init__(self, warn_at: Fraction = WARN_AT) -> None:
         if not 0 < warn_at <= 1:
             raise ValueError(f"warn_at is {warn_at}; allowed is above 0, up to 1")
         self._warn_at = warn_at
-        self._told: frozenset[tuple[object, ...]] = frozenset()
+        self._known: frozenset[tuple[object, ...]] = frozenset()
 
     def new(self, forecasts: Iterable[Forecast]) -> list[Alert]:
         """Return the alerts that hold now and did not at the last look."""
         holding = [alert for forecast in forecasts for alert in self._of(forecast)]
-        fresh = [alert for alert in holding if _subject(alert) not in self._told]
-        self._told = frozenset(map(_subject, holding))
+        fresh = [alert for alert in holding if _subject(alert) not in self._known]
+        self._known = frozenset(map(_subject, holding))
         return fresh
 
     def _of(self, forecast: Forecast) -> Iterable[Alert]:
@@ -175,8 +172,4 @@ class Alerts:
 
 
 def _subject(alert: Alert) -> tuple[object, ...]:
-    return alert.kind, alert.unit, *_alerts_counter(alert.forecast.balance)
-
-
-def _alerts_counter(balance: Balance) -> tuple[object, ...]:
-    return balance.tenant, balance.scope, balance.id, balance.window, balance.window_id
+    return alert.kind, alert.unit, *_counter(alert.forecast.balance)

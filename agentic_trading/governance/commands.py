@@ -1,4 +1,4 @@
-"""The orders that an operator can give, and what each makes of the document it is given to."""
+"""The commands of an operator, and what each changes in the controls document of a tenant."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -45,13 +45,13 @@ class SetLimit:
 
     @property
     def subject(self) -> str:
-        """What the order is about."""
+        """What the command is about."""
         return limited_text(self.limit.scope, self.limit.id, self.limit.window)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveLimit:
-    """Take the limit on exactly this scope, id and window away."""
+    """Remove the limit on exactly this scope, id and window."""
 
     scope: ScopeKind
     id: str
@@ -59,33 +59,33 @@ class RemoveLimit:
 
     @property
     def subject(self) -> str:
-        """What the order is about."""
+        """What the command is about."""
         return limited_text(self.scope, self.id, self.window)
 
 
 @dataclass(frozen=True, slots=True)
 class AddHalt:
-    """Let nothing of this scope run from now on; what is in flight is ended and settled."""
+    """Let nothing of this scope run from now on; calls in flight are cancelled and settled."""
 
     scope: HaltScope
     id: str
 
     @property
     def subject(self) -> str:
-        """What the order is about."""
+        """What the command is about."""
         return f"{self.scope} {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveHalt:
-    """Take back the halt of exactly this scope and id; others that stand go on to hold."""
+    """Remove the halt of exactly this scope and id; others still hold."""
 
     scope: HaltScope
     id: str
 
     @property
     def subject(self) -> str:
-        """What the order is about."""
+        """What the command is about."""
         return f"{self.scope} {self.id}"
 
 
@@ -93,69 +93,69 @@ OperatorCommand = SetLimit | RemoveLimit | AddHalt | RemoveHalt
 
 
 async def execute_command(
-    board: ControlStore, tenant: str, wanted: OperatorCommand, *, by: str, why: str, at: datetime
+    store: ControlStore, tenant: str, command: OperatorCommand, *, by: str, why: str, at: datetime
 ) -> TenantControls:
-    """Carry an order out, and return what stands on the board then.
+    """Execute a command, and return the controls that then stand in the store.
 
-    Tries until no other operator comes in between; put a time limit around it. Raises `OrderError` for an order that
-    changes nothing or cannot be given to this tenant, and what the board raises.
+    Tries until no other operator comes in between; put a time limit around it. Raises `CommandError` for a command
+    that changes nothing or cannot be given to this tenant, and what the store raises.
     """
-    validate_command(tenant, wanted)
+    validate_command(tenant, command)
     while True:
-        changed = apply_command(await board.read(tenant), wanted, by=by, why=why, at=at)
-        if await board.replace(tenant, changed):
+        changed = apply_command(await store.read(tenant), command, by=by, why=why, at=at)
+        if await store.replace(tenant, changed):
             return changed
 
 
 def apply_command(
-    controls: TenantControls, wanted: OperatorCommand, *, by: str, why: str, at: datetime
+    controls: TenantControls, command: OperatorCommand, *, by: str, why: str, at: datetime
 ) -> TenantControls:
-    """Return the next version of a document: with the order carried out, and the action on its list.
+    """Return the next version of a document: changed by the command, with the action on its list.
 
-    Raises `OrderError` for an order that changes nothing, and says what is there; and for a text that is too long.
+    Raises `CommandError` for a command that changes nothing, and says what is there; and for a text that is too long.
     """
-    said = _Said(controls.version + 1, by, why, at)
+    author = _Author(controls.version + 1, by, why, at)
     try:
-        match wanted:
+        match command:
             case SetLimit():
-                return _with_limit(controls, wanted, said)
+                return _with_limit(controls, command, author)
             case RemoveLimit():
-                return _without_limit(controls, wanted, said)
+                return _without_limit(controls, command, author)
             case AddHalt():
-                return _halted(controls, wanted, said)
+                return _halted(controls, command, author)
             case RemoveHalt():
-                return _resumed(controls, wanted, said)
+                return _resumed(controls, command, author)
             case _:
-                assert_never(wanted)
+                assert_never(command)
     except ValidationError as e:
         first = e.errors(include_url=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"])) or "order"
+        place = ".".join(map(str, first["loc"])) or "command"
         raise CommandError(
-            wanted.subject, f"{place}: {first['msg']}", "names, reasons and times that fit"
+            command.subject, f"{place}: {first['msg']}", "names, reasons and times that fit"
         ) from e
 
 
-def validate_command(tenant: str, wanted: OperatorCommand) -> None:
-    """Raise `OrderError` for an order that would hold for nothing at this tenant."""
+def validate_command(tenant: str, command: OperatorCommand) -> None:
+    """Raise `CommandError` for a command that would hold for nothing at this tenant."""
     if not tenant:
         raise CommandError(
-            wanted.subject, "it is for no tenant", f"the id of one, or {PLATFORM!r} for the platform"
+            command.subject, "it is for no tenant", f"the id of one, or {PLATFORM!r} for the platform"
         )
-    match wanted:
+    match command:
         case SetLimit(limit):
             if tenant == PLATFORM:
                 raise CommandError(
-                    wanted.subject,
+                    command.subject,
                     "a limit is counted within one tenant, and the platform is none",
                     "the id of a tenant; only halts hold for all of them",
                 )
-            _check_id(tenant, limit.scope, limit.id, wanted.subject)
+            _check_id(tenant, limit.scope, limit.id, command.subject)
         case AddHalt(scope, id_):
-            _check_id(tenant, scope, id_, wanted.subject)
+            _check_id(tenant, scope, id_, command.subject)
         case RemoveLimit() | RemoveHalt():
-            pass  # what is there can always be taken away
+            pass  # what is there can always be removed
         case _:
-            assert_never(wanted)
+            assert_never(command)
 
 
 def _check_id(tenant: str, scope: ScopeKind | HaltScope, id_: str, subject: str) -> None:
@@ -171,8 +171,8 @@ def _check_id(tenant: str, scope: ScopeKind | HaltScope, id_: str, subject: str)
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """Who orders it as which version, why and when."""
+class _Author:
+    """The operator of a new version, with reason and moment."""
 
     version: int
     by: str
@@ -182,48 +182,48 @@ class _Said:
     def action(
         self,
         kind: Literal["set_limit", "remove_limit", "halt", "resume"],
-        wanted: OperatorCommand,
+        command: OperatorCommand,
         before: str,
         after: str,
     ) -> AppliedCommand:
         return AppliedCommand(
-            version=self.version, kind=kind, subject=wanted.subject, before=before, after=after,
+            version=self.version, kind=kind, subject=command.subject, before=before, after=after,
             by=self.by, why=self.why, at=self.at,
         )  # fmt: skip
 
 
-def _with_limit(controls: TenantControls, wanted: SetLimit, said: _Said) -> TenantControls:
-    limit = wanted.limit
+def _with_limit(controls: TenantControls, command: SetLimit, author: _Author) -> TenantControls:
+    limit = command.limit
     before = controls.limit(limit.scope, limit.id, limit.window)
     if before == limit:
-        raise CommandError(wanted.subject, f"it is {ceiling_text(limit.ceiling)} already", "another ceiling")
-    action = said.action("set_limit", wanted, _ceiling(before), ceiling_text(limit.ceiling))
+        raise CommandError(command.subject, f"it is {ceiling_text(limit.ceiling)} already", "another ceiling")
+    action = author.action("set_limit", command, _ceiling(before), ceiling_text(limit.ceiling))
     return _next(controls, action, limits=(*_without(controls.limits, before), limit))
 
 
-def _without_limit(controls: TenantControls, wanted: RemoveLimit, said: _Said) -> TenantControls:
-    before = controls.limit(wanted.scope, wanted.id, wanted.window)
+def _without_limit(controls: TenantControls, command: RemoveLimit, author: _Author) -> TenantControls:
+    before = controls.limit(command.scope, command.id, command.window)
     if before is None:
-        raise CommandError(wanted.subject, "no such limit is set", _listed(map(limit_text, controls.limits)))
-    action = said.action("remove_limit", wanted, _ceiling(before), NO_LIMIT)
+        raise CommandError(command.subject, "no such limit is set", _listed(map(limit_text, controls.limits)))
+    action = author.action("remove_limit", command, _ceiling(before), NO_LIMIT)
     return _next(controls, action, limits=_without(controls.limits, before))
 
 
-def _halted(controls: TenantControls, wanted: AddHalt, said: _Said) -> TenantControls:
-    there = controls.halt(wanted.scope, wanted.id)
-    if there is not None:
-        raise CommandError(wanted.subject, f"is halted already, {_told(there)}", "to resume it")
-    halt = Halt(scope=wanted.scope, id=wanted.id, by=said.by, why=said.why, at=said.at)
-    return _next(controls, said.action("halt", wanted, _RUNNING, _HALTED), halts=(*controls.halts, halt))
+def _halted(controls: TenantControls, command: AddHalt, author: _Author) -> TenantControls:
+    known = controls.halt(command.scope, command.id)
+    if known is not None:
+        raise CommandError(command.subject, f"is halted already, {_halt_text(known)}", "to resume it")
+    halt = Halt(scope=command.scope, id=command.id, by=author.by, why=author.why, at=author.at)
+    return _next(controls, author.action("halt", command, _RUNNING, _HALTED), halts=(*controls.halts, halt))
 
 
-def _resumed(controls: TenantControls, wanted: RemoveHalt, said: _Said) -> TenantControls:
-    there = controls.halt(wanted.scope, wanted.id)
-    if there is None:
+def _resumed(controls: TenantControls, command: RemoveHalt, author: _Author) -> TenantControls:
+    known = controls.halt(command.scope, command.id)
+    if known is None:
         halted = (f"{halt.scope} {halt.id}" for halt in controls.halts)
-        raise CommandError(wanted.subject, "is not halted", _listed(halted))
-    action = said.action("resume", wanted, f"{_HALTED} {_told(there)}", _RUNNING)
-    return _next(controls, action, halts=_without(controls.halts, there))
+        raise CommandError(command.subject, "is not halted", _listed(halted))
+    action = author.action("resume", command, f"{_HALTED} {_halt_text(known)}", _RUNNING)
+    return _next(controls, action, halts=_without(controls.halts, known))
 
 
 def _next(
@@ -250,11 +250,11 @@ def _ceiling(limit: Limit | None) -> str:
     return NO_LIMIT if limit is None else ceiling_text(limit.ceiling)
 
 
-def _told(halt: Halt) -> str:
+def _halt_text(halt: Halt) -> str:
     why = f": {halt.why}" if halt.why else ""
     return f"by {halt.by} since {utc_text(halt.at)}{why}"
 
 
 def _listed(texts: Iterable[str]) -> str:
-    """Return what is there to be taken away."""
+    """Return what can be removed."""
     return ", ".join(texts) or "nothing, as none is set"

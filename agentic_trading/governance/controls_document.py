@@ -1,4 +1,4 @@
-"""What operators order, limits and halts: one versioned document a tenant, and the board where it stands."""
+"""The controls of operators, limits and halts: one versioned document per tenant, and the port to its store."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.fields import Count, Moment, Text
 
 PLATFORM = "*"
-"""The tenant whose orders are the platform's own: its halts hold for every tenant. Nobody else is called so."""
+"""The tenant that is the platform itself: its halts hold for every tenant. No other tenant has this name."""
 
 KEPT_ACTIONS = 200
 """So many of the last actions stay in a document; the log has all of them."""
@@ -41,7 +41,7 @@ class HaltScope(StrEnum):
 
 
 class Halt(BaseModel, frozen=True, extra="forbid"):
-    """Nothing of this scope may run, since `at`, until it is resumed.
+    """Nothing of this scope may run, from `at` until it is resumed.
 
     `id` names it, `*` is every one of its kind. A model is named `model`, `provider/model`, or `provider/*` for all of
     a provider's.
@@ -59,7 +59,7 @@ class Halt(BaseModel, frozen=True, extra="forbid"):
 
 
 class AppliedCommand(BaseModel, frozen=True, extra="allow"):
-    """One order that was carried out, and made this `version` of the document; `before` and `after` are for people."""
+    """A command that was executed, and made this `version` of the document; `before` and `after` are texts to be read."""
 
     version: Count
     kind: Literal["set_limit", "remove_limit", "halt", "resume"]
@@ -77,16 +77,16 @@ def milliseconds(at: datetime) -> int:
 
 
 def _serial_of(document: Mapping[str, Any]) -> int:
-    """Return what a document counts as that was written without a serial: its latest order that is still known."""
+    """Return the serial of a document that was written without one: its latest command that is still known."""
     moments = [milliseconds(action.at) for action in document.get("actions", ())]
     return max([0, *moments]) + int(document.get("version", 0))
 
 
 class TenantControls(BaseModel, frozen=True, extra="forbid"):
-    """All that operators have ordered for one tenant; version 0 is that of a tenant for whom nobody has ordered anything.
+    """The limits and halts of one tenant; version 0 is that of a tenant without any command.
 
-    Each order makes the next version, with a larger `serial`. Versions begin anew with a board that was lost; serials go
-    on, as none is smaller than its order's moment in milliseconds since 1970. A field that is not known here is
+    Each command makes the next version, with a larger `serial`. Versions start over with a store that was lost; serials
+    go on, as none is smaller than its command's moment in milliseconds since 1970. A field that is not known here is
     refused: a restriction is never ignored.
     """
 
@@ -104,7 +104,7 @@ class TenantControls(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def speaks_of_limits(self) -> bool:
-        """Whether anybody has ever set a limit here, so that none is one that was taken away."""
+        """Whether a limit was ever set here: then no limit means a removed one."""
         return bool(self.limits) or any(action.kind.endswith("limit") for action in self.actions)
 
     def limit(self, scope: ScopeKind, id_: str, window: Window) -> Limit | None:
@@ -122,10 +122,10 @@ class TenantControls(BaseModel, frozen=True, extra="forbid"):
 
 
 class ControlStore(Protocol):
-    """Where the orders of operators stand, for every process that has to follow them.
+    """Where the controls of operators are stored, for every process that applies them.
 
     What one process has written, every other one reads from then on. Both methods raise `ControlsUnreadableError` for
-    contents that are not `Controls`, which they leave as they are, and `ControlsUnavailableError` where the board
+    contents that are not `TenantControls`, which they leave as they are, and `ControlsUnavailableError` where the store
     cannot be reached: whether a replacement was made is then not known.
     """
 
@@ -136,13 +136,13 @@ class ControlStore(Protocol):
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
         """Write `controls` if the version before it stands there now, and say whether it was written.
 
-        Of several who replace the same version at once, one does. What was written outlives the process, if the board
-        does.
+        Of several replacements of the same version at once, one succeeds. What was written outlives the process, if the
+        store does.
         """
         ...
 
     async def aclose(self) -> None:
-        """Give back what was opened; harmless twice."""
+        """Close what was opened; harmless twice."""
         ...
 
 
@@ -180,9 +180,9 @@ def _refuse_twice(what: str, subjects: Iterable[tuple[str, ...]]) -> None:
 
 @dataclass(slots=True)
 class HaltRegistry:
-    """Halts as they were last read, and who is waiting or under way; those that a new halt concerns are ended.
+    """Halts as they were last read, and the calls waiting or in flight; those that a new halt concerns are ended.
 
-    Where it is not known what was ordered, a tenant is closed: as if all of it was halted.
+    Where the controls of a tenant are not known, it is closed: as if all of it was halted.
     """
 
     _by_tenant: dict[str, TenantControls] = field(default_factory=dict)
@@ -190,11 +190,11 @@ class HaltRegistry:
     _reachable: dict[asyncio.Timeout, LLMEnvelope] = field(default_factory=dict)
 
     def knows(self, tenant: str) -> bool:
-        """Whether it was ever told what is ordered for a tenant."""
+        """Whether the controls of a tenant were ever read."""
         return tenant in self._by_tenant
 
     def update(self, tenant: str, controls: TenantControls) -> None:
-        """Take note of what operators have ordered for a tenant, or for all by the platform's own name."""
+        """Take note of the controls of a tenant, or of all by the platform's own name."""
         self._closed.pop(tenant, None)
         self._by_tenant[tenant] = controls
         self._end_what_is_halted()
@@ -238,10 +238,10 @@ class HaltRegistry:
             controls = self._by_tenant.get(tenant)
             halt = controls.halt_for(envelope) if controls is not None else None
             if halt is not None:
-                return _told(halt)
+                return _halt_text(halt)
         return None
 
 
-def _told(halt: Halt) -> str:
+def _halt_text(halt: Halt) -> str:
     why = f": {halt.why}" if halt.why else ""
     return f"{halt.scope} {halt.id} is halted by {halt.by} since {halt.at.isoformat()}{why}"

@@ -3,16 +3,16 @@
 TradingError
 └── LLMError
     ├── UnknownPriceError                a usage that the price book cannot price
-    ├── LimiterUnavailableError          rates cannot be asked for: whether the step was taken is not known
+    ├── LimiterUnavailableError          the limiter cannot be reached: whether the step was taken is not known
     ├── PolicyError                      the policy file says something that it cannot
-    ├── ControlError                     what operators ordered cannot be read or changed
-    │   ├── OrderError                   an order that changes nothing, or cannot be given
-    │   ├── ControlsUnreadableError      something else stands where the orders should
-    │   └── ControlsUnavailableError     the board cannot be reached: whether the step was taken is not known
+    ├── ControlError                     the controls of operators cannot be read or changed
+    │   ├── CommandError                 a command that changes nothing, or cannot be given
+    │   ├── ControlsUnreadableError      something else stands where the controls should
+    │   └── ControlsUnavailableError     the control store cannot be reached: whether the step was taken is not known
     └── LedgerError                      the ledger was used against its rules
         ├── LimitError                   a limit that limits nothing, or cannot be
-        ├── AskError                     an ask that cannot be counted
-        │   ├── ReservationConflictError the same attempt was asked for with other facts
+        ├── ReservationRequestError      a request that cannot be counted
+        │   ├── ReservationConflictError the same attempt was reserved with other facts
         │   └── ClosedWindowError        its moment is too far back: those counters are gone
         ├── UnknownReservationError      no such reservation, or not any more
         ├── ReservationStateError        not a step from the state it is in
@@ -52,11 +52,11 @@ class PolicyError(LLMError, ValueError):
 
 
 class ControlError(LLMError):
-    """What operators ordered cannot be read or changed."""
+    """The controls of operators cannot be read or changed."""
 
 
 class CommandError(ControlError, ValueError):
-    """An order about `subject` cannot be carried out, for `reason`; `allowed` says what can."""
+    """A command about `subject` cannot be executed, for `reason`; `allowed` says what can."""
 
     def __init__(self, subject: str, reason: str, allowed: str) -> None:
         self.subject = subject
@@ -72,28 +72,28 @@ class ControlsUnreadableError(ControlError):
         self.where = where
         self.reason = reason
         super().__init__(
-            f"{where} does not hold orders of operators: {reason}; nothing was changed: restore it, or move it away"
+            f"{where} is not a controls document: {reason}; nothing was changed: restore it, or move it away"
         )
 
 
 class ControlsUnavailableError(ControlError):
-    """The orders at `where` cannot be reached, for `reason`."""
+    """The controls at `where` cannot be reached, for `reason`."""
 
     def __init__(self, where: str, reason: str) -> None:
         self.where = where
         self.reason = reason
         super().__init__(
-            f"the orders of operators at {where} cannot be reached: {reason}; look what is ordered, and try again"
+            f"the controls at {where} cannot be reached: {reason}; check the controls, and try again"
         )
 
 
 class LimiterUnavailableError(LLMError):
-    """The limiter cannot be asked, for `reason`."""
+    """The limiter cannot be reached, for `reason`."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"the rate limiter cannot be asked: {reason}; nothing is known of the step, it may be taken again"
+            f"the rate limiter cannot be reached: {reason}; the outcome is unknown; retry is safe"
         )
 
 
@@ -111,12 +111,12 @@ class LimitError(LedgerError, ValueError):
 
 
 class ReservationRequestError(LedgerError, ValueError):
-    """An ask with idempotency key `key` cannot be counted, for `reason`."""
+    """A reservation request with idempotency key `key` cannot be counted, for `reason`."""
 
     def __init__(self, key: str, reason: str) -> None:
         self.key = key
         self.reason = reason
-        super().__init__(f"ask {key!r}: {reason}")
+        super().__init__(f"reservation request {key!r}: {reason}")
 
 
 class ReservationConflictError(ReservationRequestError):
@@ -130,7 +130,7 @@ class ReservationConflictError(ReservationRequestError):
 
 
 class ClosedWindowError(ReservationRequestError):
-    """An ask for the moment `at`, older than the oldest one (`open_since`) whose counters are still kept."""
+    """A request for the moment `at`, older than the oldest one (`open_since`) whose counters are still kept."""
 
     def __init__(self, key: str, at: datetime, open_since: datetime) -> None:
         self.at = at
@@ -167,9 +167,7 @@ class LedgerUnavailableError(LedgerError):
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__(
-            f"the ledger cannot be reached: {reason}; nothing is known of the step, try it again"
-        )
+        super().__init__(f"the ledger cannot be reached: {reason}; the outcome is unknown; retry is safe")
 
 
 class LedgerRolledBackError(LedgerUnavailableError):

@@ -32,8 +32,8 @@ from agentic_trading.governance.errors import (
 from agentic_trading.governance.ledger import (
     Blocked,
     Declined,
-    Ledger,
     Reservation,
+    ReservationLedger,
     ReservationRequest,
     ReservationState,
 )
@@ -71,7 +71,7 @@ class Gate:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        ledger: ReservationLedger,
         prices: PriceBook,
         capabilities: Capabilities,
         clock: Clock,

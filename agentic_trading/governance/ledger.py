@@ -1,10 +1,12 @@
-"""The port to the ledger: money, tokens and calls set aside before a call, and booked after it."""
+"""The port to the ledger: money, tokens and calls reserved before a call, and charged after it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, Protocol
+
+from typing_extensions import override
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.governance.errors import ReservationRequestError
@@ -15,7 +17,7 @@ _PAYLOAD_TAG = b"agentic/ask/v1\0"
 _TENANT = ScopeKind.TENANT
 
 LEASE_S = 120.0
-"""For how long a dispatched call is taken to be under way, where nothing else is said."""
+"""For how long a dispatched call counts as in flight by default."""
 
 
 class ReservationState(StrEnum):
@@ -34,13 +36,13 @@ class ReservationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """One attempt that wants to run.
+    """An amount asked for one attempt.
 
-    `key` and `attempt` make it the same ask of its tenant, however often it comes. `at` chooses the windows and nothing
-    else: the market's moment in a backtest; None is the present, by the ledger's own clock. `limits` are ceilings that the caller puts upon itself, on its
-    own scopes. `priority` orders those who wait; higher goes first.
+    `key` and `attempt` identify it within its tenant, however often it comes. `at` chooses the windows and nothing
+    else: the market's moment in a backtest; None is the present, by the ledger's own clock. `limits` are ceilings that
+    the caller puts upon itself, on its own scopes. `priority` orders the queue; higher goes first.
 
-    An ask of nothing (an amount of zeros, and no limits of its own) always fits, whatever is spent, held or waited for.
+    A request for nothing (an amount of zeros, and no limits of its own) always fits, whatever is spent, held or queued.
     """
 
     key: str
@@ -52,7 +54,7 @@ class ReservationRequest:
     priority: int = 0
 
     def __post_init__(self) -> None:
-        """Raise `AskError` for a scope without an id, and for a limit on a scope that is not the asker's own."""
+        """Raise `ReservationRequestError` for a scope without an id, and for a limit on a scope that is not the request's."""
         if not all(self.scope_ids.values()):
             raise ReservationRequestError(
                 self.key, "has a scope without an id; allowed are ids that are not empty"
@@ -71,17 +73,17 @@ class ReservationRequest:
 
     @property
     def reservation_id(self) -> str:
-        """The id of the reservation that this ask gets."""
+        """The id of the reservation that this request gets."""
         return reservation_id(self.tenant, self.key, self.attempt)
 
     @property
     def is_for_nothing(self) -> bool:
-        """Whether it always fits: a charge to come is booked through it where there is no room."""
+        """Whether it always fits: a charge is posted through it where there is no headroom."""
         return not (self.limits or any(self.amount.units))
 
     @property
     def payload_hash(self) -> str:
-        """SHA-256 over what the ask wants, without when it came: equal for every delivery of the same attempt."""
+        """SHA-256 over scopes, amount and limits, without the moment: equal for every delivery of the same attempt."""
         payload = {
             "scopes": {str(kind): id_ for kind, id_ in self.scope_ids.items()},
             "amount": [self.amount.nusd, self.amount.tokens, self.amount.calls],
@@ -94,7 +96,7 @@ class ReservationRequest:
 
 
 class Reservation(NamedTuple):
-    """An amount set aside. `state` is `reserved`, unless the same ask was made before and has come further."""
+    """An amount set aside. `state` is `reserved`, unless the same request was made before and has come further."""
 
     id: str
     amount: Amount
@@ -103,7 +105,7 @@ class Reservation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The ask does not fit, even if everything held by calls in flight came back; nothing is reserved.
+    """The request does not fit, even if everything held by calls in flight came back; nothing is reserved.
 
     `left` is the ceiling less what is spent, never below zero.
     """
@@ -118,7 +120,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The ask would fit, but for what is held by calls in flight or asked for by who came before; nothing is reserved.
+    """The request would fit, but for what is held by calls in flight or queued before it; nothing is reserved.
 
     `left` is what could be had at once.
     """
@@ -132,7 +134,7 @@ class Blocked:
 
 
 class Settlement(NamedTuple):
-    """What a call was charged. `overrun` is what passed its reservation: booked all the same.
+    """What a call was charged. `overrun` is what passed its reservation: charged all the same.
 
     `late` marks a charge that corrected one in doubt, `in_doubt` one that may still be corrected.
     """
@@ -160,9 +162,9 @@ class ExpiredReservation:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A call of the past, to be booked again from the log: `settled` or `in_doubt`, and what it was charged.
+    """A past call, restored from the log: `settled` or `in_doubt`, and what it was charged.
 
-    `ask.at` chooses the windows and must be given.
+    `request.at` chooses the windows and must be given.
     """
 
     request: ReservationRequest
@@ -174,18 +176,28 @@ class LedgerEntry:
 class LedgerCheckpoint:
     """How far a tenant's ledger has come: `sequence` grows with every step within one `epoch`.
 
-    A generation begins when the ledger is made and each time it is rebuilt, with the next number and a `epoch_id` of its own.
-    Before the first step it may be generation 0, of no mark.
+    An epoch begins when the ledger is made and each time it is rebuilt, with the next number and an `epoch_id` of its
+    own. Before the first step it may be epoch 0, with an empty id.
     """
 
     epoch: int
     epoch_id: str
     sequence: int
 
+    @override
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, step {self.sequence}"
+
+    def is_behind(self, known: "LedgerCheckpoint") -> bool:
+        """Whether a ledger found here has lost what was `known` of it; another epoch of the same number has."""
+        return self.epoch < known.epoch or (
+            self.epoch == known.epoch and (self.epoch_id != known.epoch_id or self.sequence < known.sequence)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class QueuedReservation:
-    """Somebody in the line, as of the last look; `since` is when they came."""
+    """A queued request, as of the last look; `since` is when it came."""
 
     reservation_id: str
     held: Blocked
@@ -235,31 +247,23 @@ class LedgerStatistics:
     waiting: int = 0
 
 
-class Ledger(Protocol):
-    """Held plus spent never passes a ceiling, whoever asks at once.
-
-    All scopes, windows and units of an ask are looked at and booked in one step. A charge goes to the windows of its
-    reservation, whenever it comes. Asking, settling and releasing twice is harmless.
-
-    Every method raises `LedgerUnavailableError` when the ledger cannot be reached: it is then not known whether the
-    step was taken, and taking it again is harmless. `LedgerRolledBackError`, one of these, says that it has lost or
-    forgotten steps; nothing is reserved any more until `restore`.
-    """
+class ReservationLedger(Protocol):
+    """What the gate needs of a `Ledger`."""
 
     async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait.
 
-        The same ask again gives the same reservation; one that was released is made anew, with other facts if they are
-        others now. Whoever asks while others of no lower priority wait for the same counter is `Held` behind them, but
-        for an ask of nothing: that is always a `Reservation`. Raises `ReservationConflictError` for the same key and
-        attempt with other facts while that is not released, `ClosedWindowError` for a moment too long ago.
+        The same request again gives the same reservation; one that was released is made once more, with other facts if
+        they are others now. While requests of no lower priority wait for the same counter, another is `Blocked` behind
+        them, but for a request for nothing: that is always a `Reservation`. Raises `ReservationConflictError` for the
+        same key and attempt with other facts while that is not released, `ClosedWindowError` for a moment too long ago.
         """
         ...
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
         """Wait until `request` can be answered for good: in order of arrival within a priority.
 
-        Waits without end; put a time limit around it. Who is cancelled leaves the line, and holds nothing.
+        Waits without end; put a time limit around it. Cancelled, it leaves the queue and holds nothing.
         """
         ...
 
@@ -290,43 +294,26 @@ class Ledger(Protocol):
         """Charge a dispatched call in full, as its answer is not known. A later `settle` corrects it."""
         ...
 
+
+class OperableLedger(Protocol):
+    """What housekeeping and displays need of a `Ledger`."""
+
+    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
+        """Count against these limits from the next request on, in place of those before; an older version changes nothing.
+
+        A limit below what is spent lets nothing more run; what is in flight goes on. The queue is served again.
+        """
+        ...
+
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
-        """End the calls whose lease has run out, of every tenant that this ledger was asked for and has calls of.
+        """End the calls whose lease has run out, of every tenant that this ledger has served and has calls of.
 
         Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`.
         """
         ...
 
-    async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        """Count against these limits from the next ask on, in place of those before; an older version changes nothing.
-
-        A limit below what is spent lets nothing more run; what is in flight goes on. Who waits is looked at again.
-        """
-        ...
-
-    async def fence(self, tenant: str) -> None:
-        """Reserve and dispatch nothing more for a tenant until `restore`: `LedgerRolledBackError`.
-
-        What is in flight may end, also after a log was read that does not know of it yet: `restore` does. Harmless twice.
-        """
-        ...
-
-    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
-        """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
-
-        What no booking names stays as it is of calls that are reserved or dispatched now, and of those that were when
-        the ledger was shut, or found to have gone back, and have been settled or put in doubt since; of the latter a
-        booking in doubt says nothing new. A ledger that has gone back has no calls in flight: what it takes for such may
-        be over.
-        """
-        ...
-
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
-        ...
-
-    async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
-        """Take note of how far the ledger had come once; it must never be found before that again."""
         ...
 
     async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
@@ -339,34 +326,71 @@ class Ledger(Protocol):
         ...
 
     async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
-        """Return who of a tenant waits for headroom, in the order in which they will be served."""
+        """Return a tenant's queued requests, in the order in which they will be served."""
         ...
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts of this process since the start."""
         ...
 
+
+class RebuildableLedger(Protocol):
+    """What a rebuild from the log needs of a `Ledger`."""
+
+    async def fence(self, tenant: str) -> None:
+        """Reserve and dispatch nothing more for a tenant until `restore`: `LedgerRolledBackError`.
+
+        What is in flight may end, also after a log was read that does not know of it yet: `restore` does. Harmless twice.
+        """
+        ...
+
+    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
+        """Forget all that is known of a tenant's calls, book these entries in their place, and open admission again.
+
+        What no entry names stays as it is of calls that are reserved or dispatched now, and of those that were when
+        the ledger was fenced, or found to have gone back, and have been settled or put in doubt since; of the latter a
+        entry in doubt says nothing new. A ledger that has gone back has no calls in flight: what it takes for such may
+        be over.
+        """
+        ...
+
+    async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
+        """Take note of how far the ledger had come once; it must never be found before that again."""
+        ...
+
+
+class Ledger(ReservationLedger, OperableLedger, RebuildableLedger, Protocol):
+    """Held plus spent never passes a ceiling, however many requests come at once.
+
+    All scopes, windows and units of a request are checked and held in one step. A charge goes to the windows of its
+    reservation, whenever it comes. Reserving, settling and releasing twice is harmless.
+
+    Every method raises `LedgerUnavailableError` when the ledger cannot be reached: it is then not known whether the
+    step was taken, and taking it again is harmless. `LedgerRolledBackError`, one of these, says that it has lost or
+    forgotten steps; nothing is reserved any more until `restore`.
+    """
+
     async def aclose(self) -> None:
-        """Give back what was opened; harmless twice."""
+        """Close what was opened; harmless twice."""
         ...
 
 
 def reservation_id(tenant: str, key: str, attempt: int) -> str:
-    """Return the id of an attempt's reservation: what one tenant calls its own, another may too."""
+    """Return the id of an attempt's reservation: two tenants may use the same key."""
     if "%" in tenant or ":" in tenant:
         tenant = tenant.replace("%", "%25").replace(":", "%3A")
     return f"{tenant}:{key}:{attempt}"
 
 
 def parts_of(reservation_id: str) -> tuple[str, str, int]:
-    """Return whose a reservation is, and the key and the attempt that it is for."""
+    """Return the tenant of a reservation, and the key and the attempt that it is for."""
     _, _, rest = reservation_id.partition(":")
     key, _, attempt = rest.rpartition(":")
     return tenant_of(reservation_id), key, int(attempt)
 
 
 def tenant_of(reservation_id: str) -> str:
-    """Return whose a reservation is."""
+    """Return the tenant of a reservation."""
     return reservation_id.partition(":")[0].replace("%3A", ":").replace("%25", "%")
 
 

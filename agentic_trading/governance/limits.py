@@ -97,6 +97,10 @@ class ScopeKind(StrEnum):
     TENANT = "tenant"
 
 
+SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
+"""Scopes that are over soon: their counters are not kept for ever, and have no pace."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ceiling:
     """The most of each unit, or what is left of it; None where there is no ceiling."""
@@ -119,6 +123,9 @@ class Ceiling:
         return Ceiling(*(
             mine if mine is not None else theirs for mine, theirs in zip(self.units, other.units, strict=True)
         ))  # fmt: skip
+
+
+UNLIMITED = Ceiling()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The platform's policy: who may do what, and at what most; an envelope only asks."""
+"""The platform's policy: what each principal may do, and at what most; an envelope only asks."""
 
 import re
 import tomllib
@@ -132,7 +132,7 @@ class RateRow(BaseModel, frozen=True, extra="forbid"):
 
 
 class PolicyFile(BaseModel, frozen=True, extra="forbid"):
-    """A policy as it was written; without principals it says nothing about who may do what."""
+    """A policy as it was written; without principals it says nothing about rights."""
 
     principals: Annotated[dict[Name, Principal], Field(min_length=1)] | None = Field(
         default=None, description="one table or more, each [principals.NAME]"
@@ -161,7 +161,7 @@ def read_policy(path: Path) -> PolicyFile:
 
 
 def _contradictions(file: PolicyFile) -> Iterator[tuple[str, str, str]]:
-    """Find what is right by itself and wrong beside something else."""
+    """Find what is right by itself and wrong together with something else."""
     if file.principals is None and not file.rates:
         yield "", "neither principals nor rates", "one of them, or no policy at all"
     owners: dict[str, str] = {}
@@ -249,7 +249,7 @@ def _place(loc: Sequence[int | str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Rights:
-    """What a principal may do, and the ceilings that its calls get beside their own."""
+    """What a principal may do, and the ceilings that its calls get besides their own."""
 
     may: Principal
     limits: tuple[Limit, ...]
@@ -257,7 +257,7 @@ class _Rights:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who may do what. Without principals everybody may do everything.
+    """What each principal may do. Without principals every sender may do everything.
 
     `rates` are what each model takes from all together; `keys` are the names of the keys that principals sign with.
     """
@@ -322,9 +322,9 @@ class Policy:
         return None
 
     def limits(self, principal: str) -> tuple[Limit, ...]:
-        """Return the ceilings of each of a principal's calls, traces and agents, beside those of the envelope.
+        """Return the ceilings of each of a principal's calls, traces and agents, besides those of the envelope.
 
-        Raises `KeyError` for one whom `problem` refuses as unknown.
+        Raises `KeyError` for one that `problem` refuses as unknown.
         """
         return () if self.principals is None else self._rights[principal].limits
 

@@ -335,7 +335,7 @@ def input_bound(request: ModelRequest, capability: Capability) -> int:
     """Return how many input tokens the request can have at most.
 
     A schema that the provider enforces counts twice: it is sent, as a response format or in the one tool that takes
-    the answer, and told to the model in words of its own. Framing and that tool's name are in the model's overhead;
+    the answer, and described to the model in the prompt. Framing and that tool's name are in the model's overhead;
     other tools are never sent.
     """
     size = _most_bytes(request.system) + _most_bytes(request.user)

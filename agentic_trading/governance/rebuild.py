@@ -45,21 +45,13 @@ def checkpoint_event(tenant: str, checkpoint: LedgerCheckpoint, now: datetime) -
 def rolled_back(
     tenant: str, known: LedgerCheckpoint, found: LedgerCheckpoint
 ) -> LedgerRolledBackError | None:
-    """Return the error for a ledger that is found before the position that is known of it, or None."""
-    is_same = (found.epoch, found.epoch_id) == (known.epoch, known.epoch_id)
-    if found.epoch > known.epoch or (is_same and found.sequence >= known.sequence):
-        return None
-    return LedgerRolledBackError(tenant, checkpoint_text(known), checkpoint_text(found))
-
-
-def checkpoint_text(checkpoint: LedgerCheckpoint) -> str:
-    """Return a position for people."""
-    return f"generation {checkpoint.epoch}, step {checkpoint.sequence}"
+    """Return the error for a ledger that is found before a checkpoint that is known of it, or None."""
+    return LedgerRolledBackError(tenant, str(known), str(found)) if found.is_behind(known) else None
 
 
 @dataclass(slots=True)
 class LedgerRebuild:
-    """Reads the records of logs one after the other, and knows at the end what a tenant's ledger has to hold.
+    """Reads the records of logs one after the other; `entries` are then what a tenant's ledger has to hold.
 
     Windows go by the market's time where `mode`, that of the log which is read, is simulated; else by when a call was
     sent. A call that was noted as dispatched, or charged in full as its lease was over, and of which nothing else is on
@@ -83,7 +75,7 @@ class LedgerRebuild:
         elif record.tenant_id != self.tenant:
             return
         elif record.kind == CHECKPOINT:
-            self._read_position(record)
+            self._read_checkpoint(record)
         elif record.kind == DISPATCHED:
             self._dispatched[record.causation_id, record.body["attempt"]].append(self._sent(record))
         elif record.kind == EXPIRED and record.body["state"] == ReservationState.IN_DOUBT:
@@ -92,7 +84,7 @@ class LedgerRebuild:
     def entries(self, *, lost_as: str = "") -> list[LedgerEntry]:
         """Return what was charged, in the order of the log, and then what is in doubt because nothing else is known.
 
-        `lost_as` is added to the keys of the latter, for a ledger that shall let them be asked again. It is for a log
+        `lost_as` is added to the keys of the latter, for a ledger that shall let the calls be made once more. It is for a log
         that one process alone has written: what that says was not sent after all was not.
         """
         sent = [one for call in self._dispatched for one in self._without_answer(call, lost_as)]
@@ -102,7 +94,7 @@ class LedgerRebuild:
         return [*self._booked.values(), *sent, *silent]
 
     def _without_answer(self, call: tuple[str, int], lost_as: str) -> list[LedgerEntry]:
-        """Return what was noted as sent of a call and has no answer: each time it was, if it may be asked again."""
+        """Return what was noted as sent of a call and has no answer: each time it was, if it may be made once more."""
         pending = self._dispatched[call]
         if lost_as:
             lost = pending[: max(0, len(pending) - self._unsent[call])]
@@ -131,7 +123,7 @@ class LedgerRebuild:
         )
 
     def _sent(self, event: Event) -> LedgerEntry:
-        """Return the booking of a call that was sent, and of which nothing else is on record."""
+        """Return the entry of a call that was sent, and of which nothing else is on record."""
         body = event.body
         amount = Amount(body["reserved_nusd"], body.get("reserved_tokens", 0))
         key = body.get("idempotency_key", event.causation_id)
@@ -149,7 +141,7 @@ class LedgerRebuild:
         )
 
     def _silent(self, event: Event) -> LedgerEntry:
-        """Return the booking of a call whose lease was over, and of which nothing else is on record."""
+        """Return the entry of a call whose lease was over, and of which nothing else is on record."""
         body = event.body
         tenant, key, attempt = parts_of(body["reservation_id"])
         amount = Amount(body["nusd"], body["tokens"], body.get("calls", 1))
@@ -164,7 +156,7 @@ class LedgerRebuild:
     def _at(self, event: Event) -> datetime:
         return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
 
-    def _read_position(self, event: Event) -> None:
+    def _read_checkpoint(self, event: Event) -> None:
         body = event.body
         found = LedgerCheckpoint(body["generation"], body["mark"], body["sequence"])
         known = self.checkpoint

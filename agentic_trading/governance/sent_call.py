@@ -16,7 +16,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.ledger import Ledger, Settlement
+from agentic_trading.governance.ledger import ReservationLedger, Settlement
 from agentic_trading.governance.prices import Amount, PriceBook, charged_models, cost_of
 from agentic_trading.governance.throttle import Failed, Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -31,7 +31,7 @@ _GRACE_S = 30.0
 class ReservationLifecycle:
     """The steps of an admitted call: dispatch, then settle or in doubt; or release. Each gives its permit back."""
 
-    ledger: Ledger
+    ledger: ReservationLedger
     prices: PriceBook
     traffic: Throttle
 

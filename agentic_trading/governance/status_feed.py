@@ -1,4 +1,4 @@
-"""What a worker tells of its budgets, so that people in other processes can watch."""
+"""The status of a worker's budgets, published for displays in other processes."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +16,12 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
 
 _REMEMBERED = 50
-"""Refusals that are kept to be looked at."""
+"""How many of the last denials are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeniedCall:
-    """An attempt that was refused, and when; to be looked at by people."""
+    """An attempt that was refused, and when."""
 
     at: datetime
     envelope: LLMEnvelope
@@ -136,9 +136,9 @@ class CallCounts(BaseModel, frozen=True):
 
 
 class BudgetStatus(BaseModel, frozen=True):
-    """What one worker process tells of one tenant: `time` is real, `as_of` that of the calls.
+    """The status of one tenant in one worker process: `time` is real, `as_of` that of the calls.
 
-    `is_running` is False in the last one that it tells.
+    `is_running` is False in the last one.
     """
 
     worker: str
@@ -154,18 +154,18 @@ class BudgetStatus(BaseModel, frozen=True):
 
 
 class StatusFeed(Protocol):
-    """Keeps the last thing that each worker has told of each tenant; told things may be lost, and are never wrong."""
+    """Keeps the last status of each worker and tenant; one may be lost, and none is wrong."""
 
     async def publish(self, status: BudgetStatus) -> None:
-        """Tell `status`, in place of what its worker told of its tenant before."""
+        """Publish `status`, in place of the last one of its worker and tenant."""
         ...
 
     async def read(self, tenant: str) -> Sequence[BudgetStatus]:
-        """Return what was told of a tenant, by worker; what nobody has told for long may be gone."""
+        """Return the statuses of a tenant, by worker; one that was not renewed for long may be gone."""
         ...
 
     async def aclose(self) -> None:
-        """Give back what was opened; harmless twice."""
+        """Close what was opened; harmless twice."""
         ...
 
 
@@ -180,7 +180,7 @@ def counters(balances: Iterable[Balance], forecasts: Iterable[Forecast]) -> tupl
 
 
 def counter(balance: Balance, forecast: Forecast | None = None) -> CounterStatus:
-    """Return a counter as it is told."""
+    """Return the status of a counter."""
     burn: BurnRate | None = forecast.burn if forecast is not None else None
     return CounterStatus(
         scope=balance.scope,
@@ -196,8 +196,8 @@ def counter(balance: Balance, forecast: Forecast | None = None) -> CounterStatus
     )
 
 
-def parked(line: Iterable[QueuedReservation]) -> tuple[QueuedStatus, ...]:
-    """Return who waits, as it is told."""
+def parked(queue: Iterable[QueuedReservation]) -> tuple[QueuedStatus, ...]:
+    """Return the statuses of the queued requests."""
     return tuple(
         QueuedStatus(
             reservation_id=one.reservation_id,
@@ -209,12 +209,12 @@ def parked(line: Iterable[QueuedReservation]) -> tuple[QueuedStatus, ...]:
             priority=one.priority,
             since=one.since,
         )
-        for one in line
+        for one in queue
     )
 
 
 def refusals(calls: Iterable[DeniedCall], tenant: str) -> tuple[DenialStatus, ...]:
-    """Return a tenant's refused calls, as they are told."""
+    """Return the statuses of a tenant's refused calls."""
     return tuple(
         DenialStatus(
             at=one.at,
@@ -230,7 +230,7 @@ def refusals(calls: Iterable[DeniedCall], tenant: str) -> tuple[DenialStatus, ..
 
 
 def call_counts(ledger: LedgerStatistics, *, admitted: int, refused: int) -> CallCounts:
-    """Return the counts of a process, as they are told."""
+    """Return the counts of a process."""
     return CallCounts(
         admitted=admitted,
         refused=refused,

@@ -21,7 +21,7 @@ from agentic_trading.governance.controls_document import (
 )
 from agentic_trading.governance.errors import ControlsUnreadableError
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import Balance, ExpiredReservation, Ledger, tenant_of
+from agentic_trading.governance.ledger import Balance, ExpiredReservation, OperableLedger, tenant_of
 from agentic_trading.governance.rebuild import EXPIRED, checkpoint_event
 from agentic_trading.governance.status_feed import (
     BudgetStatus,
@@ -53,7 +53,7 @@ class ControlReconciler:
 
     store: ControlStore
     halts: HaltRegistry
-    ledger: Ledger
+    ledger: OperableLedger
     recorder: Recorder
     _seen: dict[str, TenantControls] = field(default_factory=dict)
     _adopted: dict[str, int] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class HousekeepingScope:
     A ledger that `outlives` this process has its checkpoints put on record: by them the next process sees a rollback.
     """
 
-    ledger: Ledger
+    ledger: OperableLedger
     gate: Gate
     controls: ControlStore
     statuses: StatusFeed

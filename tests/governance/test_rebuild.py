@@ -293,4 +293,4 @@ def test_a_ledger_that_is_found_before_what_is_known_of_it_has_gone_back(
     problem = rolled_back("acme", LedgerCheckpoint(2, "m", 9), found)
 
     assert (problem is not None) is is_back
-    assert problem is None or "generation 2, step 9" in str(problem)
+    assert problem is None or "epoch 2, step 9" in str(problem)

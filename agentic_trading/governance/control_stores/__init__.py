@@ -1,1 +1,1 @@
-"""Boards for the orders of operators: in one process, in a folder, on a Redis."""
+"""Stores for the controls of operators: in one process, in a folder, on a Redis."""

@@ -1,4 +1,4 @@
-"""A board in a folder: a file a tenant, for the processes of one machine."""
+"""Controls in a folder, one file per tenant, for the processes of one machine; and in memory, for one process."""
 
 import asyncio
 import fcntl
@@ -38,7 +38,7 @@ _LOCK = "controls.lock"
 
 
 class FileControlStore:
-    """Orders of operators in `folder`, which is made with the first of them.
+    """Controls in `folder`, which is made with the first of them.
 
     A file is replaced as a whole, under a lock that every writer takes, and is on disk when `replace` returns. Reading
     takes no lock. All processes must be on one machine: locks of network drives are not relied on.
@@ -52,7 +52,7 @@ class FileControlStore:
         return await asyncio.to_thread(self._read, self._path(tenant))
 
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
-        """Write the tenant's file anew, unless another one has done so since."""
+        """Replace the tenant's file, unless another writer has done so since."""
         return await asyncio.to_thread(self._replace, self._path(tenant), controls)
 
     async def aclose(self) -> None:
@@ -109,7 +109,7 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 class MemoryControlStore:
-    """Orders of operators for as long as the process lives."""
+    """Controls for as long as the process lives."""
 
     def __init__(self) -> None:
         self._documents: dict[str, TenantControls] = {}

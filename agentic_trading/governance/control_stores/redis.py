@@ -1,4 +1,4 @@
-"""A board on a Redis or Valkey: for processes on many machines."""
+"""Controls on a Redis or Valkey, for processes on many machines."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,10 +17,11 @@ _FOREIGN: Final = -1
 
 
 class RedisControlStore:
-    """Orders of operators in one hash a tenant, under the tenant's hash tag.
+    """Controls in one hash per tenant, under the tenant's hash tag.
 
     A server that does not answer within two seconds, or takes no connection within two, is away. What was written
-    outlives the server if it syncs its append-only file before it answers (`appendfsync always`). Reads a file when it is made: do not make it on the event loop.
+    outlives the server if it syncs its append-only file before it answers (`appendfsync always`). Reads a file when it is
+    made: do not make it on the event loop.
     """
 
     def __init__(self, url: str, *, namespace: str = "agentic") -> None:
@@ -43,7 +44,7 @@ class RedisControlStore:
         return controls
 
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
-        """Write the tenant's hash anew in one step, unless another one has done so since."""
+        """Replace the tenant's hash in one step, unless another writer has done so since."""
         key = self._key(tenant)
         async with _reaching(key):
             answer = await self._script(keys=[key], args=[controls.version, stored(controls)])

@@ -1,4 +1,4 @@
-"""How far one tenant's book in the memory ledger has come, and why nothing may begin in it any more, if that is so."""
+"""How far one tenant in the memory ledger has come, whether it is fenced, and the ledger's counts since the start."""
 
 from dataclasses import dataclass, field, fields
 
@@ -16,7 +16,7 @@ from agentic_trading.governance.prices import NOTHING
 
 @dataclass(slots=True)
 class Fence:
-    """Why nothing may begin any more, and the calls that have ended since."""
+    """Why nothing may begin, and the calls that have ended since."""
 
     why: str
     has_gone_back: bool
@@ -29,7 +29,7 @@ class Fence:
 
 
 class LedgerEpoch:
-    """Steps are counted within a generation. `began` tells this book from those of the same tenant in other processes, or before."""
+    """Steps are counted within an epoch. `began` distinguishes this ledger from another process's, or an earlier one."""
 
     __slots__ = ("_began", "_expected", "_number", "_tenant", "fence", "sequence")
 
@@ -51,41 +51,31 @@ class LedgerEpoch:
         return LedgerCheckpoint(self._number, f"{self._began}/{self._number}", self.sequence)
 
     def check(self) -> None:
-        """Raise `LedgerRolledBackError` if the book is shut, or was found to have forgotten steps."""
+        """Raise `LedgerRolledBackError` if the ledger is fenced, or was found to have forgotten steps."""
         if self.fence is not None:
             raise self.refusal(self.fence)
 
     def refusal(self, fence: Fence) -> LedgerRolledBackError:
-        """Return what is told to who comes when nothing may begin."""
-        return LedgerRolledBackError(self._tenant, fence.why, _spelled(self.checkpoint))
+        """Return the error for a step while nothing may begin."""
+        return LedgerRolledBackError(self._tenant, fence.why, str(self.checkpoint))
 
     def require_at_least(self, checkpoint: LedgerCheckpoint) -> Fence | None:
-        """Take note of a position; return why nothing may begin any more, if the book has not come as far."""
+        """Take note of a checkpoint; return the fence to put up if the ledger has not come as far."""
         self._expected = max(self._expected, checkpoint.epoch)
-        if not _is_behind(self.checkpoint, checkpoint):
+        if not self.checkpoint.is_behind(checkpoint):
             return None
         ended = {} if self.fence is None else self.fence.ended
-        return Fence(_spelled(checkpoint), has_gone_back=True, ended=ended)
+        return Fence(str(checkpoint), has_gone_back=True, ended=ended)
 
     def begin_again(self) -> None:
-        """Begin the next generation, open."""
+        """Begin the next epoch, open."""
         self._number = self._expected = max(self._number, self._expected) + 1
         self.sequence = 0
         self.fence = None
 
 
-def _is_behind(mine: LedgerCheckpoint, known: LedgerCheckpoint) -> bool:
-    return mine.epoch < known.epoch or (
-        mine.epoch == known.epoch and (mine.epoch_id != known.epoch_id or mine.sequence < known.sequence)
-    )
-
-
-def _spelled(checkpoint: LedgerCheckpoint) -> str:
-    return f"step {checkpoint.sequence} of generation {checkpoint.epoch} ({checkpoint.epoch_id})"
-
-
 class StatisticsCounter:
-    """The counts of `LedgerStatistics`; those of now are put in when it is asked for."""
+    """The counts of `LedgerStatistics`; `snapshot` adds those of now."""
 
     __slots__ = ("counts", "unsuccessful")
 
@@ -94,12 +84,12 @@ class StatisticsCounter:
         self.unsuccessful = 0
 
     def refuse(self) -> None:
-        """Count a refusal."""
+        """Count a `Declined` answer."""
         self.counts["refused"] += 1
         self.unsuccessful += 1
 
     def hold(self) -> None:
-        """Count who was told to wait."""
+        """Count a `Blocked` answer."""
         self.counts["held"] += 1
         self.unsuccessful += 1
 

@@ -1,4 +1,4 @@
-"""The counters of one tenant in the memory ledger: one a scope and window, found fast, forgotten when they are over."""
+"""The counters of one tenant in the memory ledger: one per scope and window, found fast, forgotten when they are over."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -6,13 +6,18 @@ from itertools import chain
 
 from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.ledgers.limit_set import Cap, LimitSet, cap
-from agentic_trading.governance.limits import Ceiling, Limit, ScopeKind, TimeWindow, Window, Windows
+from agentic_trading.governance.limits import (
+    SHORT_LIVED,
+    UNLIMITED,
+    Limit,
+    ScopeKind,
+    TimeWindow,
+    Window,
+    Windows,
+)
 from agentic_trading.governance.prices import NOTHING, Amount
 
-SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
-
-_UNLIMITED = Ceiling()
-_OPEN = cap(_UNLIMITED)
+_OPEN = cap(UNLIMITED)
 _NOT_YET = TimeWindow("", None)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -22,8 +27,8 @@ TimeWindows = Mapping[Window, TimeWindow]
 class WindowCounter:
     """What one scope may still use in one window: `cap` is the most, and `left` what is neither spent nor held of it.
 
-    What is in doubt is spent too. `left` is below zero where more was charged than the cap. It was asked for in no
-    minute that ended after `asked_until`; `time_windows` stand for the one in which it was last asked for.
+    What is in doubt is spent too. `left` is below zero where more was charged than the cap. No request was counted in
+    it in a minute that ended after `asked_until`; `time_windows` are those of the minute of the last one.
     """
 
     __slots__ = (
@@ -64,7 +69,7 @@ class WindowCounter:
     @property
     def is_limited(self) -> bool:
         """Whether it has a ceiling."""
-        return self.cap.ceiling != _UNLIMITED
+        return self.cap.ceiling != UNLIMITED
 
     def go_on(self, asked_until: datetime, nusd: int, tokens: int, calls: int) -> None:
         """Count what was spent before."""
@@ -83,11 +88,11 @@ class WindowCounter:
 
 
 class WindowBucket:
-    """The accounts of one span, by id: those in use, and of each at rest what it spent, after when it was last asked for.
+    """The counters of one time window, by id: active ones, and compacted ones as tuples of `asked_until` and what they spent.
 
-    Plain values cost the garbage collector nothing: as objects, which it walks through, a day's calls would cost every
-    other call as much as all else that the ledger does. Those that have rested longest stand first, but for those that
-    moments going back and forth leave behind younger ones.
+    Plain values cost the garbage collector nothing: as objects, which it walks through, 30,000 remembered calls cost
+    every other call 40 % more (decision 18). The longest inactive stand first, but for those that moments going back
+    and forth leave behind younger ones.
     """
 
     __slots__ = ("active", "compacted", "time_window")
@@ -105,7 +110,7 @@ class WindowBucket:
         return len(self.active) + len(self.compacted)
 
     def quiet(self, before: datetime) -> Iterator[str]:
-        """Say who was last asked for in a minute that ended before a moment; of those at rest, up to the first who was not."""
+        """Yield the ids last used in a minute that ended before a moment; of the compacted ones, up to the first that was not."""
         for id_, counter in self.active.items():
             if counter.asked_until <= before:
                 yield id_
@@ -116,9 +121,9 @@ class WindowBucket:
 
 
 class CounterTable:
-    """All accounts of one kind of scope in one window: on the shelf of the span that is asked for now, and on `others`.
+    """All counters of one kind of scope in one window: in the bucket of the present time window, and in `others`.
 
-    `default` is counted up to that cap, or not at all; `named` have their own.
+    Every id is counted up to the cap `default`, or not at all if that is None; `named` ids have their own.
     """
 
     __slots__ = (
@@ -146,7 +151,7 @@ class CounterTable:
         return [self.bucket, *self.others.values()]
 
     def turn_to(self, time_windows: TimeWindows) -> None:
-        """Have the span of this minute asked for from now on; its accounts, if it was asked for before, are found again."""
+        """Make the time window of this minute the present one; its counters are found again if it was so before."""
         self.time_windows = time_windows
         self.asked_until = time_windows[Window.MINUTE].over_by or _NEVER
         time_window = time_windows[self.window]
@@ -160,7 +165,7 @@ class CounterTable:
         self.active = self.bucket.active
 
     def open(self, id_: str) -> WindowCounter | None:
-        """Return an account of the present span that was not in use, or None for who is not counted here."""
+        """Return a counter of the present time window that was not active, or None for an id that is not counted here."""
         most = self.named.get(id_, self.default)
         if most is None:
             return None
@@ -171,12 +176,12 @@ class CounterTable:
         return counter
 
     def touch(self, counter: WindowCounter) -> None:
-        """Note that an account in use is asked for in another minute than the last time."""
+        """Note that an active counter is used in another minute than the last time."""
         counter.time_windows = self.time_windows
         counter.asked_until = max(counter.asked_until, self.asked_until)
 
     def seen(self, bucket: WindowBucket, id_: str) -> WindowCounter | None:
-        """Return an account to be read, in use or at rest, or None if it is gone."""
+        """Return a counter to be read, active or compacted, or None if it is gone."""
         counter = bucket.active.get(id_)
         if counter is None and id_ in bucket.compacted:
             most = self.named.get(id_, self.default) or _OPEN
@@ -185,12 +190,12 @@ class CounterTable:
         return counter
 
     def count_all(self) -> None:
-        """Count everyone from now on, without a cap who has none: an ask's own limit wants to know what was before."""
+        """Count every id from now on, without a cap where there is none: a request's own limit needs what was before."""
         self._is_wanted = True
         self.default = self.default or _OPEN
 
     def apply_limits(self, limits: LimitSet) -> None:
-        """Count by these rules from now on, and go on counting, without a cap, who is counted already."""
+        """Count by these limits from now on, and go on counting, without a cap, the ids that are counted already."""
         default, named = limits.caps(self.kind, self.window)
         if default is None and (self._is_wanted or (self._is_short_lived and self.default is not None)):
             default = _OPEN
@@ -204,7 +209,7 @@ class CounterTable:
                 counter.allow(named.get(id_, others))
 
     def deactivate(self, counter: WindowCounter) -> None:
-        """Take an account out of use that no call and nobody in the line counts in; one that is not in use stays as it is."""
+        """Compact a counter that no open call and no queued request counts in; one that is not active stays as it is."""
         time_window = counter.time_window
         bucket = (
             self.bucket if time_window.id == self.bucket.time_window.id else self.others.get(time_window.id)
@@ -219,7 +224,7 @@ class CounterTable:
             bucket.compacted[counter.id] = counter.asked_until, nusd, tokens, calls
 
     def forget(self, before: datetime, active: Collection[WindowCounter]) -> None:
-        """Drop what is not in use and was over before a moment: spans, and of what never ends the calls and traces that were quiet."""
+        """Drop inactive counters that were over before a moment: ended windows, and endless ones of quiet calls and traces."""
         for bucket in self.buckets:
             over_by = bucket.time_window.over_by
             over: Iterable[str] = ()
@@ -232,7 +237,7 @@ class CounterTable:
                     self._drop(bucket, id_)
 
     def _drop(self, bucket: WindowBucket, id_: str) -> None:
-        """Forget an account: whoever asks for it again begins at nothing."""
+        """Forget a counter: the next use begins at nothing."""
         bucket.active.pop(id_, None)
         bucket.compacted.pop(id_, None)
         if not bucket:
@@ -247,9 +252,9 @@ CountedIds = Mapping[CounterTable, tuple[bool, Collection[str]]]
 
 
 class RetentionHorizon:
-    """How far back asks may go, for all tenants: `keep` before the newest moment that something was reserved for.
+    """How far back requests may go, for all tenants: `keep` before the newest moment that something was reserved for.
 
-    Who asks in vain moves nothing. `windows` are those of the ledger's zone.
+    A request that is not reserved moves nothing. `windows` are those of the ledger's zone.
     """
 
     def __init__(self, zone: tzinfo, keep: timedelta) -> None:
@@ -259,16 +264,16 @@ class RetentionHorizon:
 
     @property
     def oldest(self) -> datetime:
-        """The oldest moment that can still be asked about."""
+        """The oldest moment that can still be reserved for."""
         return self.newest - self.keep
 
 
 class TenantCounters:
-    """All accounts of a tenant, and the rules by which an ask finds its own.
+    """All counters of a tenant, and the limits by which a request finds its own.
 
     Counters of a window are kept until the horizon has passed its end, those of a call or a trace without a window until
-    it has rested for as long. What belongs to an agent, a workflow or a tenant and has no window stays. A counter that counted
-    nothing may go. `to_deactivate` are those of calls that are over and of asks in vain, since the last time it was tidied up.
+    it was inactive for as long. What belongs to an agent, a workflow or a tenant and has no window stays. A counter that counted
+    nothing may go. `to_deactivate` are those of ended calls and of requests not reserved, since the last `tidy`.
     """
 
     def __init__(self, tenant: str, limits: LimitSet, horizon: RetentionHorizon) -> None:
@@ -284,10 +289,12 @@ class TenantCounters:
     def of(
         self, request: ReservationRequest, at: datetime, tables: Iterable[CounterTable] | None = None
     ) -> list[WindowCounter]:
-        """Return the accounts that `request` is counted in, or those in some tables; those not kept begin at nothing."""
+        """Return the counters that `request` is counted in, or those in some tables; those not kept begin at nothing."""
         time_windows = self._horizon.windows.at(at)
         if time_windows is not self._time_windows:
-            self._turn_to(time_windows)
+            self._time_windows = time_windows
+            for table in self._tables:
+                table.turn_to(time_windows)
         id_of = request.scope_ids.get
         found: list[WindowCounter] = []
         for table in self._tables if tables is None else tables:
@@ -303,7 +310,7 @@ class TenantCounters:
         return found
 
     def empty_copy(self) -> "TenantCounters":
-        """Return accounts by the same rules that know of no call."""
+        """Return counters by the same limits that know of no call."""
         return TenantCounters(self._tenant, self._limits, self._horizon)
 
     def move_to(self, at: datetime) -> None:
@@ -314,7 +321,7 @@ class TenantCounters:
                 self._horizon.newest = at
 
     def apply_limits(self, limits: LimitSet) -> None:
-        """Count by these rules from now on, and go on counting what was counted before."""
+        """Count by these limits from now on, and go on counting what was counted before."""
         self._limits = limits
         for kind in ScopeKind:
             for window in limits.windows(kind):
@@ -323,19 +330,19 @@ class TenantCounters:
             table.apply_limits(limits)
 
     def lack(self, limit: Limit) -> bool:
-        """Whether not everyone is counted where an ask's own limit needs it."""
+        """Whether not every id is counted where a request's own limit needs it."""
         return self._table(limit.scope, limit.window).default is None
 
     def count_all(self, limit: Limit) -> None:
-        """Count everyone, from now on, where a limit is about."""
+        """Count every id, from now on, in the table of a limit."""
         self._table(limit.scope, limit.window).count_all()
 
     def counted(self) -> CountedIds:
-        """Return who is counted where, for `new_since`."""
+        """Return which ids are counted where, for `new_since`."""
         return {table: (table.default is not None, table.named) for table in self._tables}
 
     def new_since(self, before: CountedIds) -> dict[CounterTable, Collection[str]]:
-        """Return the tables that count more than before, each with those whom it counted before; where it is everyone, none."""
+        """Return the tables that count more than before, each with the ids that it counted before."""
         not_counted: tuple[bool, Collection[str]] = (False, ())
         found = {table: before.get(table, not_counted) for table in self._tables}
         return {
@@ -345,24 +352,24 @@ class TenantCounters:
         }
 
     def take_back(self, counters: Iterable[WindowCounter]) -> None:
-        """Note that these were asked for in vain: for a moment to come that is no use, and keeps nothing."""
+        """Note that these were looked up for nothing: a look-up for a moment to come keeps nothing."""
         until = self._horizon.newest + _MINUTE
         for counter in counters:
             counter.asked_until = min(counter.asked_until, until)
 
     def tidy(self, active: Collection[WindowCounter]) -> None:
-        """Lay aside what was let go of since the last time and is not in use: that is for calls in flight and in doubt, and the line."""
+        """Compact what was handed to `to_deactivate` and is not active: open calls and queued requests count in the active ones."""
         for counter in set(chain.from_iterable(self.to_deactivate)).difference(active):
             counter.table.deactivate(counter)
         self.to_deactivate.clear()
 
     def forget(self, active: Collection[WindowCounter]) -> None:
-        """Drop the counters whose time is over, but for those that are still in use."""
+        """Drop the counters whose time is over, but for active ones."""
         for table in self._tables:
             table.forget(self._horizon.oldest, active)
 
     def pages(self, *, limited: bool) -> Iterator[list[WindowCounter]]:
-        """Yield all accounts, so many at once; with `limited`, those with a ceiling of what lasts, in the newest windows."""
+        """Yield all counters, page by page; with `limited`, those of lasting scopes with a ceiling, in the newest windows."""
         tables = [table for table in self._tables if not (limited and table.kind in SHORT_LIVED)]
         places = [(table, bucket, id_) for table in tables for bucket in table.buckets for id_ in bucket]
         time_windows = self._horizon.windows.at(self._newest) if limited and self._newest is not None else {}
@@ -379,11 +386,6 @@ class TenantCounters:
                 )
             ]
 
-    def _turn_to(self, time_windows: TimeWindows) -> None:
-        self._time_windows = time_windows
-        for table in self._tables:
-            table.turn_to(time_windows)
-
     def _table(self, kind: ScopeKind, window: Window) -> CounterTable:
         for table in self._tables:
             if table.kind is kind and table.window is window:
@@ -392,9 +394,5 @@ class TenantCounters:
         if self._time_windows:
             table.turn_to(self._time_windows)
         self._tables.append(table)
-        self._tables.sort(key=_by_kind)
+        self._tables.sort(key=lambda table: _KINDS.index(table.kind))
         return table
-
-
-def _by_kind(table: CounterTable) -> int:
-    return _KINDS.index(table.kind)

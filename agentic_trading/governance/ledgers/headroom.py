@@ -1,4 +1,4 @@
-"""Does a request fit under every ceiling of its counters, and where not: what is lacking, for good or for now."""
+"""Whether a request fits under every ceiling of its counters, and where not: what is lacking, for good or for now."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,38 +8,12 @@ from agentic_trading.governance.ledgers.counters import WindowCounter
 from agentic_trading.governance.limits import UNITS, Ceiling, Unit
 from agentic_trading.governance.prices import Amount
 
-
-@dataclass(frozen=True, slots=True)
-class InsufficientHeadroom:
-    """An ask does not fit into one account: `used` is spent, held and in doubt together, `held` may come back."""
-
-    counter: WindowCounter
-    unit: Unit
-    asked: int
-    most: int
-    used: int
-    held: int
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the ask would not fit even if all that is held came back."""
-        return self.used - self.held + self.asked > self.most
-
-    def refusal(self) -> Declined:
-        """Return the answer to who asked in vain."""
-        table = self.counter.table
-        left = max(0, self.most - self.used + self.held)
-        return Declined(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
-
-    def wait(self) -> Blocked:
-        """Return the answer to who may wait."""
-        table = self.counter.table
-        left = max(0, self.most - self.used)
-        return Blocked(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
+Denial = tuple[Declined | Blocked, Sequence[WindowCounter]]
+"""Why nothing is reserved, and the counters that lack headroom."""
 
 
 def fits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
-    """Say whether `request` fits under every ceiling, the accounts' and its own."""
+    """Say whether `request` fits under every ceiling, the counters' and its own."""
     nusd, tokens, calls = request.amount.nusd, request.amount.tokens, request.amount.calls
     for counter in counters:
         if nusd > counter.left_nusd or tokens > counter.left_tokens or calls > counter.left_calls:
@@ -51,19 +25,61 @@ def fits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool
     )
 
 
+def denial(request: ReservationRequest, counters: Sequence[WindowCounter]) -> Denial | None:
+    """Return why `request` does not fit, for good if that is so anywhere; None if it fits."""
+    found = list(_shortages(request, counters))
+    if not found:
+        return None
+    final = next((shortage for shortage in found if shortage.is_final), None)
+    answer = found[0].blocked() if final is None else final.declined()
+    return answer, [shortage.counter for shortage in found]
+
+
 def behind(request: ReservationRequest, held: Blocked) -> Blocked:
-    """Return the answer to who would fit, but comes after somebody who is `held` on the same counter."""
+    """Return the answer for a request that would fit, but comes behind one that is `held` on the same counter."""
     return replace(held, asked=request.amount.units[UNITS.index(held.unit)])
 
 
-def shortages(
+@dataclass(frozen=True, slots=True)
+class InsufficientHeadroom:
+    """A request does not fit into one counter: `used` is spent, held and in doubt together, `held` may come back."""
+
+    counter: WindowCounter
+    unit: Unit
+    asked: int
+    most: int
+    used: int
+    held: int
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the request would not fit even if all that is held came back."""
+        return self.used - self.held + self.asked > self.most
+
+    def declined(self) -> Declined:
+        """Return the final answer."""
+        table = self.counter.table
+        left = max(0, self.most - self.used + self.held)
+        return Declined(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
+
+    def blocked(self) -> Blocked:
+        """Return the answer for now."""
+        table = self.counter.table
+        left = max(0, self.most - self.used)
+        return Blocked(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
+
+
+def _shortages(
     request: ReservationRequest, counters: Sequence[WindowCounter]
 ) -> Iterator[InsufficientHeadroom]:
-    """Name every account and unit in which `request` does not fit under a ceiling, the account's or one of its own."""
+    """Yield every counter and unit in which `request` does not fit under a ceiling, the counter's or one of its own."""
     ceilings = [(counter, counter.cap.ceiling) for counter in counters]
     for counter, ceiling in [*ceilings, *_own_ceilings(request, counters)]:
-        if _over(request.amount, counter, ceiling):
-            yield from _of_account(request.amount, counter, ceiling)
+        for unit, asked, most, used, back in zip(
+            UNITS, request.amount.units, ceiling.units, counter.used, counter.held.units, strict=True
+        ):
+            if most is not None and used + asked > most:
+                yield InsufficientHeadroom(counter, unit, asked, most, used, back)
 
 
 def _own_ceilings(
@@ -80,11 +96,3 @@ def _over(amount: Amount, counter: WindowCounter, ceiling: Ceiling) -> bool:
         if most is not None and used + asked > most:
             return True
     return False
-
-
-def _of_account(amount: Amount, counter: WindowCounter, ceiling: Ceiling) -> Iterator[InsufficientHeadroom]:
-    for unit, asked, most, used, back in zip(
-        UNITS, amount.units, ceiling.units, counter.used, counter.held.units, strict=True
-    ):
-        if most is not None and used + asked > most:
-            yield InsufficientHeadroom(counter, unit, asked, most, used, back)

@@ -1,13 +1,12 @@
-"""In which windows a scope is counted, and up to what: the limits of one tenant, merged."""
+"""The merged limits of one tenant: in which windows a scope is counted, and up to what."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.limits import ANY, UNLIMITED, Ceiling, Limit, ScopeKind, Window
 
 _ENDLESS = 1 << 200
-_OPEN = Ceiling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +25,14 @@ Ceilings = Mapping[Window, Ceiling]
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """For one kind of scope; a named scope has its own."""
+    """The ceilings of one kind of scope, by window; a named scope has its own."""
 
     default: dict[Window, Ceiling] = field(default_factory=dict)
     named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
 
 
 class LimitSet:
-    """Say what every scope is counted in.
+    """Where every scope is counted.
 
     Of several limits on the same scope and window the lower holds, unit by unit; a named one goes before that on
     everyone. `counted` are kept without a ceiling where no limit needs them.
@@ -42,15 +41,15 @@ class LimitSet:
     def __init__(self, limits: Iterable[Limit] = (), counted: CountedWindows = ()) -> None:
         self._ceilings: dict[ScopeKind, _Rule] = {kind: _Rule() for kind in ScopeKind}
         for kind, window in counted:
-            self._ceilings[kind].default[window] = _OPEN
+            self._ceilings[kind].default[window] = UNLIMITED
         for limit in limits:
             rule = self._ceilings[limit.scope]
             ceilings = rule.default if limit.id == ANY else rule.named.setdefault(limit.id, {})
-            ceilings[limit.window] = ceilings.get(limit.window, _OPEN).tighter(limit.ceiling)
+            ceilings[limit.window] = ceilings.get(limit.window, UNLIMITED).tighter(limit.ceiling)
         for rule in self._ceilings.values():
             for named in rule.named.values():
                 for window, ceiling in rule.default.items():
-                    named[window] = named.get(window, _OPEN).or_else(ceiling)
+                    named[window] = named.get(window, UNLIMITED).or_else(ceiling)
 
     def of(self, kind: ScopeKind, id_: str) -> Ceilings:
         """Return the windows that a scope is counted in, each with its ceiling; it may be open."""
@@ -58,15 +57,15 @@ class LimitSet:
         return rule.named.get(id_, rule.default)
 
     def limited(self, kind: ScopeKind) -> Iterator[tuple[str, Window]]:
-        """Say which scopes of a kind have a ceiling, and in which windows; `*` is every one."""
+        """Yield the scopes of a kind that have a ceiling, with its window; `*` is every one."""
         rule = self._ceilings[kind]
         for id_, ceilings in ((ANY, rule.default), *rule.named.items()):
             for window, ceiling in ceilings.items():
-                if ceiling != _OPEN:
+                if ceiling != UNLIMITED:
                     yield id_, window
 
     def windows(self, kind: ScopeKind) -> list[Window]:
-        """Say in which windows a scope of a kind is counted, whatever its id is."""
+        """Return the windows in which a scope of a kind is counted, whatever its id is."""
         rule = self._ceilings[kind]
         return list(dict.fromkeys(chain(rule.default, *rule.named.values())))
 

@@ -40,8 +40,8 @@ from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 
-_FORGET_AFTER_IN_VAIN = 1000
-"""Asks in vain make counters too, and do not move time on: after so many of them idle ones go."""
+_FORGET_AFTER_UNSUCCESSFUL = 1000
+"""Requests that are not reserved make counters too, and do not move time on: after so many of them idle ones go."""
 
 _MAY_DISPATCH = (ReservationState.RESERVED,)
 _MAY_RELEASE = (ReservationState.RESERVED, ReservationState.RELEASED)
@@ -49,14 +49,14 @@ _MAY_CHARGE = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, Reservati
 
 
 class MemoryLedger:
-    """Keeps the whole promise of `Ledger` within one event loop.
+    """Keeps the promise of `Ledger` within one event loop.
 
     `zone` is where days and months begin. A finished call is remembered for `keep` at least, by the newest moment that
-    something was reserved for; so are the counters of ended windows, and of calls and traces at rest. A counter that a
-    limit needs, an adopted one or an ask's own, starts with the calls that are remembered; `counted` are counters kept
+    something was reserved for; so are the counters of ended windows, and of inactive calls and traces. A counter that a
+    limit needs, one applied or a request's own, starts with the calls that are remembered; `counted` are counters kept
     where no limit needs them yet. `limits` hold for every tenant until others are
-    adopted for it. `clock` is the present, by which leases run; a call not dispatched within `reserved_lease_s` is
-    refunded by the next sweep.
+    applied for it. `clock` is the present, by which leases run; a call not dispatched within `reserved_lease_s` is
+    refunded by the next `expire_leases`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class MemoryLedger:
         self._ledgers: dict[str, TenantLedger] = {}
         self._statistics = StatisticsCounter()
         self._next_look = datetime.min.replace(tzinfo=UTC)
-        self._vain_at_next_look = _FORGET_AFTER_IN_VAIN
+        self._unsuccessful_at_next_look = _FORGET_AFTER_UNSUCCESSFUL
 
     async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait."""
@@ -168,7 +168,7 @@ class MemoryLedger:
         return settlement
 
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
-        """End the calls whose lease has run out, then serve those who wait."""
+        """End the calls whose lease has run out, then serve the queue."""
         now = self._clock.now()
         expired: list[ExpiredReservation] = []
         for ledger in self._ledgers.values():
@@ -178,7 +178,7 @@ class MemoryLedger:
         return expired
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        """Count against these limits from the next ask on; an older version, or the same, changes nothing."""
+        """Count against these limits from the next request on; an older version, or the same, changes nothing."""
         ledger = self._ledger_of(tenant)
         if version > ledger.version:
             ledger.apply_limits(LimitSet(limits, self._counted), version)
@@ -189,10 +189,10 @@ class MemoryLedger:
         self._ledger_of(tenant).fence()
 
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
-        """Forget all that is known of a tenant's calls, book these in their place, and open admission again.
+        """Forget all that is known of a tenant's calls, book these entries in their place, and open admission again.
 
-        Of several bookings of one call the last holds. Raises `AskError` for one that is another tenant's, has no
-        moment or is neither settled nor in doubt; nothing is then forgotten.
+        Of several entries of one call the last holds. Raises `ReservationRequestError` for one that is another tenant's,
+        has no moment or is neither settled nor in doubt; nothing is then forgotten.
         """
         found = {entry.request.reservation_id: entry for entry in entries}
         checked = [(entry, _moment_of(tenant, entry)) for entry in found.values()]
@@ -206,13 +206,13 @@ class MemoryLedger:
         return self._ledger_of(tenant).epoch.checkpoint
 
     async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
-        """Take note of how far the ledger had come once; behind that, or beside it, nothing is reserved."""
+        """Take note of how far the ledger had come once; behind that, or in another epoch, nothing is reserved."""
         self._ledger_of(tenant).require_at_least(checkpoint)
 
     async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
         """Return counters of a tenant; those of ended windows for as long as they are kept.
 
-        Very many are looked at in pieces, between which others go on.
+        Very many are read page by page, between which others go on.
         """
         ledger = self._ledger_of(tenant)
         found: list[Balance] = []
@@ -223,7 +223,7 @@ class MemoryLedger:
         return found
 
     async def waiting(self, tenant: str) -> list[QueuedReservation]:
-        """Return who of a tenant waits for headroom, in the order in which they will be served."""
+        """Return a tenant's queued requests, in the order in which they will be served."""
         return self._ledger_of(tenant).queue.seen()
 
     def statistics(self) -> LedgerStatistics:
@@ -265,10 +265,13 @@ class MemoryLedger:
         """Drop finished calls and idle counters; looks at all that is in use, and is therefore seldom done."""
         if len(ledger.counters.to_deactivate) >= ledger.tidy_after:
             ledger.tidy()
-        if self._horizon.newest < self._next_look and self._statistics.unsuccessful < self._vain_at_next_look:
+        if (
+            self._horizon.newest < self._next_look
+            and self._statistics.unsuccessful < self._unsuccessful_at_next_look
+        ):
             return
         self._next_look = self._horizon.newest + self._horizon.keep / 8
-        self._vain_at_next_look = self._statistics.unsuccessful + _FORGET_AFTER_IN_VAIN
+        self._unsuccessful_at_next_look = self._statistics.unsuccessful + _FORGET_AFTER_UNSUCCESSFUL
         for owner, ledger in list(self._ledgers.items()):
             ledger.forget()
             if ledger.is_blank:
@@ -276,12 +279,12 @@ class MemoryLedger:
 
 
 def _owner(reservation_id: str) -> str:
-    """Return the part of a reservation's id that tells one tenant's from another's."""
+    """Return the part of a reservation's id that names its tenant."""
     return reservation_id.partition(":")[0]
 
 
 def _moment_of(tenant: str, entry: LedgerEntry) -> datetime:
-    """Return when a call of the past was; raises `AskError` for what cannot be one."""
+    """Return the moment of a past call; raises `ReservationRequestError` for what cannot be one."""
     request = entry.request
     if request.tenant != tenant:
         raise ReservationRequestError(
@@ -289,10 +292,10 @@ def _moment_of(tenant: str, entry: LedgerEntry) -> datetime:
         )
     if entry.state not in {ReservationState.SETTLED, ReservationState.IN_DOUBT}:
         raise ReservationRequestError(
-            request.key, f"is to be booked again as {entry.state}; allowed are settled and in_doubt"
+            request.key, f"is a ledger entry in state {entry.state}; allowed are settled and in_doubt"
         )
     if request.at is None:
         raise ReservationRequestError(
-            request.key, "is to be booked again and has no moment; allowed are asks with `at`"
+            request.key, "is a ledger entry without a moment; allowed are requests with `at`"
         )
     return request.at

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, timedelta, tzinfo
+from functools import partial
 from struct import Struct
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.errors import (
@@ -33,6 +33,7 @@ from agentic_trading.governance.ledgers import redis_codec as replies
 from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
 from agentic_trading.governance.ledgers.limit_set import CountedWindows
 from agentic_trading.governance.ledgers.redis_codec import (
+    RedisTenants,
     RedisTenantState,
     ScriptReply,
     every_balance,
@@ -48,7 +49,6 @@ from agentic_trading.governance.ledgers.redis_wait_queue import (
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
-from agentic_trading.governance.redis import LedgerKeys
 from agentic_trading.ids import NewId, random_id
 
 ALWAYS: Final[CountedWindows] = (
@@ -56,10 +56,10 @@ ALWAYS: Final[CountedWindows] = (
       for window in (Window.NONE, Window.DAY, Window.MONTH)),
     (ScopeKind.TRACE, Window.NONE),
 )  # fmt: skip
-"""What is counted whether a limit needs it or not."""
+"""What is counted even where no limit needs it."""
 
 MOST_RECENT_S: Final = 10.0
-"""How far back a ledger that is shut can remember what has ended."""
+"""How far back a fenced ledger can remember what has ended."""
 
 _TRIES: Final = 8
 _BATCH: Final = 100
@@ -67,22 +67,22 @@ _TIMES = Struct("<5d")
 
 
 class RedisLedger:
-    """Keeps the whole promise of `Ledger` among all processes that use the same server and namespace.
+    """Keeps the promise of `Ledger` among all processes that use the same server and namespace.
 
-    The server's clock is the only one: of leases, and of the present for an ask that names no moment. Days and months
-    begin in `zone`, the same for all. `limits` hold for tenants that nobody adopted others for; adopted ones stand on
+    The server's clock is the only one: of leases, and of the present for a request that names no moment. Days and months
+    begin in `zone`, the same for all. `limits` hold for tenants without applied ones, which stand on
     the server. `reserved_lease_s` is how long a reservation may wait for its dispatch. Counters of ended windows are
-    kept for `keep` after their end and their last use (then nobody may ask for their time again), ended calls for
-    `call_keep`: longer than a delivery may come again. Who waits looks every `look_s` seconds even if nobody calls;
-    after three times that without a look, as their process was killed, the place is gone. Sums are exact up to `LARGEST`.
+    kept for `keep` after their end and their last use (then nothing may be reserved for their time), ended calls for
+    `call_keep`: longer than a delivery may come again. A queued request looks every `look_s` seconds even if
+    the server wakes it not; after three times that without a look, as its process was killed, its place is gone. Sums are exact up to `LARGEST`.
     What ended up to `recorded_within_s` (ten at most) before a `fence`, `restore` keeps: its record may be on its way.
 
-    `counted` is counted for everyone from the first call on. Other windows are counted from the moment that a limit
-    is adopted for them, or that an ask limits itself in them (for calls: by the asks that do); a limit on a minute or
+    `counted` is counted for every id from the first call on. Other windows are counted from the moment that a limit
+    is applied for them, or that a request limits itself in them (for calls: by the requests that do); a limit on a minute or
     an hour that was not counted so far begins at zero.
 
     `open` raises `LedgerSettingsError` if the server may forget what it has acknowledged; with `is_checked_elsewhere` it
-    does not look. The first step opens by itself. Whoever opens closes. Do not make it on the loop: it reads files.
+    does not look. The first step opens by itself. Do not make it on the loop: it reads files.
     """
 
     def __init__(
@@ -105,12 +105,6 @@ class RedisLedger:
         if not timedelta(0) < call_keep <= keep:
             raise ValueError(f"call_keep is {call_keep}; allowed is more than 0, up to {keep} (`keep`)")
         self._server = ScriptServer(url)
-        self._limits = tuple(limits)
-        self._counted = tuple(counted)
-        self._namespace = namespace
-        self._zone = zone
-        self._keep = keep
-        self._call_keep = call_keep
         self._call_keep_ms = call_keep // timedelta(milliseconds=1)
         self._reserved_lease_s = reserved_lease_s
         self._recorded_within_ms = _ms(min(recorded_within_s, MOST_RECENT_S))
@@ -118,14 +112,15 @@ class RedisLedger:
         self._clock: Clock = clock or SystemClock()
         self._server_ahead_s = 0.0
         self._process = new_id()
-        self._tenants: dict[str, RedisTenantState] = {}
-        self._strangers: WeakValueDictionary[str, RedisTenantState] = WeakValueDictionary()
-        self._queue = RedisWaitQueue(lambda: self._server.calls(namespace, self._clock), look_s)
+        self._tenants = RedisTenants(
+            namespace, partial(ReservationPlanner, zone, keep, call_keep), tuple(limits), tuple(counted)
+        )
+        self._queue = RedisWaitQueue(lambda: self._server.wake_ups(namespace, self._clock), look_s)
         self._statistics = StatisticsCounter()
         self._in_flight: set[str] = set()
 
     async def open(self) -> None:
-        """Look whether the server keeps what it acknowledges; harmless twice."""
+        """Check whether the server keeps what it acknowledges; harmless twice."""
         if not self._is_safe:
             await self._server.check()
             self._is_safe = True
@@ -138,17 +133,17 @@ class RedisLedger:
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
         """Wait until `request` can be answered for good: in order of arrival within a priority."""
-        return await self._queue.wait(self._tenant(request.tenant).keys.queue, _Turn(self, request))
+        return await self._queue.wait(self._tenants.of(request.tenant).keys.queue, _QueuedCall(self, request))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
-        tenant = self._tenant(tenant_of(reservation_id))
+        tenant = self._tenants.of(tenant_of(reservation_id))
         reply = await self._run(tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,))
         _check(tenant, reply, reservation_id, "dispatch", (ReservationState.RESERVED,))
 
     async def state_of(self, reservation_id: str) -> ReservationState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
-        tenant = self._tenant(tenant_of(reservation_id))
+        tenant = self._tenants.of(tenant_of(reservation_id))
         reply = await self._run(tenant, "look", calls=(reservation_id,))
         state = reply.rest[0]
         if not state and reply.closed:
@@ -170,7 +165,7 @@ class RedisLedger:
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, and drop counters whose time is over."""
         ended: list[ExpiredReservation] = []
-        for tenant in list(self._tenants.values()):
+        for tenant in self._tenants.begun():
             while due := await self._ids(tenant, "due", _BATCH):
                 reply = await self._run(tenant, "expire", self._call_keep_ms, *due, calls=due)
                 ended += replies.expired(reply.rest[0])
@@ -182,16 +177,16 @@ class RedisLedger:
         return ended
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        """Have these limits on the server; every process counts by them from its next ask on."""
-        await self._run(self._tenant(tenant), "adopt", version, replies.limits_text(limits))
+        """Have these limits on the server; every process counts by them from its next request on."""
+        await self._run(self._tenants.of(tenant), "apply_limits", version, replies.limits_text(limits))
 
     async def fence(self, tenant: str) -> None:
-        """Have every process refused until `restore`; what ends from now on is remembered, and what just has."""
-        await self._run(self._tenant(tenant), "shut", self._recorded_within_ms)
+        """Let nothing begin in any process until `restore`; what ends from now on is remembered, and what just has."""
+        await self._run(self._tenants.of(tenant), "fence", self._recorded_within_ms)
 
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
-        """Begin the next generation with what the log knows; until all is booked, every process is refused."""
-        of = self._tenant(tenant)
+        """Begin the next epoch with what the log knows; until all is booked, nothing begins in any process."""
+        of = self._tenants.of(tenant)
         begun = None
         while begun is None or begun.word == b"AGAIN":  # what there is to be carried over has changed
             await self.fence(tenant)
@@ -208,25 +203,26 @@ class RedisLedger:
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come, closed or not."""
-        return (await self._run(self._tenant(tenant), "look")).checkpoint
+        return (await self._run(self._tenants.of(tenant), "look")).checkpoint
 
     async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
-        self._tenants[tenant] = self._tenant(tenant)
-        self._tenants[tenant].require_at_least(checkpoint)
+        of = self._tenants.of(tenant)
+        of.require_at_least(checkpoint)
+        self._tenants.keep(of)
 
     async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
-        of = self._tenant(tenant)
+        of = self._tenants.of(tenant)
         _, *limits, newest = (await self._run(of, "look")).rest
-        rules = of.rules(replies.read_limits(limits))
+        limit_set = of.limit_set(replies.read_limits(limits))
         if limited:
-            return await limited_balances(self._server, of, rules, replies.read_newest(newest))
-        return await every_balance(self._server, of, rules)
+            return await limited_balances(self._server, of, limit_set, replies.read_newest(newest))
+        return await every_balance(self._server, of, limit_set)
 
     async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
-        """Return who of a tenant waits, in any process, in the order in which they will be served."""
-        return list(replies.waiting((await self._run(self._tenant(tenant), "waiting")).rest[0]))
+        """Return a tenant's queued requests, of all processes, in the order in which they will be served."""
+        return list(replies.waiting((await self._run(self._tenants.of(tenant), "waiting")).rest[0]))
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts of this process since the start."""
@@ -238,8 +234,8 @@ class RedisLedger:
         await self._server.aclose()
 
     async def leave(self, tenant: str, place: str) -> None:
-        """Give up a place in the line."""
-        await self._run(self._tenant(tenant), "leave", place)
+        """Give up a place in the queue."""
+        await self._run(self._tenants.of(tenant), "leave", place)
 
     async def _run(
         self, tenant: RedisTenantState, script: str, *args: Any, calls: Sequence[str] = ()
@@ -252,14 +248,14 @@ class RedisLedger:
         self._server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
         tenant.saw(reply)
         if reply.epoch:
-            self._tenants[tenant.name] = tenant
+            self._tenants.keep(tenant)
         if reply.word == b"BACK":
             raise tenant.gone_back(reply)
         return reply
 
     async def look(self, request: ReservationRequest, waiter: RedisWaiter | None) -> ReserveAttempt:
-        """Reserve, or take or keep a place in the line; limits and windows are those that the server has."""
-        tenant = self._tenant(request.tenant)
+        """Reserve, or take or keep a place in the queue; limits and windows are those that the server has."""
+        tenant = self._tenants.of(request.tenant)
         ticket = "" if waiter is None else waiter.ticket
         present_s = self._clock.monotonic() + self._server_ahead_s
         leases_ms = _ms(self._reserved_lease_s), 0 if waiter is None else _ms(self._queue.lease_s)
@@ -273,7 +269,7 @@ class RedisLedger:
                 present_s = reply.now_ms / 1000
             else:
                 return self._read(request, reply, waiter)
-        raise LedgerUnavailableError("its limits or its clock change faster than they can be asked for")
+        raise LedgerUnavailableError("its limits or its clock change faster than they can be read")
 
     def _read(
         self, request: ReservationRequest, reply: ScriptReply, waiter: RedisWaiter | None
@@ -288,7 +284,7 @@ class RedisLedger:
         return ReserveAttempt(replies.answer(request, reply), is_new=reply.word == b"RESERVED")
 
     async def _count_own(self, tenant: RedisTenantState, request: ReservationRequest) -> None:
-        """Have counted what the ask's own limits are about, from now on and for everyone."""
+        """Have counted what the request's own limits are about, from now on and for every id."""
         missing = tenant.planner.missing(request) if request.limits else ()
         for kind, window in missing:
             await self._run(tenant, "count", f"{kind}/{window}")
@@ -296,7 +292,7 @@ class RedisLedger:
             tenant.apply_limits(replies.read_limits((await self._run(tenant, "look")).rest[1:]))
 
     async def _end(self, id_: str, step: str, state: ReservationState, actual: Amount) -> Settlement:
-        tenant = self._tenant(tenant_of(id_))
+        tenant = self._tenants.of(tenant_of(id_))
         reply = await self._run(tenant, "end", id_, state, self._call_keep_ms, *actual.units, calls=(id_,))
         _check(tenant, reply, id_, step, _ALLOWED[state])
         self._in_flight.discard(id_)
@@ -308,15 +304,6 @@ class RedisLedger:
     async def _ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
         return [id_.decode() for id_ in (await self._run(tenant, script, *args)).rest[0]]
 
-    def _tenant(self, name: str) -> RedisTenantState:
-        """Return what is known of a tenant; of one whose ledger has taken no step, only for as long as somebody asks."""
-        found = self._tenants.get(name) or self._strangers.get(name)
-        if found is None:
-            keys = LedgerKeys.of(self._namespace, name)
-            planner = ReservationPlanner(self._zone, self._keep, self._call_keep)
-            found = self._strangers[name] = RedisTenantState(name, keys, planner, self._limits, self._counted)
-        return found
-
 
 def _facts(
     tenant: RedisTenantState,
@@ -325,7 +312,7 @@ def _facts(
     present_s: float,
     leases_ms: tuple[int, int],
 ) -> Iterator[Any]:
-    """Say what `reserve.lua` wants to know, in its order."""
+    """Yield the arguments of `reserve.lua`, in its order."""
     plan = tenant.planner.plan(request, replies.read_time(1000 * present_s))
     yield from (
         request.reservation_id,
@@ -340,35 +327,35 @@ def _facts(
 
 
 def _booked(tenant: RedisTenantState, entry: LedgerEntry, keep_ms: int) -> Iterator[Any]:
-    """Say what `book.lua` wants to know, in its order."""
+    """Yield the arguments of `book.lua`, in its order."""
     request = entry.request
     if request.at is None:
         raise ReservationRequestError(
-            request.key, "has no moment; allowed to be booked again are asks that have one"
+            request.key, "is a ledger entry without a moment; allowed are requests with `at`"
         )
     plan = tenant.planner.plan(request, request.at)
     yield from (request.reservation_id, request.payload_hash, entry.state, keep_ms)
     yield from (*request.amount.units, *entry.charged.units, plan.rules, plan.names)
 
 
-class _Turn:
-    """An ask that waits."""
+class _QueuedCall:
+    """A request in the queue."""
 
     def __init__(self, ledger: RedisLedger, request: ReservationRequest) -> None:
         self._ledger = ledger
-        self._ask = request
+        self._request = request
 
     async def look(self, waiter: RedisWaiter) -> ReserveAttempt:
-        """Ask again, and keep the place."""
-        return await self._ledger.look(self._ask, waiter)
+        """Try again, and keep the place."""
+        return await self._ledger.look(self._request, waiter)
 
     async def give_back(self) -> None:
         """Give back what was just reserved."""
-        await self._ledger.release(self._ask.reservation_id)
+        await self._ledger.release(self._request.reservation_id)
 
     async def leave(self, place: str) -> None:
         """Give up the place."""
-        await self._ledger.leave(self._ask.tenant, place)
+        await self._ledger.leave(self._request.tenant, place)
 
 
 _SENT: Final = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
@@ -386,7 +373,7 @@ def _check(
     step: str,
     allowed: Sequence[ReservationState],
 ) -> None:
-    """Raise what a step's answer says is wrong."""
+    """Raise the error that a step's answer stands for."""
     if reply.word == b"STATE":
         raise ReservationStateError(reservation_id, step, ReservationState(reply.rest[0].decode()), allowed)
     if reply.word == b"UNKNOWN":

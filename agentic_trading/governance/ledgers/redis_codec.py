@@ -1,11 +1,12 @@
-"""What the scripts of the Redis ledger answer, in the words of the port."""
+"""The values of the Redis ledger in the words of the port: replies, limits, balances, and the state of a tenant."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import merge
 from struct import Struct
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -27,21 +28,20 @@ from agentic_trading.governance.ledger import (
     Settlement,
 )
 from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
-from agentic_trading.governance.ledgers.redis_counters import SHORT_LIVED, CounterKey, ReservationPlanner
+from agentic_trading.governance.ledgers.redis_counters import CounterKey, ReservationPlanner
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.limits import ANY, UNITS, Ceiling, Limit, ScopeKind, Window
+from agentic_trading.governance.limits import ANY, SHORT_LIVED, UNITS, UNLIMITED, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.governance.redis import LedgerKeys
 
 _COUNTER = Struct("<12d")
-_OPEN = Ceiling()
 _RANK_DIGITS = 10
 _MIDDLE_RANK = 10**_RANK_DIGITS // 2
 
 
 class ScriptReply(NamedTuple):
-    """One answer: a word, where the ledger is now, its server's time in ms, what it is closed by, and the rest.
+    """One answer: a word, where the ledger is now, its server's time in ms, what it is fenced by, and the rest.
 
     `own` is the sequence of the last step that this process took.
     """
@@ -92,7 +92,7 @@ def read_limits(facts: Sequence[bytes]) -> TenantLimits:
 
 
 def read_newest(facts: Sequence[bytes | None]) -> dict[Window, str]:
-    """Return the ids of the newest windows that something was counted in, as `look.lua` tells them."""
+    """Return the ids of the newest windows that something was counted in, as `look.lua` returns them."""
     ending = (Window.MINUTE, Window.HOUR, Window.DAY, Window.MONTH)
     found = {
         window: fact.decode().partition(" ")[2]
@@ -110,7 +110,7 @@ def limits_text(limits: Sequence[Limit]) -> bytes:
 
 
 def answer(request: ReservationRequest, reply: ScriptReply) -> Reservation | Declined | Blocked:
-    """Return what `reserve.lua` says to an ask; raises what is wrong with the ask."""
+    """Return the answer of `reserve.lua` to a request; raises what is wrong with the request."""
     rest = reply.rest
     match reply.word:
         case b"RESERVED":
@@ -130,13 +130,13 @@ def answer(request: ReservationRequest, reply: ScriptReply) -> Reservation | Dec
 
 
 def refusal(request: ReservationRequest, counter: bytes, unit: int, left: int) -> Declined:
-    """Return the answer to who asked in vain; `unit` is counted from 1."""
+    """Return the final answer; `unit` is counted from 1."""
     of = CounterKey.named(counter.decode())
     return Declined(of.kind, of.id, of.window, UNITS[unit - 1], request.amount.units[unit - 1], left)
 
 
 def held(asked: int, counter: bytes, unit: int, left: int) -> Blocked:
-    """Return the answer to who may wait; `unit` is counted from 1."""
+    """Return the answer for now; `unit` is counted from 1."""
     of = CounterKey.named(counter.decode())
     return Blocked(of.kind, of.id, of.window, UNITS[unit - 1], asked, left)
 
@@ -151,7 +151,7 @@ def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[Settlement, b
 
 
 def expired(facts: Sequence[bytes]) -> Iterator[ExpiredReservation]:
-    """Return the calls that a sweep has ended."""
+    """Return the calls that `expire.lua` has ended."""
     for id_, state, names, *amount in _rows(facts, 6):
         counters = map(CounterKey.named, names.decode().splitlines())
         scope_ids = {counter.kind: counter.id for counter in counters}
@@ -159,7 +159,7 @@ def expired(facts: Sequence[bytes]) -> Iterator[ExpiredReservation]:
 
 
 def waiting(facts: Sequence[Any]) -> Iterator[QueuedReservation]:
-    """Return who waits."""
+    """Return the queued requests."""
     for place, id_, since_ms, counter, unit, asked, left in _rows(facts, 7):
         yield QueuedReservation(
             reservation_id=id_.decode(),
@@ -174,7 +174,7 @@ def rank(priority: int) -> str:
     return f"{_MIDDLE_RANK - max(-(10**9), min(priority, 10**9)):0{_RANK_DIGITS}}"
 
 
-def read_balance(tenant: str, name: bytes, packed: bytes, rules: LimitSet) -> Balance:
+def read_balance(tenant: str, name: bytes, packed: bytes, limits: LimitSet) -> Balance:
     """Return a counter as the server keeps it."""
     of = CounterKey.named(name.decode())
     numbers = [int(number) for number in _COUNTER.unpack(packed)[:9]]
@@ -184,7 +184,7 @@ def read_balance(tenant: str, name: bytes, packed: bytes, rules: LimitSet) -> Ba
         id=of.id,
         window=of.window,
         window_id=of.window_id,
-        ceiling=rules.of(of.kind, of.id).get(of.window, _OPEN),
+        ceiling=limits.of(of.kind, of.id).get(of.window, UNLIMITED),
         spent=Amount(*numbers[:3]),
         held=Amount(*numbers[3:6]),
         in_doubt=Amount(*numbers[6:]),
@@ -206,7 +206,7 @@ def _rows(facts: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:
 
 
 class RedisTenantState:
-    """Grows with each answer; what is sent with the next step, the server must not be behind."""
+    """What a process knows of one tenant; it grows with each answer, and the server must not be behind it at the next."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class RedisTenantState:
 
     @property
     def known_facts(self) -> tuple[int, str, int, int]:
-        """What every script is told first: generation, mark and sequence that are known, and that of our last step."""
+        """The first arguments of every script: the checkpoint that is known, and the sequence of our last step."""
         return self.known.epoch, self.known.epoch_id, self.known.sequence, self.own
 
     def saw(self, reply: ScriptReply) -> None:
@@ -260,35 +260,66 @@ class RedisTenantState:
             self.known = checkpoint
 
     def apply_limits(self, limits: TenantLimits) -> None:
-        """Count by what the server says from now on; before a first `apply_limits`, by what this process was made with."""
+        """Count by the server's limits from now on; before a first `apply_limits`, by those of this process."""
         self.revision = limits.revision
-        self.planner.apply_limits(self.rules(limits))
+        self.planner.apply_limits(self.limit_set(limits))
 
-    def rules(self, limits: TenantLimits) -> LimitSet:
-        """Return what the server's limits come to."""
+    def limit_set(self, limits: TenantLimits) -> LimitSet:
+        """Return the server's limits, merged."""
         held_to = limits.limits if limits.version > 0 else self._limits
         return LimitSet(held_to, (*self._counted, *limits.counted))
 
     def gone_back(self, reply: ScriptReply) -> LedgerRolledBackError:
-        """Return the error for an answer from a closed ledger."""
-        return LedgerRolledBackError(self.name, reply.closed.decode(), _spelled(reply.checkpoint))
+        """Return the error for an answer from a fenced ledger."""
+        return LedgerRolledBackError(self.name, reply.closed.decode(), str(reply.checkpoint))
 
 
-def _spelled(checkpoint: LedgerCheckpoint) -> str:
-    return f"generation {checkpoint.epoch}, step {checkpoint.sequence}"
+class RedisTenants:
+    """The tenants of one process: those whose ledger has taken a step, and others only while a step uses them."""
+
+    def __init__(
+        self,
+        namespace: str,
+        new_planner: Callable[[], ReservationPlanner],
+        limits: Sequence[Limit],
+        counted: CountedWindows,
+    ) -> None:
+        self._namespace = namespace
+        self._new_planner = new_planner
+        self._limits = limits
+        self._counted = counted
+        self._begun: dict[str, RedisTenantState] = {}
+        self._others: WeakValueDictionary[str, RedisTenantState] = WeakValueDictionary()
+
+    def of(self, name: str) -> RedisTenantState:
+        """Return what is known of a tenant."""
+        found = self._begun.get(name) or self._others.get(name)
+        if found is None:
+            keys = LedgerKeys.of(self._namespace, name)
+            found = RedisTenantState(name, keys, self._new_planner(), self._limits, self._counted)
+            self._others[name] = found
+        return found
+
+    def keep(self, tenant: RedisTenantState) -> None:
+        """Keep what is known of a tenant for as long as the process lives."""
+        self._begun[tenant.name] = tenant
+
+    def begun(self) -> Sequence[RedisTenantState]:
+        """Return the tenants that are kept."""
+        return tuple(self._begun.values())
 
 
 _AT_ONCE = 250
 
 
-async def every_balance(server: ScriptServer, tenant: RedisTenantState, rules: LimitSet) -> list[Balance]:
+async def every_balance(server: ScriptServer, tenant: RedisTenantState, limits: LimitSet) -> list[Balance]:
     """Return all counters in the order of their names."""
     pages = [sorted(page) async for page in server.pages(tenant.keys.counters)]
     found: list[Balance] = []
     last = b""
     for number, (name, packed) in enumerate(merge(*pages), start=1):
         if name != last:
-            found.append(read_balance(tenant.name, name, packed, rules))
+            found.append(read_balance(tenant.name, name, packed, limits))
         last = name
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -296,15 +327,15 @@ async def every_balance(server: ScriptServer, tenant: RedisTenantState, rules: L
 
 
 async def limited_balances(
-    server: ScriptServer, tenant: RedisTenantState, rules: LimitSet, newest: Mapping[Window, str]
+    server: ScriptServer, tenant: RedisTenantState, limits: LimitSet, newest: Mapping[Window, str]
 ) -> list[Balance]:
     """Return the counters of agents, workflows and the tenant that have a ceiling, in the newest windows; found by name."""
     names: set[str] = set()
     for kind in ScopeKind:
         if kind not in SHORT_LIVED:
-            names |= await _names(server, tenant, kind, rules, newest)
+            names |= await _names(server, tenant, kind, limits, newest)
     return [
-        read_balance(tenant.name, name, packed, rules)
+        read_balance(tenant.name, name, packed, limits)
         async for page in server.values(tenant.keys.counters, sorted(names))
         for name, packed in page
     ]
@@ -314,11 +345,11 @@ async def _names(
     server: ScriptServer,
     tenant: RedisTenantState,
     kind: ScopeKind,
-    rules: LimitSet,
+    limits: LimitSet,
     newest: Mapping[Window, str],
 ) -> set[str]:
     names: set[str] = set()
-    for id_, window in rules.limited(kind):
+    for id_, window in limits.limited(kind):
         window_id = newest.get(window)
         if window_id is None:
             continue

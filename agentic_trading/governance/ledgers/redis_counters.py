@@ -1,4 +1,4 @@
-"""Which counters on the server an ask is counted in: their names, how long they are kept, and their ceilings."""
+"""The counters on the server that a request is counted in: their names, how long they are kept, and their ceilings."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
@@ -7,12 +7,19 @@ from typing import NamedTuple, Self
 
 from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.ledgers.limit_set import Ceilings, LimitSet
-from agentic_trading.governance.limits import LARGEST, Ceiling, Limit, ScopeKind, TimeWindow, Window, Windows
-
-SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
+from agentic_trading.governance.limits import (
+    LARGEST,
+    SHORT_LIVED,
+    UNLIMITED,
+    Ceiling,
+    Limit,
+    ScopeKind,
+    TimeWindow,
+    Window,
+    Windows,
+)
 
 _REMEMBERED = 10_000
-_OPEN = Ceiling()
 _RULE = Struct("<5d")
 _OWN = Struct("<4d")
 _MINUTE_MS = 60_000
@@ -31,21 +38,21 @@ class CounterKey(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Return the counter that is called so on the server."""
+        """Return the counter of this name on the server."""
         kind, window, window_id, id_ = name.split("/", 3)
         return cls(ScopeKind(kind), Window(window), window_id, id_.replace("%0A", "\n").replace("%25", "%"))
 
     @property
     def name(self) -> str:
-        """What it is called on the server: in one line."""
+        """Its name on the server, without line breaks."""
         id_ = self.id.replace("%", "%25").replace("\n", "%0A")
         return f"{self.kind}/{self.window}/{self.window_id}/{id_}"
 
 
 class ReservationPlan(NamedTuple):
-    """Where to count an ask: what `reserve.lua` wants to know of counters.
+    """Where to count a request: the arguments of `reserve.lua` about counters.
 
-    `names` are a line each, `times` are since, until and at in ms.
+    `names` are one per line, `times` are since, until and at in ms.
     """
 
     names: str
@@ -55,7 +62,7 @@ class ReservationPlan(NamedTuple):
 
 
 class ReservationPlanner:
-    """Says where the asks of one tenant are counted; what several asks share is found once a minute."""
+    """Plans where the requests of one tenant are counted; what several share is found once a minute."""
 
     def __init__(self, zone: tzinfo, keep: timedelta, call_keep: timedelta) -> None:
         self._windows = Windows(zone)
@@ -66,12 +73,12 @@ class ReservationPlanner:
         self.limits = LimitSet()
 
     def apply_limits(self, limits: LimitSet) -> None:
-        """Count by these rules from now on."""
+        """Count by these limits from now on."""
         self.limits = limits
         self._found.clear()
 
     def missing(self, request: ReservationRequest) -> list[tuple[ScopeKind, Window]]:
-        """Return what the ask's own limits need and nobody counts.
+        """Return what the request's own limits need and is not counted.
 
         A call's are left out: all attempts of a call carry the same limits, so they are counted by these.
         """
@@ -110,7 +117,7 @@ class ReservationPlanner:
 
     def _pieces(self, kind: ScopeKind, id_: str, own: list[Limit] | tuple[()]) -> Pieces:
         if own or kind in SHORT_LIVED:
-            ceilings: Ceilings = {limit.window: _OPEN for limit in own} | dict(self.limits.of(kind, id_))
+            ceilings: Ceilings = {limit.window: UNLIMITED for limit in own} | dict(self.limits.of(kind, id_))
             return self._new_pieces(kind, id_, ceilings)
         found = self._found.get((kind, id_))
         if found is None:

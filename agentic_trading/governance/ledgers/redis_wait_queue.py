@@ -1,4 +1,4 @@
-"""Those of this process who wait for headroom on the server, and the bells by which they are called."""
+"""The requests of this process that wait for headroom on the server, and how the server wakes them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -11,18 +11,18 @@ from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import Blocked, Declined, Reservation
 
 LOOK_S = 1.0
-"""How often somebody who waits looks without being called; more seldom if very many wait."""
+"""How often a queued request looks without being woken; more seldom if very many wait."""
 
 _LOOKS_A_SECOND = 200
 _LEASE_LOOKS = 3
 _LISTENING_S = 0.5
 
 WakeUps = AsyncGenerator[tuple[str, str]]
-"""Who is called: a line, and the places in it, a line of text each; `*` is everybody. Empty ones call nobody."""
+"""Which requests are woken: a queue, and the places in it, one per line of text; `*` is all, empty is none."""
 
 
 class ReserveAttempt(NamedTuple):
-    """What a look came to; `is_new` is a reservation that nobody had before."""
+    """The answer of one look; `is_new` marks a reservation that was just made."""
 
     answer: Reservation | Declined | Blocked
     is_new: bool = False
@@ -30,7 +30,7 @@ class ReserveAttempt(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RedisWaiter:
-    """Somebody who waits; `place` is empty before the first look, `ticket` is the part of it that is theirs."""
+    """A request that waits; `place` is empty before the first look, `ticket` is its part after the rank."""
 
     queue: str
     place: str = ""
@@ -38,15 +38,15 @@ class RedisWaiter:
 
     @property
     def ticket(self) -> str:
-        """Their place in the order of arrival."""
+        """Its number in the order of arrival."""
         return self.place.rpartition(".")[2]
 
 
 class WaiterClient(Protocol):
-    """What somebody who waits can do about it."""
+    """The steps on the ledger that a queued request needs."""
 
     async def look(self, waiter: RedisWaiter) -> ReserveAttempt:
-        """Ask again, and keep the place."""
+        """Try again, and keep the place."""
         ...
 
     async def give_back(self) -> None:
@@ -59,7 +59,7 @@ class WaiterClient(Protocol):
 
 
 class RedisWaitQueue:
-    """Waits for those who cannot be served at once: called by the server, or looking now and then."""
+    """Waits for requests that cannot be served at once: woken by the server, or looking now and then."""
 
     def __init__(self, wake_ups: Callable[[], WakeUps], look_s: float = LOOK_S) -> None:
         self._wake_ups = wake_ups
@@ -74,16 +74,16 @@ class RedisWaitQueue:
 
     @property
     def look_s(self) -> float:
-        """How long to wait for a call before looking all the same."""
+        """How long to wait to be woken before looking all the same."""
         return max(self._look_s, len(self._at) / _LOOKS_A_SECOND)
 
     @property
     def lease_s(self) -> float:
-        """For how long who waits is taken to be alive after a look."""
+        """For how long a queued request counts as alive after a look."""
         return _LEASE_LOOKS * self.look_s
 
     async def wait(self, queue: str, turn: WaiterClient) -> Reservation | Declined:
-        """Wait until a look is answered for good; who is cancelled gives up the place, and what it has led to."""
+        """Wait until a look is answered for good; cancelled, it gives up the place, and what it has led to."""
         with self._joined(queue) as waiter:
             try:
                 while isinstance(answer := await self._look(waiter, turn), Blocked):
@@ -100,7 +100,7 @@ class RedisWaitQueue:
             return answer
 
     def placed(self, waiter: RedisWaiter, place: str) -> None:
-        """Take note of the place that a look has given; a call for it may have come before: look once more."""
+        """Take note of the place that a look has given; a wake-up for it may have come before: look once more."""
         if place != waiter.place:
             waiter.place = place
             self._at[waiter.queue, place] = waiter
@@ -137,10 +137,10 @@ class RedisWaitQueue:
         return one.answer
 
     async def _listen(self) -> None:
-        """Have somebody listen for calls; without them, waiters look now and then all the same."""
+        """Start to listen for wake-ups; without them, requests look now and then all the same."""
         if self._listening is None:
             self._listening = asyncio.Event()
-            self._listener = self._tasks.start(self._deliver_wake_ups(self._listening), name="calls")
+            self._listener = self._tasks.start(self._deliver_wake_ups(self._listening), name="wake-ups")
         with suppress(TimeoutError):
             async with asyncio.timeout(_LISTENING_S):
                 await self._listening.wait()

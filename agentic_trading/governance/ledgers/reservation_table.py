@@ -19,6 +19,7 @@ from agentic_trading.governance.ledger import (
     Settlement,
 )
 from agentic_trading.governance.ledgers.counters import WindowCounter
+from agentic_trading.governance.ledgers.headroom import Denial, behind
 from agentic_trading.governance.limits import Limit, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 
@@ -30,9 +31,9 @@ IN_DOUBT = ReservationState.IN_DOUBT
 
 @dataclass(slots=True, eq=False)
 class ReservationEntry:
-    """An ask that was reserved for the moment `at`, and `charged` once it was settled or came into doubt.
+    """A request that was reserved for the moment `at`, and `charged` once it was settled or came into doubt.
 
-    It knows its accounts for as long as what it booked in them may change. Its lease runs for `lease_s` from `since`.
+    It knows its counters for as long as what it booked in them may change. Its lease runs for `lease_s` from `since`.
     """
 
     request: ReservationRequest
@@ -52,7 +53,7 @@ class ReservationEntry:
         return NOTHING if self.state is ReservationState.RELEASED else self.request.amount
 
     def settlement(self, id_: str) -> Settlement:
-        """Return what it was charged, as others see it."""
+        """Return what it was charged, as the port shows it."""
         charged, reserved = self.booked, self.request.amount
         more = overrun_of(charged, reserved)
         return Settlement(id_, charged, reserved, more, self.is_late, self.state is IN_DOUBT)
@@ -63,7 +64,7 @@ class ReservationEntry:
 
 
 def hold(counters: Iterable[WindowCounter], amount: Amount) -> None:
-    """Count `amount` as held in every account."""
+    """Count `amount` as held in every counter."""
     nusd, tokens, calls = amount.nusd, amount.tokens, amount.calls
     for counter in counters:
         counter.left_nusd -= nusd
@@ -113,7 +114,7 @@ def overrun_of(actual: Amount, reserved: Amount) -> Amount:
 
 
 def counter_balance(counter: WindowCounter) -> Balance:
-    """Return an account as others see it."""
+    """Return a counter as the port shows it."""
     return Balance(
         tenant=counter.table.tenant,
         scope=counter.table.kind,
@@ -137,7 +138,7 @@ _Packed = tuple[
 
 
 class ReservationTable:
-    """Each under the id of its reservation, in the order in which it came there."""
+    """The calls of one tenant, by reservation id, in the order in which they came into their state."""
 
     __slots__ = ("in_doubt", "in_flight", "past")
 
@@ -166,7 +167,7 @@ class ReservationTable:
         return True
 
     def counters(self) -> set[WindowCounter]:
-        """Return where those are counted that may still change what they booked."""
+        """Return the counters of the calls that may still change what they booked."""
         still_open = chain(self.in_flight.values(), self.in_doubt.values())
         return {counter for call in still_open for counter in call.counters}
 
@@ -209,7 +210,7 @@ class CompletedReservations:
         self.calls.pop(id_, None)
 
     def get(self, id_: str) -> ReservationEntry:
-        """Return a call as it ended, with the moment that it was counted at as its ask's."""
+        """Return a call as it ended, with the moment that it was counted at as its request's."""
         return _unpacked(self.calls[id_])
 
     def forget(self, before: datetime) -> None:
@@ -240,7 +241,7 @@ ReserveAnswer = Reservation | Declined | Blocked
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """Somebody in the line; `held` and the accounts `lacking` headroom say why, as of the last look."""
+    """A request in the queue; `held` and the counters `lacking` headroom say why, as of the last look."""
 
     request: ReservationRequest
     counters: Sequence[WindowCounter]
@@ -252,7 +253,7 @@ class QueuedRequest:
 
 
 class WaitQueue:
-    """The waiters of one tenant, by priority and then by arrival; to go through it leaves out who is about to leave."""
+    """The queued requests of one tenant, by priority and then by arrival; iteration leaves out cancelled ones."""
 
     __slots__ = ("_arrivals", "requests")
 
@@ -265,23 +266,21 @@ class WaitQueue:
         queued.place = (-queued.request.priority, next(self._arrivals))
         insort(self.requests, queued, key=_place)
 
-    def before(
-        self, request: ReservationRequest, counters: Sequence[WindowCounter]
-    ) -> tuple[Blocked, WindowCounter] | None:
-        """Return why somebody waits who has to be served before `request`, and for which of its accounts."""
+    def denial(self, request: ReservationRequest, counters: Sequence[WindowCounter]) -> Denial | None:
+        """Return why an earlier request waits that shares a lacking counter with `request`; None if none does."""
         for queued in self.requests:
             if queued.request.priority < request.priority:
                 break
             for counter in queued.lacking:
                 if counter in counters:
-                    return queued.held, counter
+                    return behind(request, queued.held), [counter]
         return None
 
     def serve(self, look: Callable[[QueuedRequest], ReserveAnswer]) -> None:
-        """Answer everyone who can be answered, in order; who is looked at sees only those before it in the line."""
+        """Answer every request that can be answered, in order; each is checked against those before it only."""
         requests, self.requests = self.requests, []
         for queued in requests:
-            if queued.answer.done():  # cancelled: it is about to leave
+            if queued.answer.done():  # cancelled
                 continue
             try:
                 answer = look(queued)
@@ -295,17 +294,17 @@ class WaitQueue:
                 queued.answer.set_result(answer)
 
     def dismiss(self, error: Callable[[], LedgerError]) -> None:
-        """Tell everybody that there is nothing to wait for."""
+        """Fail every queued request with this error."""
         for queued in self:
             queued.answer.set_exception(error())
         self.requests.clear()
 
     def counters(self) -> set[WindowCounter]:
-        """Return what those wait for who stand here."""
+        """Return the counters of the queued requests."""
         return {counter for queued in self for counter in queued.counters}
 
     def seen(self) -> list[QueuedReservation]:
-        """Return the line as others see it."""
+        """Return the queue as the port shows it."""
         return [
             QueuedReservation(
                 queued.request.reservation_id, queued.held, queued.request.priority, queued.since

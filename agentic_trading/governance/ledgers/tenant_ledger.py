@@ -1,4 +1,4 @@
-"""One tenant in the memory ledger: its counters, its calls, its line, and how far all that has come."""
+"""One tenant in the memory ledger: its counters, its calls, its queue and its epoch."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from agentic_trading.governance.errors import ClosedWindowError, ReservationConflictError
 from agentic_trading.governance.ledger import (
+    Declined,
     ExpiredReservation,
     LedgerCheckpoint,
     LedgerEntry,
@@ -21,7 +22,7 @@ from agentic_trading.governance.ledgers.counters import (
     TenantCounters,
     WindowCounter,
 )
-from agentic_trading.governance.ledgers.headroom import behind, fits, shortages
+from agentic_trading.governance.ledgers.headroom import denial, fits
 from agentic_trading.governance.ledgers.limit_set import LimitSet
 from agentic_trading.governance.ledgers.reservation_table import (
     DISPATCHED,
@@ -41,10 +42,10 @@ from agentic_trading.governance.prices import NOTHING, Amount
 
 
 class TenantLedger:
-    """Each step is taken whole and at once; only `serve` looks at the line again."""
+    """Each step is taken whole and at once; only `serve` looks at the queue again."""
 
     tidy_after: ClassVar[int] = 64
-    """After so many calls the counters that they are done with are laid aside."""
+    """After so many calls their counters are compacted."""
 
     __slots__ = (
         "_horizon", "_reserved_lease_s", "_statistics", "calls", "counters", "epoch", "queue", "version",
@@ -73,7 +74,7 @@ class TenantLedger:
         return self.epoch.is_none and not self.queue.requests
 
     def known(self, id_: str, request: ReservationRequest) -> Reservation | None:
-        """Return the reservation that the same ask got before, if it still has one."""
+        """Return the reservation that the same request got before, if it still has one."""
         self.epoch.check()
         call = self.calls.get(id_)
         if call is None or call.state is ReservationState.RELEASED:
@@ -83,7 +84,7 @@ class TenantLedger:
         return Reservation(id_, call.request.amount, call.state)
 
     def counters_of(self, request: ReservationRequest, at: datetime) -> list[WindowCounter]:
-        """Return the accounts that `request` is counted in; raises `ClosedWindowError` for a moment too long ago."""
+        """Return the counters that `request` is counted in; raises `ClosedWindowError` for a moment too long ago."""
         if at < self._horizon.newest and at < self._horizon.oldest:
             raise ClosedWindowError(request.key, at, self._horizon.oldest)
         if request.limits:
@@ -98,21 +99,14 @@ class TenantLedger:
         now: datetime,
         counters: Sequence[WindowCounter],
     ) -> tuple[ReserveAnswer, Sequence[WindowCounter]]:
-        """Reserve under `id_`, or say why not and which accounts fall short; those who stand in the line go first."""
-        if not fits(request, counters) and not request.is_for_nothing:
-            found = list(shortages(request, counters))
-            final = [shortage for shortage in found if shortage.is_final]
-            if final:
-                self._statistics.refuse()
-            self.counters.take_back(counters)
-            answer = final[0].refusal() if final else found[0].wait()
-            return answer, [shortage.counter for shortage in found]
-        if self.queue.requests and not request.is_for_nothing:
-            ahead = self.queue.before(request, counters)
-            if ahead is not None:
+        """Reserve under `id_`, or say why not and which counters lack headroom; queued requests go first."""
+        if (self.queue.requests or not fits(request, counters)) and not request.is_for_nothing:
+            denied = denial(request, counters) or self.queue.denial(request, counters)
+            if denied is not None:
+                if isinstance(denied[0], Declined):
+                    self._statistics.refuse()
                 self.counters.take_back(counters)
-                held, counter = ahead
-                return behind(request, held), [counter]
+                return denied
         hold(counters, request.amount)
         self.calls.in_flight[id_] = ReservationEntry(request, at, counters, now, self._reserved_lease_s)
         self.counters.move_to(at)
@@ -156,7 +150,7 @@ class TenantLedger:
         ]
 
     def apply_limits(self, limits: LimitSet, version: int) -> None:
-        """Count against other rules; counters that they need and that nobody kept start with the calls known."""
+        """Count against other limits; counters that they need and that were not kept start with the calls known."""
         self.version = version
         self.epoch.sequence += 1
         self.counters.tidy(self._active())
@@ -170,9 +164,9 @@ class TenantLedger:
             _close(self, Fence("a log that is being booked again", has_gone_back=False))
 
     def restore(self, entries: Iterable[tuple[LedgerEntry, datetime]]) -> None:
-        """Forget every call that was over when it was closed, book these for their moments, begin the next generation.
+        """Forget every call that was over when it was fenced, book these for their moments, begin the next epoch.
 
-        What a book that was found to have gone back takes for calls in flight is forgotten too.
+        What a ledger that was found to have gone back takes for calls in flight is forgotten too.
         """
         fence = self.epoch.fence or Fence("", has_gone_back=False)
         carried = fence.ended | ({} if fence.has_gone_back else self.calls.in_flight)
@@ -187,13 +181,13 @@ class TenantLedger:
         self.epoch.begin_again()
 
     def require_at_least(self, checkpoint: LedgerCheckpoint) -> None:
-        """Let nothing be reserved any more if this book has not come as far as `checkpoint`."""
+        """Let nothing be reserved any more if this ledger has not come as far as `checkpoint`."""
         fence = self.epoch.require_at_least(checkpoint)
         if fence is not None:
             _close(self, fence)
 
     def serve(self, now: datetime) -> None:
-        """Answer everyone in the line who can be answered, in its order."""
+        """Answer every queued request that can be answered, in order."""
 
         def look(queued: QueuedRequest) -> ReserveAnswer:
             request = queued.request
@@ -209,7 +203,7 @@ class TenantLedger:
         self.queue.serve(look)
 
     def leave(self, queued: QueuedRequest, now: datetime) -> None:
-        """Forget somebody who waits no longer, with what they may just have been given."""
+        """Forget a cancelled request, with the reservation that it may just have got."""
         answer = queued.answer
         if not answer.cancelled() and answer.exception() is None:
             id_ = queued.request.reservation_id
@@ -220,7 +214,7 @@ class TenantLedger:
         self.serve(now)
 
     def tidy(self) -> None:
-        """Lay aside the counters that calls were done with, once these are more than those that may still change."""
+        """Compact the counters of ended calls, once these are more than those that may still change."""
         may_change = len(self.calls.in_flight) + len(self.calls.in_doubt) + len(self.queue.requests)
         if len(self.counters.to_deactivate) >= max(self.tidy_after, may_change):
             self.counters.tidy(self._active())
@@ -269,7 +263,7 @@ class TenantLedger:
             call.counters = ()
 
     def _count_own(self, request: ReservationRequest) -> None:
-        """Have counted what an ask's own limits are about: for everyone, as another's may be about the same."""
+        """Have counted what a request's own limits are about: for every id, as another's may be about the same."""
         lacking = [limit for limit in request.limits if self.counters.lack(limit)]
         if lacking:
             before = self.counters.counted()
@@ -278,7 +272,7 @@ class TenantLedger:
             self._count_calls(before)
 
     def _count_calls(self, before: CountedIds) -> None:
-        """Count the calls that are remembered where they were not counted before; who waits is to be counted there too."""
+        """Count the remembered calls where they were not counted before; queued requests are counted there too."""
         more = self.counters.new_since(before)
         for call in self.calls if more else ():
             found = self.counters.of(call.request, call.at, more)
@@ -298,7 +292,7 @@ def _close(ledger: TenantLedger, fence: Fence) -> None:
 
 
 def _look_up(counters: TenantCounters, queued: QueuedRequest, present: datetime) -> None:
-    """Find the accounts of somebody who waits, after these may have changed."""
+    """Find the counters of a queued request, after these may have changed."""
     found = counters.of(queued.request, queued.request.at or present)
     counters.take_back(found)
     if found != queued.counters:
@@ -309,7 +303,7 @@ def _look_up(counters: TenantCounters, queued: QueuedRequest, present: datetime)
 def _booked(
     entries: Iterable[tuple[LedgerEntry, datetime]], ended: Collection[str]
 ) -> dict[str, ReservationEntry]:
-    """Return calls of the past; of those that have ended since, a booking in doubt is older than what is known."""
+    """Return past calls; of those that have ended since, an entry in doubt is older than what is known."""
     return {
         entry.request.reservation_id: ReservationEntry(
             entry.request, at, (), at, 0.0, entry.state, entry.charged
@@ -320,7 +314,7 @@ def _booked(
 
 
 def _count(call: ReservationEntry, counters: Sequence[WindowCounter]) -> None:
-    """Count a call in accounts that do not know it, as far as it has come."""
+    """Count a call in counters that do not know it, as far as it has come."""
     if call.charged is None:
         hold(counters, call.booked)
     else:

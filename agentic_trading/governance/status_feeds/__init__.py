@@ -1,1 +1,1 @@
-"""Where workers tell of their budgets."""
+"""Where workers publish the status of their budgets."""

@@ -1,4 +1,4 @@
-"""Statuses in a session's folder: one small file a worker and tenant, replaced as a whole."""
+"""Statuses in a session's folder, one small file per worker and tenant; and in memory, for one process."""
 
 import asyncio
 import os
@@ -16,21 +16,21 @@ _LONGEST = 100
 
 
 class FileStatusFeed:
-    """Keeps what was told last in `folder`, as long as that is there; what cannot be written is not told."""
+    """Keeps the last statuses in `folder`, as long as that is there; what cannot be written is dropped."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     async def publish(self, status: BudgetStatus) -> None:
-        """Tell `status`; without a flush to disk, as the next one comes soon."""
+        """Publish `status`; without a flush to disk, as the next one comes soon."""
         await asyncio.to_thread(self._write, status)
 
     async def read(self, tenant: str) -> list[BudgetStatus]:
-        """Return what was told of a tenant, by worker; a file that is no status is not one."""
+        """Return the statuses of a tenant, by worker; a file that is no status is left out."""
         return await asyncio.to_thread(self._read, tenant)
 
     async def aclose(self) -> None:
-        """There is nothing to give back."""
+        """Nothing was opened."""
 
     def _write(self, status: BudgetStatus) -> None:
         path = self._folder / f"budget-{_escaped(status.tenant)}@{_escaped(status.worker)}.json"
@@ -53,7 +53,7 @@ class FileStatusFeed:
 
 
 def _escaped(name: str) -> str:
-    """Return a name as a part of a file's name; a long one is cut, and told from others by its hash."""
+    """Return a name as a part of a file's name; a long one is cut, and ends in its hash."""
     escaped = quote(name, safe="", errors="surrogatepass")
     if len(escaped) <= _LONGEST:
         return escaped
@@ -62,18 +62,18 @@ def _escaped(name: str) -> str:
 
 
 class MemoryStatusFeed:
-    """Keeps what was told last, for as long as the process lives."""
+    """Keeps the last statuses for as long as the process lives."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str], BudgetStatus] = {}
+        self._statuses: dict[tuple[str, str], BudgetStatus] = {}
 
     async def publish(self, status: BudgetStatus) -> None:
-        """Tell `status`."""
-        self._told[status.tenant, status.worker] = status
+        """Publish `status`."""
+        self._statuses[status.tenant, status.worker] = status
 
     async def read(self, tenant: str) -> list[BudgetStatus]:
-        """Return what was told of a tenant, by worker."""
-        return [self._told[key] for key in sorted(self._told) if key[0] == tenant]
+        """Return the statuses of a tenant, by worker."""
+        return [self._statuses[key] for key in sorted(self._statuses) if key[0] == tenant]
 
     async def aclose(self) -> None:
-        """There is nothing to give back."""
+        """Nothing was opened."""

@@ -1,4 +1,4 @@
-"""Statuses on a Redis server, where every worker of a fleet tells its own; each is gone a minute after its last one."""
+"""Statuses on a Redis server, for the workers of a fleet; one that is not renewed is gone after a minute."""
 
 from importlib.resources import files
 from typing import Any
@@ -14,40 +14,42 @@ _KEPT_MS = 60_000
 
 
 class RedisStatusFeed:
-    """Keeps what was told last; what cannot be told now is not told, and what cannot be read is not there.
+    """Keeps the last statuses; what cannot be written is dropped, and what cannot be read is left out.
 
-    A worker that has told nothing for a minute, by the server's clock, is left out, and forgotten by the next one that
-    tells. Reads files when it is made: do not make it on the event loop.
+    A worker that has published nothing for a minute, by the server's clock, is left out, and forgotten by the next one
+    that publishes. Reads files when it is made: do not make it on the event loop.
     """
 
     def __init__(self, url: str, *, namespace: str = "agentic") -> None:
         self._namespace = namespace
         self._redis: Any = Redis.from_pool(pool_of(url))
-        self._tell, self._told = (self._redis.register_script(_script(name)) for name in ("tell", "read"))
+        self._publish, self._read = (
+            self._redis.register_script(_script(name)) for name in ("publish", "read")
+        )
 
     async def publish(self, status: BudgetStatus) -> None:
-        """Tell `status`."""
+        """Publish `status`."""
         facts: list[str | int] = [status.worker, status.model_dump_json(), _KEPT_MS]
         try:
             async with within_time():
-                await self._tell(keys=self._keys(status.tenant), args=facts)
+                await self._publish(keys=self._keys(status.tenant), args=facts)
         except (RedisError, OSError):
             return
 
     async def read(self, tenant: str) -> list[BudgetStatus]:
-        """Return what was told of a tenant, by worker."""
+        """Return the statuses of a tenant, by worker."""
         try:
             async with within_time():
-                told = iter(await self._told(keys=self._keys(tenant), args=[_KEPT_MS]))
+                found = iter(await self._read(keys=self._keys(tenant), args=[_KEPT_MS]))
         except (RedisError, OSError):
             return []
-        found = []
-        for _, status in sorted(zip(told, told, strict=True)):
+        statuses = []
+        for _, status in sorted(zip(found, found, strict=True)):
             try:
-                found.append(BudgetStatus.model_validate_json(status))
+                statuses.append(BudgetStatus.model_validate_json(status))
             except ValidationError:
                 continue
-        return found
+        return statuses
 
     async def aclose(self) -> None:
         """Close the connections."""

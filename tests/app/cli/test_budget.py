@@ -129,7 +129,7 @@ def test_orders_that_cannot_be_read_are_left_as_they_are(
     told = command(*words, "--store", place)
 
     assert told.code == ExitCode.LOG_UNUSABLE
-    assert f"{board} does not hold orders of operators" in told.err
+    assert f"{board} is not a controls document" in told.err
     assert board.read_text() == "{"
 
 

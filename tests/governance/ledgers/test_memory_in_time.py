@@ -170,9 +170,9 @@ async def test_two_ledgers_are_told_apart_by_when_they_began() -> None:
 
     await younger.require_at_least("acme", await older.checkpoint("acme"))
 
-    with pytest.raises(LedgerRolledBackError, match="had come to step 3 of generation 1") as e:
+    with pytest.raises(LedgerRolledBackError, match="had come to epoch 1, step 3") as e:
         await younger.reserve(ask(1))
-    assert "now it is at step 15 of generation 1" in str(e.value)
+    assert "now it is at epoch 1, step 15" in str(e.value)
 
 
 async def test_what_is_booked_again_is_counted_however_long_ago_it_was() -> None:
@@ -206,7 +206,10 @@ async def test_of_two_bookings_of_a_call_the_last_holds() -> None:
     ("booking", "complaint"),
     [
         (LedgerEntry(ask(1, tenant="other"), ReservationState.SETTLED, Amount(1, 0)), "allowed is 'acme'"),
-        (LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0)), "allowed are asks with `at`"),
+        (
+            LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0)),
+            "allowed are requests with `at`",
+        ),
         (LedgerEntry(ask(1), ReservationState.RESERVED, Amount(1, 0)), "allowed are settled and in_doubt"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.ledger import (
     Declined,
+    LedgerCheckpoint,
     LedgerEntry,
     Reservation,
     ReservationState,
@@ -82,3 +83,33 @@ async def test_a_ledger_that_is_shut_lets_nothing_begin_and_what_has_begun_end()
     await case.ledger.settle(id_, Amount(45, 0))
     await case.ledger.restore("acme", [])
     assert (await of_tenant(case.server)).spent == Amount(45, 0)
+
+
+async def test_limits_and_checkpoints_are_those_of_the_server() -> None:
+    case = Case()
+
+    await case.ledger.apply_limits("acme", [tenant(10)], version=1)
+    assert isinstance(await case.server.reserve(ask(60)), Declined)
+
+    await case.ledger.require_at_least("acme", LedgerCheckpoint(7, "another", 1))
+    with pytest.raises(LedgerRolledBackError):
+        await case.server.reserve(ask(1))
+
+
+async def test_a_process_that_ends_books_what_is_pending() -> None:
+    case = Case()
+    id_ = await case.begun()
+    case.server.away = True
+    await case.ledger.settle(id_, Amount(40, 0))
+    case.server.away = False
+
+    await case.ledger.aclose()
+
+    assert (await of_tenant(case.server)).spent == Amount(40, 0)
+
+
+async def test_a_process_ends_while_the_server_is_away() -> None:
+    case = Case()
+    case.server.away = True
+
+    await case.ledger.aclose()

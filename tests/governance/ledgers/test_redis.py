@@ -153,7 +153,7 @@ async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Openi
         while await other.waiting("acme"):
             pass
     await other.expire_leases()
-    assert await other._server._redis.hlen(other._tenant("acme").keys.shared[6]) == 0
+    assert await other._server._redis.hlen(other._tenants.of("acme").keys.shared[6]) == 0
 
 
 async def test_a_limit_that_another_process_changes_holds_from_the_next_ask_on(opens: Opening) -> None:

@@ -28,7 +28,7 @@ async def opens(redis_url: str) -> AsyncIterator[Opening]:
 
 async def keys(ledger: RedisLedger) -> list[bytes]:
     """Return all that is on the server in the ledger's namespace."""
-    found: list[bytes] = await ledger._server._redis.keys(f"{ledger._namespace}:*")
+    found: list[bytes] = await ledger._server._redis.keys(f"{ledger._tenants._namespace}:*")
     return found
 
 
@@ -59,7 +59,7 @@ async def test_who_only_looks_leaves_nothing_on_the_server_nor_in_the_process(op
     await ledger.expire_leases()
 
     assert await keys(ledger) == []
-    assert (ledger._tenants, len(ledger._strangers)) == ({}, 0)
+    assert (ledger._tenants.begun(), len(ledger._tenants._others)) == ((), 0)
 
 
 async def test_who_knew_more_of_an_empty_server_closes_it_by_a_look(opens: Opening) -> None:
@@ -107,7 +107,7 @@ async def test_of_very_many_processes_only_the_latest_are_remembered(opens: Open
     ledger, newcomer = await opens([tenant(1000)]), await opens([tenant(1000)])
     await spend(ledger, ask(10))
     older = await copied(ledger)
-    server, meta = ledger._server._redis, newcomer._tenant("acme").keys.shared[0]
+    server, meta = ledger._server._redis, newcomer._tenants.of("acme").keys.shared[0]
     await server.hset(meta, mapping={f"by process-{number}": 4 + number for number in range(300)})
     await server.hset(meta, "sequence", 400)
     await newcomer.expire_leases()
@@ -160,14 +160,14 @@ async def test_another_rebuild_that_began_meanwhile_stays_closed(opens: Opening)
 
     async def second() -> None:
         await begun.wait()
-        tenant_ = other._tenant("acme")
+        tenant_ = other._tenants.of("acme")
         await other.fence("acme")
         await other._run(tenant_, "rebuild")
         waits.set()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(second())
-        of = ledger._tenant("acme")
+        of = ledger._tenants.of("acme")
         first = await ledger._run(of, "rebuild")
         begun.set()
         await waits.wait()
@@ -229,6 +229,6 @@ async def test_a_counter_that_is_forgotten_is_looked_for_no_more(opens: Opening)
         while len(await ledger.balances("acme")) > 1:
             await ledger.expire_leases()
 
-    index = ledger._tenant("acme").keys.index
+    index = ledger._tenants.of("acme").keys.index
     assert await ledger._server._redis.zrange(index, 0, -1) == [b"agent/day/goes on"]
     assert [one.id for one in await ledger.balances("acme", limited=True)] == ["goes on"]

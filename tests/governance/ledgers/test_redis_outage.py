@@ -274,7 +274,7 @@ async def test_an_older_file_put_in_place_closes_admission_for_all(
                 await behind.settle(doubtful.reservation_id, Amount(1, 0))
             with pytest.raises(LedgerRolledBackError):
                 await behind.state_of(doubtful.reservation_id)
-        assert (e.value.known, e.value.found) == ("generation 1, step 6", "generation 1, step 3")
+        assert (e.value.known, e.value.found) == ("epoch 1, step 6", "epoch 1, step 3")
         assert (await of_tenant(newcomer)).spent == Amount(30, 0, 1)
 
         await newcomer.restore(

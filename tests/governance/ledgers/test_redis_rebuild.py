@@ -60,7 +60,7 @@ async def test_no_call_is_forgotten_that_ends_while_another_process_rebuilds(red
 
         assert (await of_tenant(tool)).spent == Amount(sum(range(1, 121)), 0, 120)
         assert (await of_tenant(tool)).held == Amount(0, 0, 0)
-        leases = worker._tenant("acme").keys.shared[4]
+        leases = worker._tenants.of("acme").keys.shared[4]
         assert await worker._server._redis.zcard(leases) == 0
 
 
@@ -84,7 +84,7 @@ async def test_a_rebuild_looks_again_if_calls_have_ended_since_it_looked(redis_u
         doubtful, flying = await reserved(ledger, ask(30)), await reserved(ledger, ask(10))
         await ledger.dispatch(doubtful)
         await ledger.in_doubt(doubtful)
-        of = other._tenant("acme")
+        of = other._tenants.of("acme")
 
         await other.fence("acme")
         carried = await other._ids(of, "carried")
@@ -105,7 +105,7 @@ async def test_a_call_that_was_given_back_and_begun_anew_is_carried_once(redis_u
         await ledger.release(await reserved(ledger, again))
         await ledger.dispatch(await reserved(ledger, again))
         await ledger.fence("acme")
-        carried = await ledger._ids(ledger._tenant("acme"), "carried")
+        carried = await ledger._ids(ledger._tenants.of("acme"), "carried")
         await ledger.settle(again.reservation_id, Amount(7, 0))
         await ledger.restore("acme", [])
 

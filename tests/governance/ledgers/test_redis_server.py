@@ -57,7 +57,7 @@ async def test_a_step_that_the_server_cannot_take_is_an_outage_for_who_asked_alo
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens()
         await reserved(ledger, ask(1))
-        broken = LedgerKeys.of(ledger._namespace, "broken").shared[0]
+        broken = LedgerKeys.of(ledger._tenants._namespace, "broken").shared[0]
         await ledger._server._redis.set(broken, "no ledger")
 
         async with asyncio.TaskGroup() as group:
@@ -72,7 +72,7 @@ async def test_a_booking_needs_its_moment(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         ledger = await opens()
 
-        with pytest.raises(ReservationRequestError, match="has no moment"):
+        with pytest.raises(ReservationRequestError, match="without a moment"):
             await ledger.restore(
                 "acme", [LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0))]
             )

@@ -1,4 +1,4 @@
--- Book a call of the past from the log; the second time changes nothing.
+-- Book a past call from the log; the second time changes nothing.
 local id, payload, state, keep = unpack(ARGV, FIRST, FIRST + 3)
 local amount, charged = {unpack(ARGV, FIRST + 4, FIRST + 6)}, {unpack(ARGV, FIRST + 7, FIRST + 9)}
 local rules = ARGV[FIRST + 10]
@@ -10,7 +10,7 @@ if call and (not call.is_carried or state == 'in_doubt' and not call.is_under_wa
   return answer('DONE') -- booked, or ended after what the log knows of it
 end
 step()
-if call then -- under way when the ledger was closed: the log knows how it ended
+if call then -- in flight when the ledger was fenced: the log knows how it ended
   local sums = call.is_under_way and call.amount or call.charged
   local back = {-sums[1], -sums[2], -sums[3]}
   if call.is_under_way then
@@ -29,7 +29,7 @@ for i, name in ipairs(names) do
 end
 add(names, charged, NOTHING, state == 'in_doubt' and charged or NOTHING)
 redis.call('DEL', key)
-redis.call('HSET', key, 'mark', mark, 'state', state, 'payload', payload,
+redis.call('HSET', key, 'mark', epoch_id, 'state', state, 'payload', payload,
   'nusd', amount[1], 'tokens', amount[2], 'calls', amount[3], 'names', ARGV[FIRST + 11],
   'charged_nusd', charged[1], 'charged_tokens', charged[2], 'charged_calls', charged[3])
 redis.call('PEXPIRE', key, keep)

@@ -5,7 +5,7 @@ local NOTHING = {0, 0, 0}
 local function find(key)
   local call = redis.call('HMGET', key, 'mark', 'state', 'nusd', 'tokens', 'calls', 'names', 'late',
     'charged_nusd', 'charged_tokens', 'charged_calls', 'carried')
-  if call[1] ~= mark then
+  if call[1] ~= epoch_id then
     return nil
   end
   return {
@@ -15,7 +15,7 @@ local function find(key)
   }
 end
 
--- End a call that is under way, or correct one that is in doubt: charge it, and tell those who wait.
+-- End a call that is under way, or correct one that is in doubt: charge it, and wake the queue.
 local function finish(key, id, call, state, charged, keep)
   local amount, spent, held, doubt = call.amount, NOTHING, NOTHING, NOTHING
   if call.state == 'in_doubt' then

@@ -1,4 +1,4 @@
--- Count scopes of a kind in a window from now on, whoever asks.
+-- Count scopes of a kind in a window from now on, for every id.
 local pair = ARGV[FIRST]
 local counted = redis.call('HGET', LIMITS, 'counted') or ''
 if not string.find('\n' .. counted, '\n' .. pair .. '\n', 1, true) then

@@ -4,7 +4,7 @@ if closed then
   return answer('BACK')
 end
 local found, state = unpack(redis.call('HMGET', KEYS[FIRST_CALL], 'mark', 'state'))
-if found ~= mark then
+if found ~= epoch_id then
   return answer('UNKNOWN')
 elseif state ~= 'reserved' then
   return answer('STATE', state)

@@ -1,7 +1,7 @@
--- Drop counters whose time is over, unless a call in flight holds something, and waiters whose process is gone.
+-- Drop counters whose time is over, unless a call in flight holds something, and queued requests whose process is gone.
 -- Of the processes that have taken steps, the latest stay known.
 local MOST_FIELDS, LATEST = 160, 64
-local ENDED_US = 20000000 -- longer than any `shut` looks back
+local ENDED_US = 20000000 -- longer than any `fence` looks back
 local most = ARGV[FIRST]
 local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', now, 'LIMIT', 0, most)
 for _, name in ipairs(over) do
@@ -13,7 +13,7 @@ for _, name in ipairs(over) do
     redis.call('HDEL', COUNTERS, name)
     redis.call('ZREM', ENDS, name)
     strike(name)
-    if counter[10] > tonumber(gone or '0') then -- from here on nobody may ask for a moment before
+    if counter[10] > tonumber(gone or '0') then -- from here on nothing is reserved for a moment before
       gone = string.format('%.0f', counter[10])
       redis.call('HSET', META, 'gone', gone)
     end
@@ -39,7 +39,7 @@ if redis.call('HLEN', META) > MOST_FIELDS then
   for i = LATEST + 1, #processes do
     redis.call('HDEL', META, processes[i].name)
   end
-  if processes[LATEST + 1] then -- up to here nobody can be told any more
+  if processes[LATEST + 1] then -- the sequences up to here are no longer checked
     redis.call('HSET', META, 'forgotten', string.format('%.0f', processes[LATEST + 1].last))
   end
 end

@@ -1,3 +1,3 @@
--- Leave the line; whoever is next may look.
+-- Leave the queue, and wake the next.
 wake(leave(ARGV[FIRST]))
 return answer('DONE')

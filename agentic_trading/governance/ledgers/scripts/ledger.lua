@@ -1,5 +1,5 @@
 -- What every script of the ledger begins with: how far the ledger has come, and whether it has gone back.
--- ARGV: 1 generation, 2 mark, 3 sequence and 4 own sequence that the caller knows (0 and '' for nothing), 5 its name.
+-- ARGV: 1 epoch, 2 epoch_id, 3 sequence and 4 own sequence that the caller knows (0 and '' for nothing), 5 its name.
 -- The own sequence is that of the caller's own last step: others may take as many steps as were lost, not that one.
 local META, LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX, ENDED = unpack(KEYS, 1, 9)
 local FIRST_CALL = 10 -- in KEYS
@@ -12,18 +12,18 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_us = time[1] * 1000000 + time[2] -- in which no two steps are taken at the same time
 
 -- Generation 0 is a ledger that has taken no step: nothing of it is on the server.
-local generation, mark, sequence, own, closed, gone, forgotten = unpack(
+local epoch, epoch_id, sequence, own, closed, gone, forgotten = unpack(
   redis.call('HMGET', META, 'generation', 'mark', 'sequence', OWN, 'closed', 'gone', 'forgotten'))
-generation, mark, sequence, own = tonumber(generation or 0), mark or '', tonumber(sequence or 0), tonumber(own or 0)
+epoch, epoch_id, sequence, own = tonumber(epoch or 0), epoch_id or '', tonumber(sequence or 0), tonumber(own or 0)
 
 local known, own_known = tonumber(ARGV[1]), tonumber(ARGV[4])
-local is_behind = generation < known
-if generation == known then
-  is_behind = mark ~= ARGV[2] or sequence < tonumber(ARGV[3])
+local is_behind = epoch < known
+if epoch == known then
+  is_behind = epoch_id ~= ARGV[2] or sequence < tonumber(ARGV[3])
     or own < own_known and own_known > tonumber(forgotten or 0)
 end
 
--- Close the ledger; a rebuild takes over what has ended since, whether the log that it books knows of it or not.
+-- Fence the ledger; a rebuild takes over what has ended since, whether the log that it books knows of it or not.
 local function close(why, since_us)
   closed = why
   redis.call('HSET', META, 'closed', why)
@@ -31,17 +31,17 @@ local function close(why, since_us)
 end
 
 if is_behind then
-  close('generation ' .. ARGV[1] .. ', step ' .. ARGV[3], now_us)
+  close('epoch ' .. ARGV[1] .. ', step ' .. ARGV[3], now_us)
 end
 
-local function new_mark()
+local function new_epoch_id()
   return ARGV[5] .. '.' .. time[1] .. '.' .. time[2]
 end
 
 local function step()
-  if generation == 0 then
-    generation, mark = 1, new_mark()
-    redis.call('HSET', META, 'generation', generation, 'mark', mark)
+  if epoch == 0 then
+    epoch, epoch_id = 1, new_epoch_id()
+    redis.call('HSET', META, 'generation', epoch, 'mark', epoch_id)
   end
   sequence = sequence + 1
   own = sequence
@@ -50,6 +50,6 @@ end
 
 -- The facts of every answer are one text: a client reads that faster than seven values.
 local function answer(word, ...)
-  local facts = {word, generation, mark, sequence, own, string.format('%.0f', now), closed or ''}
+  local facts = {word, epoch, epoch_id, sequence, own, string.format('%.0f', now), closed or ''}
   return {table.concat(facts, ' '), ...}
 end

@@ -3,7 +3,7 @@
 local state = ''
 if KEYS[FIRST_CALL] then
   local call = redis.call('HMGET', KEYS[FIRST_CALL], 'mark', 'state')
-  state = call[1] == mark and call[2] or ''
+  state = call[1] == epoch_id and call[2] or ''
 end
 local limits = redis.call('HMGET', LIMITS, 'revision', 'version', 'limits', 'counted')
 return answer('DONE', state, limits[1] or '0', limits[2] or '0', limits[3] or '', limits[4] or '',

@@ -1,5 +1,5 @@
 -- Let calls run again: the log is booked. Another rebuild that began meanwhile stays closed.
-if generation == tonumber(ARGV[FIRST]) then
+if epoch == tonumber(ARGV[FIRST]) then
   step()
   redis.call('HDEL', META, 'closed', 'since')
   closed = false

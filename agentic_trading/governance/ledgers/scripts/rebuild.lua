@@ -1,4 +1,4 @@
--- Begin the next generation, closed until all that the log knows is booked. Forget all calls and counters but for those
+-- Begin the next epoch, closed until all that the log knows is booked. Forget all calls and counters but for those
 -- of the given calls that have ended since the ledger was closed, and that are in flight: if it was found to have gone
 -- back, forget the latter too, as they may be over. If the ledger has gone on since the calls were named, they have to be named again.
 local is_healthy = closed == REBUILDING
@@ -53,11 +53,11 @@ for i = FIRST_CALL, #KEYS do
   end
 end
 
-generation = math.max(generation, known) + 1
-mark, sequence, own = new_mark(), 0, 0
+epoch = math.max(epoch, known) + 1
+epoch_id, sequence, own = new_epoch_id(), 0, 0
 local tickets = redis.call('HGET', META, 'tickets')
 redis.call('DEL', META, COUNTERS, ENDS, INDEX)
-redis.call('HSET', META, 'generation', generation, 'mark', mark, 'sequence', sequence, 'tickets', tickets or '0')
+redis.call('HSET', META, 'generation', epoch, 'mark', epoch_id, 'sequence', sequence, 'tickets', tickets or '0')
 close(REBUILDING, since)
 
 for name, counter in pairs(counted) do
@@ -68,6 +68,6 @@ for name, counter in pairs(counted) do
   enter(name, counter[10])
 end
 for _, key in ipairs(carried) do
-  redis.call('HSET', key, 'mark', mark, 'carried', 1)
+  redis.call('HSET', key, 'mark', epoch_id, 'carried', 1)
 end
 return answer('DONE')

@@ -1,4 +1,4 @@
-"""The server that keeps the ledger: runs its scripts, and says who of those that wait is called."""
+"""The server that keeps the ledger: it runs scripts, and reports which queued requests it wakes."""
 
 import asyncio
 from collections import deque
@@ -34,36 +34,36 @@ _PAGE: Final = 250
 _LISTEN_S: Final = 1.0
 
 _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
-    "reserve": ("ledger", "counters", "line"),
+    "reserve": ("ledger", "counters", "queue"),
     "dispatch": ("ledger",),
-    "end": ("ledger", "counters", "line", "calls"),
-    "leave": ("ledger", "line"),
+    "end": ("ledger", "counters", "queue", "calls"),
+    "leave": ("ledger", "queue"),
     "due": ("ledger",),
     "carried": ("ledger",),
-    "expire": ("ledger", "counters", "line", "calls"),
-    "forget": ("ledger", "counters", "line"),
-    "adopt": ("ledger", "line"),
+    "expire": ("ledger", "counters", "queue", "calls"),
+    "forget": ("ledger", "counters", "queue"),
+    "apply_limits": ("ledger", "queue"),
     "count": ("ledger",),
     "look": ("ledger",),
-    "waiting": ("ledger", "line"),
-    "shut": ("ledger",),
-    "rebuild": ("ledger", "counters", "line", "calls"),
-    "book": ("ledger", "counters", "line", "calls"),
-    "open": ("ledger", "line"),
+    "waiting": ("ledger", "queue"),
+    "fence": ("ledger",),
+    "rebuild": ("ledger", "counters", "queue", "calls"),
+    "book": ("ledger", "counters", "queue", "calls"),
+    "open": ("ledger", "queue"),
 })  # fmt: skip
 
-_Asked = tuple[bytes, asyncio.Future[Sequence[Any]]]
+_Waiting = tuple[bytes, asyncio.Future[Sequence[Any]]]
 
 
 class ScriptServer:
-    """The server: what it cannot do, for whatever reason, is a `LedgerUnavailableError`."""
+    """The server; whatever fails there is a `LedgerUnavailableError`."""
 
     def __init__(self, url: str) -> None:
         """Read the scripts; no connection is made before it is needed."""
         self._scripts = _scripts()
-        self._pool: Any = pool_of(url, connections=12)  # it says little of its types
+        self._pool: Any = pool_of(url, connections=12)  # it has hardly any types
         self._redis: Any = Redis.from_pool(self._pool)
-        self._asked: deque[_Asked] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._sending = 0
         self._tasks = OwnedTasks()
 
@@ -83,54 +83,54 @@ class ScriptServer:
                 raise LedgerSettingsError(setting, value, safe)
 
     async def run(self, name: str, keys: Sequence[str], facts: Sequence[Any]) -> Sequence[Any]:
-        """Run a script; those asked for at once travel together, each with an answer of its own.
+        """Run a script; those run at once travel together, each with an answer of its own.
 
-        Who is cancelled does not know whether it was run.
+        Cancelled, it is not known whether it was run.
         """
         script = self._scripts[name]
         try:
-            return await self._ask("EVALSHA", script.sha, keys, facts)
+            return await self._execute("EVALSHA", script.sha, keys, facts)
         except NoScriptError:  # the server has forgotten it
-            return await self._ask("EVAL", script.source, keys, facts)
+            return await self._execute("EVAL", script.source, keys, facts)
 
-    async def _ask(
+    async def _execute(
         self, command: str, script: str, keys: Sequence[str], facts: Sequence[Any]
     ) -> Sequence[Any]:
         packed = pack_command((command, script, len(keys), *keys, *facts))
         answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
-        self._asked.append((packed, answer))
+        self._waiting.append((packed, answer))
         if self._sending < _BUNDLES:
             self._sending += 1
             _ = self._tasks.start(self._send(), name="bundle")
         return await answer
 
     async def _send(self) -> None:
-        """Send what was asked for, bundle by bundle, until nothing is left; nobody is left without an answer."""
-        bundle: list[_Asked] = []
+        """Send what is queued, bundle by bundle, until nothing is left; every caller gets an answer."""
+        bundle: list[_Waiting] = []
         try:
-            while self._asked:
-                bundle = [self._asked.popleft() for _ in range(min(len(self._asked), _BUNDLE))]
+            while self._waiting:
+                bundle = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BUNDLE))]
                 for (_, answer), found in zip(bundle, await self._answers(bundle), strict=True):
                     _hand_over(answer, found)
         finally:
             self._sending -= 1
             _refuse(bundle, _closed())
 
-    async def _answers(self, bundle: Sequence[_Asked]) -> Sequence[Any]:
+    async def _answers(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
         try:
             async with within_time():
                 return await self._exchanged(bundle)
-        except Exception as e:  # noqa: BLE001 - handed to all who asked
+        except Exception as e:  # noqa: BLE001 - handed to every caller
             error = _unavailable(e)
         with suppress(RedisError, OSError):  # the others are as dead: do not try each
             await self._pool.disconnect(inuse_connections=False)
         if isinstance(error.__cause__, TimeoutError | RedisTimeoutError):
-            # Who came meanwhile need not wait as long, one bundle after the other.
-            _refuse(self._asked, error)
-            self._asked.clear()
+            # What was queued meanwhile need not wait as long, one bundle after the other.
+            _refuse(self._waiting, error)
+            self._waiting.clear()
         return [error] * len(bundle)
 
-    async def _exchanged(self, bundle: Sequence[_Asked]) -> Sequence[Any]:
+    async def _exchanged(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
         """Send a bundle and read its answers; a connection on which that fails is closed by the library."""
         connection = await self._pool.get_connection()
         try:
@@ -140,7 +140,7 @@ class ScriptServer:
             await self._pool.release(connection)
 
     async def pages(self, key: str) -> AsyncGenerator[list[tuple[bytes, bytes]]]:
-        """Yield all of a hash, page by page, so that a large one keeps nobody waiting; some of it perhaps twice."""
+        """Yield all of a hash, page by page, so that a large one blocks no other step; some of it perhaps twice."""
         cursor = -1
         while cursor:
             async with _reaching():
@@ -167,11 +167,11 @@ class ScriptServer:
                 return found
             after = b"(" + page[-1]
 
-    async def calls(self, namespace: str, clock: Clock) -> AsyncGenerator[tuple[str, str]]:
-        """Yield who is called, in the lines of all tenants; listen again after the server was away.
+    async def wake_ups(self, namespace: str, clock: Clock) -> AsyncGenerator[tuple[str, str]]:
+        """Yield which requests are woken, in the queues of all tenants; listen again after the server was away.
 
-        A call for nobody says that somebody listens; one for everybody in every line that it begins now, perhaps again:
-        calls may have been missed.
+        A wake-up of none says that it listens; one of all in every queue that it begins now, perhaps again: wake-ups may
+        have been missed.
         """
         pattern = _literal(namespace) + ":{*}:ledger:line"
         while True:
@@ -182,21 +182,21 @@ class ScriptServer:
                     while True:
                         async with within_time():  # it may have to connect again
                             message = await listener.get_message(timeout=_LISTEN_S)
-                        yield _called(message)
+                        yield _woken(message)
             await clock.sleep(_LISTEN_S)
 
     async def aclose(self) -> None:
-        """Close the connections after the last answer; harmless twice. Nobody is left without one, if this is cancelled."""
+        """Close the connections after the last answer; harmless twice. Cancelled, it fails what is still queued."""
         try:
             await self._tasks.aclose()
         finally:
-            _refuse(self._asked, _closed())
-            self._asked.clear()
+            _refuse(self._waiting, _closed())
+            self._waiting.clear()
             await self._redis.aclose()
 
 
-def _called(message: Any) -> tuple[str, str]:
-    """Return the line and the places that a message is about: nobody's for none, everybody's where listening begins."""
+def _woken(message: Any) -> tuple[str, str]:
+    """Return the queue and the places that a message is about: none without a message, all where listening begins."""
     if message is None:
         return "", ""
     if message["type"] == "psubscribe":
@@ -219,7 +219,7 @@ async def _reaching() -> AsyncGenerator[None]:
 
 
 def _hand_over(answer: asyncio.Future[Sequence[Any]], found: Any) -> None:
-    """Give who asked their answer, unless they were cancelled."""
+    """Hand the answer to its caller, unless that was cancelled."""
     if answer.done():
         return
     if isinstance(found, Exception):
@@ -232,8 +232,8 @@ def _closed() -> LedgerUnavailableError:
     return LedgerUnavailableError("it was closed before the answer came")
 
 
-def _refuse(asked: Iterable[_Asked], error: LedgerUnavailableError) -> None:
-    for _, answer in asked:
+def _refuse(waiting: Iterable[_Waiting], error: LedgerUnavailableError) -> None:
+    for _, answer in waiting:
         _hand_over(answer, error)
 
 

@@ -1,10 +1,10 @@
--- Set an amount aside in all counters of a call, or say why not, and stand in line for it.
+-- Set an amount aside in all counters of a call, or say why not, and queue for it.
 local CALL = KEYS[FIRST_CALL]
 local id, payload, revision, rank, ticket = unpack(ARGV, FIRST, FIRST + 4)
 local amount_text = {ARGV[FIRST + 5], ARGV[FIRST + 6], ARGV[FIRST + 7]}
--- The minute that the windows are of, or the moment asked for (-1 for none); leases in ms, 0 for who does not wait.
+-- The minute that the windows are of, or the moment of the request (-1 for none); leases in ms, 0 for one that does not wait.
 local since, till, at, lease, wait = struct.unpack('<ddddd', ARGV[FIRST + 8])
--- For each counter: its end, how long it is kept, its ceilings. For each limit of the ask's own: a counter, ceilings.
+-- For each counter: its end, how long it is kept, its ceilings. For each limit of the request's own: a counter, ceilings.
 local rules, own_limits = ARGV[FIRST + 9], ARGV[FIRST + 10]
 local names = split(ARGV[FIRST + 11])
 local place = rank .. '.' .. ticket
@@ -19,7 +19,7 @@ if closed then
   return answer('BACK')
 end
 local before = redis.call('HMGET', CALL, 'mark', 'state', 'payload')
-if before[1] == mark and before[2] ~= 'released' then
+if before[1] == epoch_id and before[2] ~= 'released' then
   go()
   if before[3] ~= payload then
     return answer('CONFLICT')
@@ -85,10 +85,10 @@ end
 
 if not held and not is_for_nothing and redis.call('HLEN', WAITERS) > 0 then
   for i = 1, #names do
-    -- Who does not wait has no ticket yet: they come after all others of their rank.
-    local ahead, who = head(names[i], ticket == '' and rank .. '/' or place)
+    -- A request that does not wait has no ticket yet: it comes after all others of its rank.
+    local ahead, first = head(names[i], ticket == '' and rank .. '/' or place)
     if ahead then
-      held, short = {who.counter, who.unit, who.left}, {names[i]}
+      held, short = {first.counter, first.unit, first.left}, {names[i]}
       break
     end
   end
@@ -137,7 +137,7 @@ if #fields > 0 then
   redis.call('HSET', COUNTERS, unpack(fields))
 end
 redis.call('DEL', CALL)
-redis.call('HSET', CALL, 'mark', mark, 'state', 'reserved', 'payload', payload, 'nusd', amount_text[1],
+redis.call('HSET', CALL, 'mark', epoch_id, 'state', 'reserved', 'payload', payload, 'nusd', amount_text[1],
   'tokens', amount_text[2], 'calls', amount_text[3], 'names', ARGV[FIRST + 11])
 redis.call('ZADD', LEASES, now + lease, id)
 go()

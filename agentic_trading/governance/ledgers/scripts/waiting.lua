@@ -1,10 +1,10 @@
--- Name those who wait, in the order of their places.
+-- Return the queued requests, in the order of their places.
 local places, found = redis.call('HKEYS', WAITERS), {}
 table.sort(places)
 for _, place in ipairs(places) do
-  local who = waiter(place)
-  if who.lease > now then
-    for _, fact in ipairs({place, who.id, who.since, who.counter, who.unit, who.asked, who.left}) do
+  local queued = waiter(place)
+  if queued.lease > now then
+    for _, fact in ipairs({place, queued.id, queued.since, queued.counter, queued.unit, queued.asked, queued.left}) do
       found[#found + 1] = fact
     end
   end

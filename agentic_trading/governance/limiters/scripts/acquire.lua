@@ -44,7 +44,7 @@ local function first_in_line(members)
 end
 
 -- Those with a better place: how many, and the tokens that the first of them need. Dead ones are dropped on the way,
--- unless it is only asked `how_many`: who has to wait in any case need not read the whole queue each time.
+-- unless it is only asked `how_many`: a request that has to wait in any case need not read the whole queue each time.
 local function ahead_of(place, how_many)
   if redis.call('EXISTS', LINE) == 0 then return 0, 0 end
   if place then redis.call('ZADD', LINE, -priority, place.member) end

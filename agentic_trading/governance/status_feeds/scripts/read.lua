@@ -1,14 +1,14 @@
--- Return worker, status, worker, status, … of those that have told something within a while.
--- KEYS[1]: what was told, by worker · KEYS[2]: when, by worker · ARGV: how long a while is (ms)
+-- Return worker, status, worker, status, … of those that have published within a while.
+-- KEYS[1]: statuses, by worker · KEYS[2]: when, by worker · ARGV: how long a while is (ms)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local workers = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%.0f', now - ARGV[1]), '+inf')
 local found = {}
 for _, worker in ipairs(workers) do
-  local told = redis.call('HGET', KEYS[1], worker)
-  if told then
+  local status = redis.call('HGET', KEYS[1], worker)
+  if status then
     found[#found + 1] = worker
-    found[#found + 1] = told
+    found[#found + 1] = status
   end
 end
 return found

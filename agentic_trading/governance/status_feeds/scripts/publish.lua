@@ -1,5 +1,5 @@
--- Keep what a worker tells, and forget the workers that have told nothing for a while.
--- KEYS[1]: what was told, by worker · KEYS[2]: when, by worker · ARGV: the worker, its status, for how long it is kept (ms)
+-- Keep the status of a worker, and forget the workers that have published nothing for a while.
+-- KEYS[1]: statuses, by worker · KEYS[2]: when, by worker · ARGV: the worker, its status, for how long it is kept (ms)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])

@@ -1,6 +1,6 @@
--- The line. Who waits has a place, `<rank>.<ticket>`: the lower goes first. LINE holds `<counter>\n<place>` for each
--- counter that somebody is short of or comes behind another in; WAITERS says who has a place, until when they are
--- taken to be alive, and what they lack.
+-- The queue. A request in it has a place, `<rank>.<ticket>`: the lower goes first. LINE holds `<counter>\n<place>` for
+-- each counter that it lacks or comes behind another in; WAITERS says which request has a place, until when it counts
+-- as alive, and what it lacks.
 local PLACE = 27 -- its length
 
 local function waiter(place)
@@ -8,7 +8,7 @@ local function waiter(place)
   return packed and cmsgpack.unpack(packed)
 end
 
--- Take somebody out of the line; return the counters that they stood in line for.
+-- Take a request out of the queue; return the counters that it was queued for.
 local function leave(place)
   local gone = waiter(place)
   if not gone then
@@ -21,7 +21,7 @@ local function leave(place)
   return gone.names
 end
 
--- Return the place of the first who is alive in the line for a counter, among those before `place`.
+-- Return the first living place in the queue of a counter, among those before `place`.
 local function head(name, place)
   while true do
     local first = redis.call('ZRANGEBYLEX', LINE, '[' .. name .. '\n', '(' .. name .. '\n' .. place, 'LIMIT', 0, 1)[1]
@@ -38,16 +38,16 @@ local function head(name, place)
   end
 end
 
--- Tell those who are now first in line for these counters to look again.
+-- Wake the requests that are now first in the queues of these counters.
 local function wake(names)
   if redis.call('HLEN', WAITERS) == 0 then
     return
   end
-  local told, places = {}, {}
+  local woken, places = {}, {}
   for _, name in ipairs(names) do
     local place = head(name, '\255')
-    if place and not told[place] then
-      told[place] = true
+    if place and not woken[place] then
+      woken[place] = true
       places[#places + 1] = place
     end
   end

@@ -1,4 +1,4 @@
--- Have these limits from now on, if they are newer than those before; let who waits look at them.
+-- Count against these limits from now on, if they are newer than those before; wake the queue.
 local version, limits = ARGV[FIRST], ARGV[FIRST + 1]
 local newer = tonumber(version) > tonumber(redis.call('HGET', LIMITS, 'version') or '0')
 if newer then
