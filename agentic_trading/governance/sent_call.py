@@ -33,7 +33,7 @@ class ReservationLifecycle:
 
     ledger: Ledger
     prices: PriceBook
-    traffic: Throttle
+    throttle: Throttle
 
     async def dispatch(self, admission: Admitted, *, patience_s: float = 60.0) -> None:
         """Note that the request is about to be sent; an answer is waited for up to `patience_s` seconds.
@@ -49,7 +49,7 @@ class ReservationLifecycle:
         Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
         A usage or a model without a price costs the whole reservation at least.
         """
-        await self.traffic.answered(admission.permit, usage.total_tokens)
+        await self.throttle.answered(admission.permit, usage.total_tokens)
         capability = admission.capability
         cost_nusd, priced = cost_of(
             usage,
@@ -67,17 +67,17 @@ class ReservationLifecycle:
 
         Harmless twice. Raises `ReservationStateError` if it was not dispatched. `failure` counts against the provider.
         """
-        await self.traffic.failed(admission.permit, failure)
+        await self.throttle.failed(admission.permit, failure)
         return _charge(await self.ledger.settle(admission.reservation_id, Amount(0, 0, 0)))
 
     async def in_doubt(self, admission: Admitted, failure: Failed | None = None) -> Charge:
         """Charge the whole reservation, as the call may have been billed; a late `settle` corrects it."""
-        await self.traffic.failed(admission.permit, failure)
+        await self.throttle.failed(admission.permit, failure)
         return _charge(await self.ledger.in_doubt(admission.reservation_id))
 
     async def release(self, admission: Admitted) -> None:
         """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
-        await self.traffic.unused(admission.permit)
+        await self.throttle.unused(admission.permit)
         await self.give_back(admission.reservation_id)
 
     async def give_back(self, reservation_id: str) -> None:
@@ -89,7 +89,7 @@ class ReservationLifecycle:
 
     async def step_aside(self, admission: Admitted) -> None:
         """Give the permit back, as another run has sent the attempt; its reservation is that run's."""
-        await self.traffic.unused(admission.permit)
+        await self.throttle.unused(admission.permit)
 
 
 class SentCall:

@@ -62,7 +62,7 @@ class AttemptPlan:
 
 
 def plan_next_attempt(
-    plan: AttemptPlan, attempted: Attempted, capability: Capability, *, now: datetime
+    turn: AttemptPlan, attempted: Attempted, capability: Capability, *, now: datetime
 ) -> AttemptPlan | None:
     """Return the request to make next, or None when this attempt was the last.
 
@@ -73,22 +73,22 @@ def plan_next_attempt(
         case FinalAttempt():
             return None
         case FailedAttempt(recorded=recorded):
-            if recorded == "prompt" or (not recorded and is_schema_refused(plan.request, attempted)):
-                return _prompted(plan, capability)
+            if recorded == "prompt" or (not recorded and is_schema_refused(turn.request, attempted)):
+                return _told_in_words(turn, capability)
             if recorded:
-                return _tried_again(plan, 0.0) if recorded == "retry" else None
-            return _retry(plan, attempted.failed, now)
+                return _tried_again(turn, 0.0) if recorded == "retry" else None
+            return _retry(turn, attempted.failed, now)
         case AnsweredAttempt(outcome=outcome, recorded=recorded):
             if isinstance(outcome, Accepted):
                 return None
-            step = recorded or _step_after(plan, outcome)
-            return _again(plan, outcome, step, capability.max_output_tokens, is_recorded=bool(recorded))
+            step = recorded or _step_after(turn, outcome)
+            return _again(turn, outcome, step, capability.max_output_tokens, is_recorded=bool(recorded))
         case _:
             assert_never(attempted)
 
 
 def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:
-    """Whether the provider refused the form that `request` asked for, so that the prompt has to state it."""
+    """Whether the provider refused the form that `request` asked for, so that telling it in words is left."""
     return (
         isinstance(attempted, FailedAttempt)
         and attempted.failed.kind is FailureKind.SCHEMA_REFUSED
@@ -96,40 +96,40 @@ def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:
     )
 
 
-def _prompted(plan: AttemptPlan, capability: Capability) -> AttemptPlan:
-    request = plan.request
+def _told_in_words(turn: AttemptPlan, capability: Capability) -> AttemptPlan:
+    request = turn.request
     prompted = request_over(
         "prompted", request.envelope, capability, attempt=request.attempt + 1, answer=request.answer
     )
     prompted = replace(
         prompted, user=request.user, max_tokens=request.max_tokens
     )  # as far as the call had come
-    return replace(plan, request=prompted, wait_s=0.0, step="prompt")
+    return replace(turn, request=prompted, wait_s=0.0, step="prompt")
 
 
-def _retry(plan: AttemptPlan, failed: Failed, now: datetime) -> AttemptPlan | None:
-    envelope = plan.request.envelope
+def _retry(turn: AttemptPlan, failed: Failed, now: datetime) -> AttemptPlan | None:
+    envelope = turn.request.envelope
     wait_s = wait_before_retry(
         failed,
         envelope.retry_policy,
         workflow=envelope.workflow,
-        attempt=plan.retries + 1,
+        attempt=turn.retries + 1,
         now=now,
         deadline=envelope.deadline,
-        jitter=fraction("jitter", envelope.envelope_id, plan.request.attempt),
+        jitter=fraction("jitter", envelope.envelope_id, turn.request.attempt),
     )
-    return None if wait_s is None else _tried_again(plan, wait_s)
+    return None if wait_s is None else _tried_again(turn, wait_s)
 
 
-def _tried_again(plan: AttemptPlan, wait_s: float) -> AttemptPlan:
-    request = replace(plan.request, attempt=plan.request.attempt + 1)
-    return replace(plan, request=request, retries=plan.retries + 1, wait_s=wait_s, step="retry")
+def _tried_again(turn: AttemptPlan, wait_s: float) -> AttemptPlan:
+    request = replace(turn.request, attempt=turn.request.attempt + 1)
+    return replace(turn, request=request, retries=turn.retries + 1, wait_s=wait_s, step="retry")
 
 
-def _step_after(plan: AttemptPlan, rejected: Rejected) -> NextStep:
-    policy = plan.request.envelope.output_policy
+def _step_after(turn: AttemptPlan, rejected: Rejected) -> NextStep:
+    policy = turn.request.envelope.output_policy
     step = next_step(
-        rejected, plan.rejected, policy, answers_read=plan.answers_read + 1, cap_raised=plan.cap_raised
+        rejected, turn.rejected, policy, answers_read=turn.answers_read + 1, cap_raised=turn.cap_raised
     )
     match step:
         case AskAgain():
@@ -143,22 +143,22 @@ def _step_after(plan: AttemptPlan, rejected: Rejected) -> NextStep:
 
 
 def _again(
-    plan: AttemptPlan, rejected: Rejected, step: NextStep, most_output_tokens: int, *, is_recorded: bool
+    turn: AttemptPlan, rejected: Rejected, step: NextStep, most_output_tokens: int, *, is_recorded: bool
 ) -> AttemptPlan | None:
-    attempt = plan.request.attempt + 1
+    attempt = turn.request.attempt + 1
     if step == "ask_again":
-        request = reask_request(plan.request, rejected, attempt=attempt)
+        request = reask_request(turn.request, rejected, attempt=attempt)
     elif step == "raise_cap":
-        request = raised_cap_request(plan.request, attempt=attempt, limit=most_output_tokens)
-        if request.max_tokens == plan.request.max_tokens and not is_recorded:
+        request = raised_cap_request(turn.request, attempt=attempt, limit=most_output_tokens)
+        if request.max_tokens == turn.request.max_tokens and not is_recorded:
             return None  # the same again would be cut at the same place
     else:
         return None
     return AttemptPlan(
         request,
-        retries=plan.retries,
-        answers_read=plan.answers_read + 1,
-        cap_raised=plan.cap_raised or step == "raise_cap",
+        retries=turn.retries,
+        answers_read=turn.answers_read + 1,
+        cap_raised=turn.cap_raised or step == "raise_cap",
         rejected=rejected,
         step=step,
     )

@@ -102,7 +102,7 @@ class CallRunner:
         self._parts = parts
         self._clock = parts.clock
         self._waits = StoppableWait(parts.clock)
-        self._unsupported_schemas = UnsupportedSchemas()
+        self._refused_schemas = UnsupportedSchemas()
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
@@ -128,19 +128,19 @@ class CallRunner:
     ) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        plan = AttemptPlan(call.first_request(self._unsupported_schemas))
+        turn = AttemptPlan(call.first_request(self._refused_schemas))
         while True:
-            if not await self._waits.passed(plan.wait_s):
-                stopped = self._unsent(envelope, plan.request.attempt, _STOPPED)
+            if not await self._waits.passed(turn.wait_s):
+                stopped = self._unsent(envelope, turn.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
-            attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
-            self._unsupported_schemas.learn(plan.request, attempted)
-            following = plan_next_attempt(plan, attempted, call.capability, now=self._clock.now())
+            attempted = await self._attempt(call, turn.request, is_retry=turn.step == "retry")
+            self._refused_schemas.learn(turn.request, attempted)
+            following = plan_next_attempt(turn, attempted, call.capability, now=self._clock.now())
             step = following.step if following else "final"
             interaction = await self._keep(envelope, attempted, step, cached)
             if following is None:
                 return interaction
-            plan = following
+            turn = following
 
     def _prepare(
         self, envelope: LLMEnvelope, principal: str, parked: Parking, cached: CachedCall | None
@@ -169,7 +169,7 @@ class CallRunner:
         if step == "final" and not result.success and may_degrade(envelope, attempted):
             result = degraded(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
-        keep = partial(self._kept, interaction, cached, final=step == "final")
+        keep = partial(self._store, interaction, cached, final=step == "final")
         try:
             await keep()
         except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
@@ -177,7 +177,7 @@ class CallRunner:
             raise
         return interaction
 
-    async def _kept(self, interaction: LLMInteraction, cached: CachedCall | None, *, final: bool) -> None:
+    async def _store(self, interaction: LLMInteraction, cached: CachedCall | None, *, final: bool) -> None:
         await self._parts.recorder.keep(interaction, final=final)
         if cached is not None:
             cached.add(interaction.result)
@@ -199,7 +199,7 @@ class CallRunner:
 
     async def _recorded(self, call: CallContext, request: ModelRequest) -> LLMResult | None:
         gate, answers = self._parts.gate, self._parts.recorded
-        if answers is not None and gate.stranger(request.envelope, call.principal) is None:
+        if answers is not None and gate.access_problem(request.envelope, call.principal) is None:
             recorded = await answers.find(request.envelope, request.attempt)
             if recorded is not None:
                 return recorded
@@ -210,7 +210,7 @@ class CallRunner:
     async def _admit(
         self, call: CallContext, request: ModelRequest, *, is_retry: bool
     ) -> Admitted | Denied | AlreadyDispatched:
-        """Pass the gate; wait for headroom that calls in flight hold, until they give it back or the deadline passes."""
+        """Pass the gate, if need be after a wait for headroom, which ends with the deadline or the worker."""
         tokens = None
         if call.count is not None and self._parts.gate.problem(request.envelope, call.principal) is None:
             tokens = await call.count.of(request, _patience_s(request.envelope, self._clock.now()))
@@ -244,8 +244,8 @@ class CallRunner:
             request, admission, gate.sent(admission, envelope, patience_s=patience_s), self._clock
         )
         try:
-            failure = await self._failure_of(exchange)
-            return await self._attempted(call, exchange, failure)
+            failure = await self._exchange(exchange)
+            return await self._outcome(call, exchange, failure)
         except asyncio.CancelledError:
             if exchange.sent.is_charged:
                 await run_shielded(self._keep_cancelled(call, exchange))
@@ -255,7 +255,7 @@ class CallRunner:
                 raise
             return self._unsent(envelope, request.attempt, _not_dispatched(request, e))
 
-    async def _failure_of(self, exchange: "_Exchange") -> ProviderError | None:
+    async def _exchange(self, exchange: "_Exchange") -> ProviderError | None:
         """Send the request and charge its answer; returns why there is none, or None."""
         sent = exchange.sent
         try:
@@ -272,7 +272,7 @@ class CallRunner:
             return ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
         return None
 
-    async def _attempted(
+    async def _outcome(
         self, call: CallContext, exchange: "_Exchange", failure: ProviderError | None
     ) -> Attempted:
         request, admission, charge = exchange.request, exchange.admission, exchange.sent.charge
@@ -306,7 +306,7 @@ class CallRunner:
         """Keep a call that was cancelled before or after its answer came."""
         if exchange.sent.charge.in_doubt:  # an answer that could not be charged is none
             exchange.response = None
-        attempted = await self._attempted(call, exchange, exchange.sent.failure)
+        attempted = await self._outcome(call, exchange, exchange.sent.failure)
         await self._keep(exchange.request.envelope, attempted, "final", call.cached)
 
     async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> None:

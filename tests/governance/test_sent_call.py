@@ -58,7 +58,7 @@ class Case:
     def __init__(self, ledger: MemoryLedger | None = None) -> None:
         self.ledger = ledger or SlowLedger([tenant(10**12)])
         self.limiter = MemoryLimiter(default=RateLimits(concurrent=1), clock=SystemClock())
-        self.gate: Gate = gate(self.ledger, traffic=Throttle(self.limiter, SystemClock()))
+        self.gate: Gate = gate(self.ledger, throttle=Throttle(self.limiter, SystemClock()))
 
     async def admit(self) -> Admitted:
         return await admitted(self.gate, ASKED)
