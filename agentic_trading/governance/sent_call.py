@@ -23,6 +23,9 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.result import Usage
 
+MOST_TOKENS = 10**9
+"""No call uses more: a count or a usage of more is none, and its cost passes what a log can count."""
+
 _GRACE_S = 30.0
 """How much longer than an answer is waited for a call counts as under way: it has to be settled as well."""
 
@@ -143,8 +146,12 @@ class SentCall:
         """Charge what the provider reports for its answer: see `ReservationLifecycle.settle`.
 
         Neither the time limit nor a halt ends this; a caller that is cancelled meanwhile leaves the block settled.
+        Raises `ProviderError`, sent, for a usage of more than `MOST_TOKENS`: let it leave the block, which is in doubt.
         """
         await self._watch.aclose()
+        if usage.total_tokens > MOST_TOKENS:
+            message = f"the answer reports {usage.total_tokens} tokens; allowed are {MOST_TOKENS}"
+            raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
         self._settle = partial(self._lifecycle.settle, self._admission, usage, served_model=served_model)
         self.charge, self.is_charged = await self._settle(), True
         return self.charge

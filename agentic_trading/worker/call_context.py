@@ -10,6 +10,7 @@ import structlog
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.sent_call import MOST_TOKENS
 from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
@@ -41,9 +42,6 @@ from agentic_trading.worker.slots import Parking
 
 COUNT_WITHIN_S = 5.0
 """A count that takes longer is given up."""
-
-MOST_TOKENS = 10**9
-"""No request has more: a count of more is none."""
 
 log = structlog.get_logger()
 

@@ -34,7 +34,12 @@ from agentic_trading.worker.attempt_result import (
     dispatched,
     failed,
 )
-from agentic_trading.worker.call_context import CallContext, Checks, InputTokenCounter, UnsupportedSchemas
+from agentic_trading.worker.call_context import (
+    CallContext,
+    Checks,
+    InputTokenCounter,
+    UnsupportedSchemas,
+)
 from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
 from agentic_trading.worker.next_attempt import (
     Attempted,
@@ -47,9 +52,6 @@ from agentic_trading.worker.next_attempt import (
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import CachedCall, ResponseCache
 from agentic_trading.worker.slots import Parking, StoppableWait
-
-MOST_TOKENS = 10**9
-"""No call uses more: a report of more is none, and what it would cost passes what a log can count."""
 
 _NO_TIME_LEFT: Final = FailureReason(
     category=FailureKind.EXPIRED, description="the deadline was reached before the request could be sent"
@@ -260,8 +262,8 @@ class CallRunner:
         sent = exchange.sent
         try:
             async with sent:
-                exchange.begin()
-                response = _metered(await self._parts.provider.complete(exchange.request))
+                exchange.began = self._clock.now(), self._clock.monotonic()
+                response = await self._parts.provider.complete(exchange.request)
                 exchange.response = response
                 await sent.answered(response.usage, served_model=response.model)
         except ProviderError as e:
@@ -295,7 +297,8 @@ class CallRunner:
             charge=charge,
             timing=timing,
             in_doubt=failure.sent,
-            provider_request_id=failure.provider_request_id,
+            provider_request_id=failure.provider_request_id
+            or (response.provider_request_id if response else ""),
         )
         return FailedAttempt(to_result, failed_by(failure))
 
@@ -326,16 +329,12 @@ class _Exchange:
     sent: SentCall
     clock: Clock
     response: ModelResponse | None = None
-    _began: tuple[datetime, float] | None = None
-
-    def begin(self) -> None:
-        """Take the time from now on."""
-        self._began = self.clock.now(), self.clock.monotonic()
+    began: tuple[datetime, float] | None = None
 
     def timing(self) -> Timing:
         """Return the time that it took until now; none, if it was halted before it began."""
         finished_at, finished = self.clock.now(), self.clock.monotonic()
-        dispatched_at, started = self._began or (finished_at, finished)
+        dispatched_at, started = self.began or (finished_at, finished)
         return Timing(dispatched_at, finished_at, (finished - started) * 1000)
 
 
@@ -356,14 +355,3 @@ def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:
     if envelope.deadline is None:
         return patience
     return min(patience, max(0.0, (envelope.deadline - now).total_seconds()))
-
-
-def _metered(response: ModelResponse) -> ModelResponse:
-    """Return an answer whose usage can be booked; raises `ProviderError`, sent, for any other."""
-    used = response.usage.total_tokens
-    if used <= MOST_TOKENS:
-        return response
-    message = f"the answer reports {used} tokens; allowed are {MOST_TOKENS}"
-    raise ProviderError(
-        FailureKind.SERVER_ERROR, message, sent=True, provider_request_id=response.provider_request_id
-    )
