@@ -30,9 +30,9 @@ from agentic_trading.structured.engine import schema_problem
 from agentic_trading.structured.parser import select
 from agentic_trading.worker.attempt_result import (
     Timing,
-    degraded,
-    dispatched,
-    failed,
+    degraded_result,
+    dispatch_event,
+    failed_result,
 )
 from agentic_trading.worker.call_context import (
     CallContext,
@@ -169,7 +169,7 @@ class CallRunner:
     ) -> LLMInteraction:
         result = attempted.to_result(step)
         if step == "final" and not result.success and may_degrade(envelope, attempted):
-            result = degraded(result)
+            result = degraded_result(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
         keep = partial(self._store, interaction, cached, final=step == "final")
         try:
@@ -280,7 +280,7 @@ class CallRunner:
         request, admission, charge = exchange.request, exchange.admission, exchange.sent.charge
         timing, response = exchange.timing(), exchange.response
         if failure is None and response is not None:
-            return await call.answered(request, response, admission, charge, timing)
+            return await call.answered_attempt(request, response, admission, charge, timing)
         failure = failure or ProviderError(
             FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True
         )
@@ -288,7 +288,7 @@ class CallRunner:
             category=failure.kind, description=failure.message, recoverable=not failure.sent
         )
         to_result = partial(
-            failed,
+            failed_result,
             request.envelope,
             request.attempt,
             reason,
@@ -303,7 +303,7 @@ class CallRunner:
         return FailedAttempt(to_result, failed_by(failure))
 
     def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> FinalAttempt:
-        return FinalAttempt(partial(failed, envelope, attempt, reason, now=self._clock.now()))
+        return FinalAttempt(partial(failed_result, envelope, attempt, reason, now=self._clock.now()))
 
     async def _keep_cancelled(self, call: CallContext, exchange: "_Exchange") -> None:
         """Keep a call that was cancelled before or after its answer came."""
@@ -316,7 +316,7 @@ class CallRunner:
         envelope = request.envelope
         if envelope.workflow not in self._parts.strict_workflows:
             return
-        event = dispatched(request, admission, now=self._clock.now())
+        event = dispatch_event(request, admission, now=self._clock.now())
         await self._parts.recorder.keep_event(event)
 
 
