@@ -85,10 +85,8 @@ class ReservationLifecycle:
 
     async def give_back(self, reservation_id: str) -> None:
         """Give back a reservation without a permit."""
-        with suppress(
-            ReservationStateError, UnknownReservationError
-        ):  # sent by another run, or over: not ours
-            await self.ledger.release(reservation_id)
+        with suppress(ReservationStateError, UnknownReservationError):
+            await self.ledger.release(reservation_id)  # sent by another run, or over: it is not ours then
 
     async def step_aside(self, admission: Admitted) -> None:
         """Give the permit back, as another run has sent the attempt; its reservation is that run's."""

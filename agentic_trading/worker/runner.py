@@ -242,18 +242,17 @@ class CallRunner:
         if patience_s <= 0:
             await run_shielded(gate.release(admission))
             return self._unsent(envelope, request.attempt, _NO_TIME_LEFT)
-        exchange = _Exchange(
-            request, admission, gate.sent(admission, envelope, patience_s=patience_s), self._clock
-        )
+        sent = gate.sent(admission, envelope, patience_s=patience_s)
+        exchange = _Exchange(request, admission, sent, self._clock)
         try:
             failure = await self._exchange(exchange)
             return await self._outcome(call, exchange, failure)
         except asyncio.CancelledError:
-            if exchange.sent.is_charged:
+            if sent.is_charged:
                 await run_shielded(self._keep_cancelled(call, exchange))
             raise
         except (ReservationStateError, LedgerUnavailableError) as e:
-            if exchange.sent.is_dispatched:
+            if sent.is_dispatched:
                 raise
             return self._unsent(envelope, request.attempt, _not_dispatched(request, e))
 
