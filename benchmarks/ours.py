@@ -32,7 +32,7 @@ from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured.parser import Prepared, StructuredLogProbsParser, prepare
-from agentic_trading.worker.attempt_result import Timing, answered
+from agentic_trading.worker.attempt_result import Timing, answered_result
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks import floor
@@ -221,7 +221,9 @@ async def a_few_stage_by_stage(gateway: Gateway, stages: Stages) -> int:
         ]
     attempts = zip(requests, responses, outcomes, admissions, charges, strict=True)
     with stages.timed("result"):
-        results = [answered(*attempt, Timing(CLOCK.now(), CLOCK.now(), 0.1), "final") for attempt in attempts]
+        results = [
+            answered_result(*attempt, Timing(CLOCK.now(), CLOCK.now(), 0.1), "final") for attempt in attempts
+        ]
     with stages.timed("record"):
         for one, result in zip(envelopes, results, strict=True):
             interaction = LLMInteraction(envelope=one, result=result, stored_at=CLOCK.now())

@@ -94,7 +94,7 @@ def gateway(
     workers: int = 4,
     capabilities: Capabilities = CAPABILITIES,
     policy: Policy | None = None,
-    traffic: Throttle | None = None,
+    throttle: Throttle | None = None,
 ) -> MemoryGateway:
     """Return a gateway in memory; `script` is what its provider answers, or the provider."""
     clock = clock or SimClock(START)
@@ -108,7 +108,7 @@ def gateway(
         clock=clock,
         mode="paper",
         policy=policy,
-        traffic=traffic,
+        throttle=throttle,
     )
     recorder = Recorder(store, broker)
     parts = RunnerDependencies(

@@ -288,7 +288,7 @@ def _gate(
         wall=wall,
         tenants=frozenset({tenant}),
         policy=oversight.policy if oversight is not None else None,
-        traffic=Throttle(oversight.limiter if oversight is not None else None, wall),
+        throttle=Throttle(oversight.limiter if oversight is not None else None, wall),
     )
 
 

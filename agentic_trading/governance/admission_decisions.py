@@ -1,4 +1,4 @@
-"""What the gate answers: the attempt may run, must not, must wait, or is another run's; and what it was charged."""
+"""The answers of the gate (admitted, denied, deferred, dispatched already), the rules behind them, and the charge."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -155,7 +155,7 @@ def _invalid(description: str) -> FailureReason:
 class Admitted:
     """The attempt may run: `amount` is set aside for it, and is charged by the book with the id `price_book`.
 
-    `permit` is its place in the traffic to its model, where that is limited.
+    `permit` is its place at the model, where calls to it are limited.
     """
 
     reservation_id: str
@@ -177,19 +177,19 @@ class Denied:
 class Deferred:
     """The attempt has to wait; nothing is set aside.
 
-    It would fit, but for what calls in flight hold, or others wait for (`Held`, with what was asked of the ledger); or
-    its model is asked too fast already (`Wait`).
+    It would fit, but for what calls in flight hold, or others wait for (`Blocked`, with the request to the ledger); or
+    its model is called too fast already (`Throttled`).
     """
 
     envelope: LLMEnvelope
     held: Blocked | Throttled
-    ask: ReservationRequest | None = None
+    request: ReservationRequest | None = None
     quote: Quote | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDispatched:
-    """Another run has sent this attempt, or is about to; what it costs and gave is that run's to settle and to tell."""
+    """Another run has sent this attempt, or is about to; its settlement and its result are that run's."""
 
     reservation_id: str
     state: ReservationState
@@ -211,11 +211,11 @@ class Charge:
 
 
 CLOCK_SKEW = timedelta(seconds=60)
-"""By how much an envelope's `as_of` may pass the gate's clock where two machines tell the time."""
+"""By how much an envelope's `as_of` may pass the gate's clock, as two machines' clocks differ."""
 
 
 def foreign_problem(tenant_id: str, tenants: Collection[str] | None) -> FailureReason | None:
-    """Return why this tenant may not use the gate, or None; without `tenants` everybody may."""
+    """Return why this tenant may not use the gate, or None; without `tenants` all may."""
     if tenants is None or tenant_id in tenants:
         return None
     allowed = ", ".join(sorted(tenants)) or "none"
@@ -242,20 +242,20 @@ def future_problem(as_of: datetime | None, now: datetime, *, mode: ClockMode) ->
     return FailureReason(category=FailureKind.LOOK_AHEAD, description=description)
 
 
-def exhausted(refusal: Declined) -> FailureReason:
+def exhausted(declined: Declined) -> FailureReason:
     """Return which budget has too little left."""
-    window = "" if refusal.window is Window.NONE else f" this {refusal.window}"
+    window = "" if declined.window is Window.NONE else f" this {declined.window}"
     return FailureReason(
         category=FailureKind.BUDGET_EXHAUSTED,
-        description=f"{refusal.scope} {refusal.id} has {amount_text(refusal.left, refusal.unit)} left{window}, "
-        f"the call may need {amount_text(refusal.asked, refusal.unit)}; raise the limit or ask for less",
-        technical_details=f"scope={refusal.scope} id={refusal.id} window={refusal.window} unit={refusal.unit} "
-        f"asked={refusal.asked} left={refusal.left}",
+        description=f"{declined.scope} {declined.id} has {amount_text(declined.left, declined.unit)} left{window}, "
+        f"the call may need {amount_text(declined.asked, declined.unit)}; raise the limit or ask for less",
+        technical_details=f"scope={declined.scope} id={declined.id} window={declined.window} unit={declined.unit} "
+        f"asked={declined.asked} left={declined.left}",
     )
 
 
 def unavailable(e: LedgerUnavailableError, workflow: EnvelopeWorkflow) -> FailureReason:
-    """Return that a call may not run, as nobody knows what is left to spend."""
+    """Return that a call may not run, as it is not known what is left to spend."""
     return FailureReason(
         category=FailureKind.LEDGER_UNAVAILABLE,
         description=f"{workflow} may not run without the ledger: {e}",
@@ -266,9 +266,9 @@ def unavailable(e: LedgerUnavailableError, workflow: EnvelopeWorkflow) -> Failur
 def reservation_request(
     envelope: LLMEnvelope, attempt: int, amount: Amount, at: datetime | None, more: Iterable[Limit] = ()
 ) -> ReservationRequest:
-    """Return the ask of one attempt; `more` are ceilings beside those that the envelope puts upon itself.
+    """Return the request of one attempt; `more` are limits besides those that the envelope sets itself.
 
-    Raises `AskError` for what cannot be counted.
+    Raises `ReservationRequestError` for what cannot be counted.
     """
     scopes = {
         ScopeKind.CALL: envelope.idempotency_key,

@@ -1,4 +1,4 @@
-"""One attempt past every rule of the platform, and its money settled on every way out."""
+"""Which attempts may run: admitted with their money reserved, denied, deferred, or dispatched already."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
 
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
 from agentic_trading.governance.admission_decisions import (
     SIMULATED,
@@ -52,20 +53,20 @@ _SENT = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationStat
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What an attempt asks of the ledger, and the quote that says so: of one that waits both stay what they were."""
+class _Quoted:
+    """What an attempt requests of the ledger, and the quote behind it: while it waits both stay what they were."""
 
-    ask: ReservationRequest
+    request: ReservationRequest
     quote: Quote
 
 
 class Gate:
-    """Let attempts through that the platform allows; in the end each is settled, released or in doubt.
+    """Admit the attempts that the platform allows; each of them ends settled, released or in doubt.
 
     `clock` is the time of the mode, simulated or not, that deadlines go by. `wall` is the time of day, by which
-    providers raise prices and retire models (default: `clock`). `tenants` are those that may ask (default: all): a
-    limit on tenants counts each by itself, so only with one tenant here is it a limit on the gate. `policy` says who
-    may do what (default: anybody anything), `halts` what is stopped, `traffic` how fast each model may be asked.
+    providers raise prices and retire models (default: `clock`). `tenants` are those that may send (default: all): a
+    limit on tenants counts each by itself, so only with one tenant here is it a limit on the gate. `policy` says what
+    each principal may do (default: anything), `halts` what is stopped, `throttle` how fast each model may be called.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Gate:
         tenants: frozenset[str] | None = None,
         policy: Policy | None = None,
         halts: HaltRegistry | None = None,
-        traffic: Throttle | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self.halts = halts or HaltRegistry()
         self._ledger = ledger
@@ -91,9 +92,9 @@ class Gate:
         self._mode: ClockMode = mode
         self._tenants = tenants
         self._policy = policy
-        self._traffic = traffic or Throttle(None, self._wall)
-        self.lifecycle = ReservationLifecycle(ledger, prices, self._traffic)
-        self._in_turn: dict[str, _Asked | Denied] = {}
+        self._throttle = throttle or Throttle(None, self._wall)
+        self.lifecycle = ReservationLifecycle(ledger, prices, self._throttle)
+        self._waited: dict[str, _Quoted | Denied] = {}
         self._counts = AdmissionCounters()
 
     async def admit(
@@ -104,25 +105,25 @@ class Gate:
         is_retry: bool = False,
         input_tokens: int | None = None,
     ) -> Admitted | Denied | Deferred | AlreadyDispatched:
-        """Set the most that `request` can cost aside, or say why it must not run, or must wait.
+        """Reserve the most that `request` can cost, or return why it must not run, or must wait.
 
-        `principal` is who sent the envelope, as the bus has proved it. `is_retry` says that an attempt before this one
+        `principal` sent the envelope, as the bus has proved. `is_retry` says that an attempt before this one
         failed at the provider. `input_tokens` is the provider's own count where there is one; else bytes bound the
         tokens. The same attempt again gets the same reservation until it is dispatched, as nothing was sent; from
-        then on it is `Taken`.
+        then on it is `AlreadyDispatched`.
         """
         answer = await self._answer(request, principal, input_tokens)
         if isinstance(answer, Admitted):
-            answer = await self._entered(request, answer, is_retry=is_retry)
+            answer = await self._with_permit(request, answer, is_retry=is_retry)
         self._counts.note(request.envelope, answer, self._clock.now())
         return answer
 
     async def headroom(self, parked: Deferred) -> None:
         """Wait until the parked attempt can be answered for good, is halted, or its deadline passes; then admit it again.
 
-        Who waits gets its turn in order of arrival within a priority: what comes free is set aside for it here, and
-        handed out by the next `admit` of the same request, which asks for it anew if it comes after the reservation's
-        lease. Who is cancelled holds nothing.
+        Requests get their turn in order of arrival within a priority: what comes free is reserved here, and handed out
+        by the next `admit` of the same request, which reserves it again if it comes after the reservation's lease. A
+        cancelled wait holds nothing.
         """
         started = self._clock.monotonic()
         limit = asyncio.timeout(self._seconds_to(parked.envelope.deadline))
@@ -150,13 +151,15 @@ class Gate:
         """
         now = self._clock.now()
         return (
-            self.stranger(envelope, principal, max_tokens=max_tokens)
+            self.access_problem(envelope, principal, max_tokens=max_tokens)
             or self.halts.problem(envelope)
             or deadline_problem(envelope.deadline, now)
             or future_problem(envelope.as_of, now, mode=self._mode)
         )
 
-    def stranger(self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0) -> FailureReason | None:
+    def access_problem(
+        self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0
+    ) -> FailureReason | None:
         """Return why `principal` may not even have a recorded answer to this envelope, or None."""
         problem = foreign_problem(envelope.tenant_id, self._tenants)
         if problem is None and self._policy is not None:
@@ -176,36 +179,36 @@ class Gate:
     ) -> Admitted | Denied | Deferred | AlreadyDispatched:
         envelope = request.envelope
         id_ = reservation_id_of(envelope, request.attempt)
-        waited_for = self._in_turn.pop(id_, None)
+        waited_for = self._waited.pop(id_, None)
         problem = self.problem(envelope, principal, max_tokens=request.max_tokens)
         if problem is not None:
-            if isinstance(waited_for, _Asked):
+            if isinstance(waited_for, _Quoted):
                 await self.lifecycle.give_back(id_)
-            if self.stranger(envelope, principal, max_tokens=request.max_tokens) is not None:
-                return Denied(problem)  # nothing is asked about what they name
+            if self.access_problem(envelope, principal, max_tokens=request.max_tokens) is not None:
+                return Denied(problem)  # not even whether such an attempt is known
             return await self._unless_sent(id_, problem)
         if isinstance(waited_for, Denied):
             return waited_for
         try:
-            asked = waited_for or self._asked(request, principal, input_tokens)
-            if isinstance(asked, _Asked):
+            asked = waited_for or self._quoted(request, principal, input_tokens)
+            if isinstance(asked, _Quoted):
                 return await self._reserve(envelope, asked)
         except ReservationRequestError as e:
             asked = FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
         return await self._unless_sent(id_, asked)
 
     async def _unless_sent(self, id_: str, problem: FailureReason) -> Denied | AlreadyDispatched:
-        """Refuse; but what another run has sent was allowed then, and only that run knows what came of it."""
+        """Deny; but what another run has sent was allowed then, and only that run knows its outcome."""
         try:
             state = await self._ledger.state_of(id_)
         except LedgerUnavailableError:
             return Denied(problem)
         return AlreadyDispatched(id_, state) if state in _SENT else Denied(problem)
 
-    def _asked(
+    def _quoted(
         self, request: ModelRequest, principal: str, input_tokens: int | None
-    ) -> _Asked | FailureReason:
-        """Return what to ask the ledger for, or why nothing; raises `AskError` for what cannot be counted."""
+    ) -> _Quoted | FailureReason:
+        """Return what to reserve, or why nothing; raises `ReservationRequestError` for what cannot be counted."""
         quoted = quote(
             request, self._capabilities, self._prices,
             mode=self._mode, now=self._wall.now(), input_tokens=input_tokens,
@@ -214,51 +217,51 @@ class Gate:
             return quoted
         ceilings = self._policy.limits(principal) if self._policy is not None else ()
         moment = _moment(request.envelope, self._mode, self._clock.now())
-        return _Asked(
+        return _Quoted(
             reservation_request(request.envelope, request.attempt, quoted.amount, moment, ceilings), quoted
         )
 
     async def _reserve(
-        self, envelope: LLMEnvelope, asked: _Asked
+        self, envelope: LLMEnvelope, quoted: _Quoted
     ) -> Admitted | Denied | Deferred | AlreadyDispatched:
         try:
-            answer = await self._ledger.reserve(asked.ask)
+            answer = await self._ledger.reserve(quoted.request)
         except LedgerUnavailableError as e:
             return Denied(unavailable(e, envelope.workflow))
         if isinstance(answer, Blocked):
-            return Deferred(envelope, answer, asked.ask, asked.quote)
-        return _final(answer, asked.quote, self._prices)
+            return Deferred(envelope, answer, quoted.request, quoted.quote)
+        return _final(answer, quoted.quote, self._prices)
 
-    async def _entered(
+    async def _with_permit(
         self, request: ModelRequest, admission: Admitted, *, is_retry: bool
     ) -> Admitted | Denied | Deferred:
-        """Have an attempt that has its money take its place in the traffic to its model, or give the money back."""
+        """Get a permit for an attempt that has its reservation, or release the reservation."""
         try:
-            entered = await self._traffic.enter(
+            permitted = await self._throttle.acquire(
                 request.envelope, admission.reservation_id, admission.amount.tokens, is_retry=is_retry
             )
         except BaseException:
-            await self.release(admission)
+            await run_shielded(self.release(admission))
             raise
-        match entered:
+        match permitted:
             case Permit() | None:
-                return admission if entered is None else replace(admission, permit=entered)
+                return admission if permitted is None else replace(admission, permit=permitted)
             case Throttled():
                 await self.release(admission)
-                return Deferred(request.envelope, entered)
+                return Deferred(request.envelope, permitted)
             case FailureReason():
                 await self.release(admission)
-                return Denied(entered)
+                return Denied(permitted)
             case _:
-                assert_never(entered)
+                assert_never(permitted)
 
     async def _wait(self, parked: Deferred) -> None:
         if isinstance(parked.held, Throttled):
-            await self._traffic.wait(parked.held)
-        elif parked.ask is not None and parked.quote is not None:
-            answer = await self._ledger.wait_for_reservation(parked.ask)
+            await self._throttle.wait(parked.held)
+        elif parked.request is not None and parked.quote is not None:
+            answer = await self._ledger.wait_for_reservation(parked.request)
             refused = Denied(exhausted(answer)) if isinstance(answer, Declined) else None
-            self._in_turn[parked.ask.reservation_id] = refused or _Asked(parked.ask, parked.quote)
+            self._waited[parked.request.reservation_id] = refused or _Quoted(parked.request, parked.quote)
 
     def _seconds_to(self, deadline: datetime | None) -> float | None:
         return None if deadline is None else max(0.0, (deadline - self._clock.now()).total_seconds())

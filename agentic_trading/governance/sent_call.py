@@ -23,6 +23,9 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.result import Usage
 
+MOST_TOKENS = 10**9
+"""No call uses more: a count or a usage of more is none, and its cost passes what a log can count."""
+
 _GRACE_S = 30.0
 """How much longer than an answer is waited for a call counts as under way: it has to be settled as well."""
 
@@ -33,7 +36,7 @@ class ReservationLifecycle:
 
     ledger: ReservationLedger
     prices: PriceBook
-    traffic: Throttle
+    throttle: Throttle
 
     async def dispatch(self, admission: Admitted, *, patience_s: float = 60.0) -> None:
         """Note that the request is about to be sent; an answer is waited for up to `patience_s` seconds.
@@ -49,7 +52,7 @@ class ReservationLifecycle:
         Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
         A usage or a model without a price costs the whole reservation at least.
         """
-        await self.traffic.answered(admission.permit, usage.total_tokens)
+        await self.throttle.answered(admission.permit, usage.total_tokens)
         capability = admission.capability
         cost_nusd, priced = cost_of(
             usage,
@@ -67,29 +70,27 @@ class ReservationLifecycle:
 
         Harmless twice. Raises `ReservationStateError` if it was not dispatched. `failure` counts against the provider.
         """
-        await self.traffic.failed(admission.permit, failure)
+        await self.throttle.failed(admission.permit, failure)
         return _charge(await self.ledger.settle(admission.reservation_id, Amount(0, 0, 0)))
 
     async def in_doubt(self, admission: Admitted, failure: Failed | None = None) -> Charge:
         """Charge the whole reservation, as the call may have been billed; a late `settle` corrects it."""
-        await self.traffic.failed(admission.permit, failure)
+        await self.throttle.failed(admission.permit, failure)
         return _charge(await self.ledger.in_doubt(admission.reservation_id))
 
     async def release(self, admission: Admitted) -> None:
         """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
-        await self.traffic.unused(admission.permit)
+        await self.throttle.unused(admission.permit)
         await self.give_back(admission.reservation_id)
 
     async def give_back(self, reservation_id: str) -> None:
         """Give back a reservation without a permit."""
-        with suppress(
-            ReservationStateError, UnknownReservationError
-        ):  # sent by another run, or over: not ours
-            await self.ledger.release(reservation_id)
+        with suppress(ReservationStateError, UnknownReservationError):
+            await self.ledger.release(reservation_id)  # sent by another run, or over: it is not ours then
 
     async def step_aside(self, admission: Admitted) -> None:
         """Give the permit back, as another run has sent the attempt; its reservation is that run's."""
-        await self.traffic.unused(admission.permit)
+        await self.throttle.unused(admission.permit)
 
 
 class SentCall:
@@ -143,8 +144,12 @@ class SentCall:
         """Charge what the provider reports for its answer: see `ReservationLifecycle.settle`.
 
         Neither the time limit nor a halt ends this; a caller that is cancelled meanwhile leaves the block settled.
+        Raises `ProviderError`, sent, for a usage of more than `MOST_TOKENS`: let it leave the block, which is in doubt.
         """
         await self._watch.aclose()
+        if usage.total_tokens > MOST_TOKENS:
+            message = f"the answer reports {usage.total_tokens} tokens; allowed are {MOST_TOKENS}"
+            raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
         self._settle = partial(self._lifecycle.settle, self._admission, usage, served_model=served_model)
         self.charge, self.is_charged = await self._settle(), True
         return self.charge

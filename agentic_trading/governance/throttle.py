@@ -1,4 +1,4 @@
-"""How fast a model is asked: an attempt's way through the limiter, in the words of calls."""
+"""How fast a model is called: an attempt's permit from the limiter, and the wait before a retry."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from agentic_trading.llm.errors import RETRYABLE, FailureKind, FailureReason
 from agentic_trading.llm.limits import RetryPolicy
 
 LONGEST_WAIT_S = 3600.0
-"""Who asks for a longer wait means: not now, and not soon."""
+"""A provider that wants a longer wait is not called again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +65,22 @@ def wait_before_retry(
 
 
 def _may_be_tried_again(failure: Failed, policy: RetryPolicy, workflow: EnvelopeWorkflow) -> bool:
-    """Say whether the kind of failure allows it: an envelope may ask for fewer kinds than the platform, not for more."""
+    """Whether the kind of failure allows it: an envelope may retry fewer kinds than the platform, not more."""
     if failure.kind not in RETRYABLE or failure.kind not in policy.retryable:
         return False
     if workflow is not EnvelopeWorkflow.EXECUTION:
         return True
-    # A lost answer may have been billed and acted on: an order is only asked for again if it surely never was.
+    # A lost answer may have been billed and acted on: an order is only requested again if it surely never was.
     return not failure.sent and failure.kind is not FailureKind.TIMEOUT
 
 
 _GRACE_S = 30.0
 _OUTAGES = frozenset({FailureKind.SERVER_ERROR, FailureKind.TIMEOUT})
-"""What says that a provider is in trouble; everything else is about one request, or about us."""
+"""Failures that count against the provider; all others are about one request, or about this process."""
 
 
 class Throttle:
-    """Limits what is asked of each model at once and in a minute, and stops asking one that keeps failing.
+    """Limits the calls to each model at once and in a minute, and stops calls to one that keeps failing.
 
     Money is not at stake here: where the limiter cannot be reached, calls go on without it. Waiting takes the real
     time of `clock`.
@@ -89,12 +89,12 @@ class Throttle:
     def __init__(self, limiter: Limiter | None, clock: Clock, *, new_id: NewId = random_id) -> None:
         self._limiter = limiter
         self._clock = clock
-        self._name = new_id()  # two workers that want to send the same attempt have a place each
+        self._name = new_id()  # two workers with the same attempt have a permit each
 
-    async def enter(
+    async def acquire(
         self, envelope: LLMEnvelope, id_: str, tokens: int, *, is_retry: bool
     ) -> Permit | Throttled | FailureReason | None:
-        """Take a place, or say how long to wait or why not; None where nothing is limited."""
+        """Get a permit, or how long to wait, or why there is none; None where nothing is limited."""
         if self._limiter is None:
             return None
         entry = PermitRequest(
@@ -116,22 +116,22 @@ class Throttle:
         await self._clock.sleep(wait.retry_after_s)
 
     async def answered(self, permit: Permit | None, tokens: int) -> None:
-        """Say that the model has answered, and how many tokens it took."""
-        await self._leave(permit, PermitOutcome.ANSWERED, tokens=tokens)
+        """Release a permit after an answer that took `tokens`."""
+        await self._release(permit, PermitOutcome.ANSWERED, tokens=tokens)
 
     async def failed(self, permit: Permit | None, failure: Failed | None) -> None:
-        """Say that there was no answer; without `failure` it says nothing about the provider."""
+        """Release a permit after a call without an answer; without `failure` it does not count against the provider."""
         is_outage = failure is not None and failure.kind in _OUTAGES
         pause_s = failure.retry_after_s if failure is not None else None
-        await self._leave(
+        await self._release(
             permit, PermitOutcome.FAILED if is_outage else PermitOutcome.NEUTRAL, pause_s=pause_s
         )
 
     async def unused(self, permit: Permit | None) -> None:
-        """Give a place back that was not used."""
-        await self._leave(permit, PermitOutcome.UNUSED)
+        """Release a permit that was not used."""
+        await self._release(permit, PermitOutcome.UNUSED)
 
-    async def _leave(
+    async def _release(
         self,
         permit: Permit | None,
         outcome: PermitOutcome,

@@ -24,7 +24,7 @@ class Timing:
     latency_ms: float
 
 
-def dispatched(request: ModelRequest, admission: Admitted, *, now: datetime) -> Event:
+def dispatch_event(request: ModelRequest, admission: Admitted, *, now: datetime) -> Event:
     """Return the record that a request is about to be sent, with what is set aside for it."""
     envelope = request.envelope
     return Event(
@@ -49,7 +49,7 @@ def dispatched(request: ModelRequest, admission: Admitted, *, now: datetime) -> 
     )
 
 
-def answered(
+def answered_result(
     request: ModelRequest,
     response: ModelResponse,
     outcome: Accepted | Rejected,
@@ -77,7 +77,7 @@ def answered(
         reserved_nusd=admission.amount.nusd,
         reserved_tokens=admission.amount.tokens,
         price_book=admission.price_book,
-        priced_on=priced_on(admission),
+        priced_on=price_date(admission),
         provider=request.envelope.provider,
         model=response.model,
         model_requested=request.envelope.model,
@@ -100,7 +100,7 @@ def answered(
     )
 
 
-def failed(
+def failed_result(
     envelope: LLMEnvelope,
     attempt: int,
     reason: FailureReason,
@@ -123,7 +123,7 @@ def failed(
         reserved_nusd=admission.amount.nusd if admission else 0,
         reserved_tokens=admission.amount.tokens if admission else 0,
         price_book=admission.price_book if admission else "",
-        priced_on=priced_on(admission) if admission else None,
+        priced_on=price_date(admission) if admission else None,
         provider=envelope.provider,
         model_requested=envelope.model,
         attempt_number=attempt,
@@ -139,14 +139,14 @@ def failed(
     )
 
 
-def degraded(result: LLMResult) -> LLMResult:
+def degraded_result(result: LLMResult) -> LLMResult:
     """Return the last result of a workflow that may go on without an answer: text kept, nothing to act on."""
     return LLMResult.model_validate(
         {**result.model_dump(), "parsed_output": {}, "success": True, "actionable": False},
     )
 
 
-def served_again(
+def replayed_result(
     recorded: LLMResult,
     envelope: LLMEnvelope,
     outcome: Accepted | Rejected | None,
@@ -193,7 +193,7 @@ def served_again(
     return LLMResult.model_validate(fields)
 
 
-def priced_on(admission: Admitted) -> date:
+def price_date(admission: Admitted) -> date:
     """Return the day whose prices count, as a provider's days begin: in UTC."""
     return admission.priced_at.astimezone(UTC).date()
 
@@ -223,7 +223,7 @@ def _is_of_another(request: ModelRequest, response: ModelResponse, capability: C
     return response.model != request.envelope.model and response.model not in capability.served_as
 
 
-def not_used(result: LLMResult) -> LLMResult:
+def unused_result(result: LLMResult) -> LLMResult:
     """Return the result of an answer that is not used, because another model gave it."""
     reason = FailureReason(
         category=FailureKind.WRONG_MODEL,

@@ -10,6 +10,7 @@ import structlog
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.sent_call import MOST_TOKENS
 from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
@@ -21,11 +22,11 @@ from agentic_trading.structured.parser import Prepared
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.worker.attempt_result import (
     Timing,
-    answered,
+    answered_result,
     is_of_wrong_model,
-    not_used,
     recorded_response,
-    served_again,
+    replayed_result,
+    unused_result,
 )
 from agentic_trading.worker.error_boundary import describe_error
 from agentic_trading.worker.next_attempt import (
@@ -40,9 +41,6 @@ from agentic_trading.worker.slots import Parking
 
 COUNT_WITHIN_S = 5.0
 """A count that takes longer is given up."""
-
-MOST_TOKENS = 10**9
-"""No request has more: a higher count is ignored."""
 
 log = structlog.get_logger()
 
@@ -168,7 +166,7 @@ class CallContext:
             return read()
         return await run_shielded(asyncio.to_thread(read))
 
-    async def answered(
+    async def answered_attempt(
         self,
         request: ModelRequest,
         response: ModelResponse,
@@ -178,9 +176,9 @@ class CallContext:
     ) -> Attempted:
         """Read an answer that was charged; one of a wrong model ends the call."""
         outcome = await self.read(request, response)
-        to_result = partial(answered, request, response, outcome, admission, charge, timing)
+        to_result = partial(answered_result, request, response, outcome, admission, charge, timing)
         if is_of_wrong_model(request, response, self.capability):
-            return FinalAttempt(lambda step: not_used(to_result(step)))
+            return FinalAttempt(lambda step: unused_result(to_result(step)))
         return AnsweredAttempt(to_result, outcome)
 
     async def replay(self, request: ModelRequest, recorded: LLMResult) -> Attempted:
@@ -189,9 +187,9 @@ class CallContext:
         if recorded.reading is not None and not is_not_used:
             as_requested_then = replace(request, transport=recorded.reading.transport)
             outcome = await self.read(as_requested_then, recorded_response(recorded))
-            read_again = partial(served_again, recorded, self.envelope, outcome)
+            read_again = partial(replayed_result, recorded, self.envelope, outcome)
             return AnsweredAttempt(read_again, outcome, recorded.next_step)
-        to_result = partial(served_again, recorded, self.envelope, None)
+        to_result = partial(replayed_result, recorded, self.envelope, None)
         if recorded.dispatched_at is None or recorded.failure is None or is_not_used:
             return FinalAttempt(to_result)
         failed_again = Failed(kind=recorded.failure.category, sent=recorded.in_doubt, retry_after_s=None)

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 from agentic_trading.governance.errors import ControlError, LedgerError
 from agentic_trading.llm.errors import LLMError, RecordError, StoreError
 
+log = structlog.get_logger()
+
 
 def describe_error(e: Exception) -> str:
     """Return what was raised and where; a formatted traceback would read files on the loop.
@@ -27,9 +29,6 @@ def _message(e: Exception) -> str:
         return str(e)
     errors = e.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['type']}" for error in errors)
-
-
-log = structlog.get_logger()
 
 
 @contextmanager

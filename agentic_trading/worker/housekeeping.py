@@ -38,6 +38,12 @@ from agentic_trading.worker.recorder import Recorder
 
 log = structlog.get_logger()
 
+RECONCILE_EVERY_S = 0.25
+"""A command of an operator reaches every worker within a second."""
+
+TICK_EVERY_S = 0.5
+CHECKPOINT_EVERY_S = 60.0
+
 
 @dataclass(slots=True)
 class ControlReconciler:
@@ -128,13 +134,6 @@ def _log_restart(tenant: str, controls: TenantControls, seen: TenantControls | N
     log.error(
         "controls_restarted", tenant=tenant, seen=seen.version, found=controls.version, no_longer_halted=gone
     )
-
-
-RECONCILE_EVERY_S = 0.25
-"""A command of an operator reaches every worker within a second."""
-
-TICK_EVERY_S = 0.5
-CHECKPOINT_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ EVENTS_GROUP = "workers-events"
 
 NOT_ALLOWED = "not_allowed"
 
-OURS = ("operator.", "budget.", "attempt.")
+WORKER_KINDS = ("operator.", "budget.", "attempt.")
 """Kinds of events that only workers make: a ledger is rebuilt from them, and operators read them."""
 
 
@@ -64,7 +64,7 @@ class ProducerAcl:
 
     def check_event(self, principal: str, event: Event) -> None:
         """Raise `UndeliverableError` for an event that `principal` may not put on record."""
-        if event.kind.startswith(OURS):
+        if event.kind.startswith(WORKER_KINDS):
             why = f"an event of kind {event.kind!r:.100} is a worker's own; allowed are other kinds"
             raise UndeliverableError(NOT_ALLOWED, why)
         self.check_tenant(principal, event.tenant_id)

@@ -12,6 +12,11 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import InteractionStore
 
+log = structlog.get_logger()
+
+_UNTRUSTED = ("signature", "not_allowed")
+"""Reasons for which no id of a message is taken over: it may name another sender's call."""
+
 
 class Recorder:
     """Store each attempt, then publish it: what is on the bus is in the log."""
@@ -43,12 +48,6 @@ class Recorder:
     async def _publish(self, interaction: LLMInteraction, *, final: bool) -> None:
         if self._broker is not None:
             await self._broker.publish(INTERACTIONS, interaction_message(interaction, final=final))
-
-
-log = structlog.get_logger()
-
-_UNTRUSTED = ("signature", "not_allowed")
-"""Reasons for which no id of a message is taken over: it may name another sender's call."""
 
 
 class DeadLetterPublisher:

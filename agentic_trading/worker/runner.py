@@ -29,11 +29,16 @@ from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.parser import prepare
 from agentic_trading.worker.attempt_result import (
     Timing,
-    degraded,
-    dispatched,
-    failed,
+    degraded_result,
+    dispatch_event,
+    failed_result,
 )
-from agentic_trading.worker.call_context import CallContext, Checks, InputTokenCounter, UnsupportedSchemas
+from agentic_trading.worker.call_context import (
+    CallContext,
+    Checks,
+    InputTokenCounter,
+    UnsupportedSchemas,
+)
 from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
 from agentic_trading.worker.next_attempt import (
     Attempted,
@@ -46,9 +51,6 @@ from agentic_trading.worker.next_attempt import (
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import CachedCall, ResponseCache
 from agentic_trading.worker.slots import Parking, StoppableWait
-
-MOST_TOKENS = 10**9
-"""No call uses more: a report of more is none, and what it would cost passes what a log can count."""
 
 _NO_TIME_LEFT: Final = FailureReason(
     category=FailureKind.EXPIRED, description="the deadline was reached before the request could be sent"
@@ -163,9 +165,9 @@ class CallRunner:
     ) -> LLMInteraction:
         result = attempted.to_result(step)
         if step == "final" and not result.success and may_degrade(envelope, attempted):
-            result = degraded(result)
+            result = degraded_result(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
-        keep = partial(self._kept, interaction, cached, final=step == "final")
+        keep = partial(self._store, interaction, cached, final=step == "final")
         try:
             await keep()
         except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
@@ -173,7 +175,7 @@ class CallRunner:
             raise
         return interaction
 
-    async def _kept(self, interaction: LLMInteraction, cached: CachedCall | None, *, final: bool) -> None:
+    async def _store(self, interaction: LLMInteraction, cached: CachedCall | None, *, final: bool) -> None:
         await self._parts.recorder.keep(interaction, final=final)
         if cached is not None:
             cached.add(interaction.result)
@@ -195,7 +197,7 @@ class CallRunner:
 
     async def _recorded(self, call: CallContext, request: ModelRequest) -> LLMResult | None:
         gate, answers = self._parts.gate, self._parts.recorded
-        if answers is not None and gate.stranger(request.envelope, call.principal) is None:
+        if answers is not None and gate.access_problem(request.envelope, call.principal) is None:
             recorded = await answers.find(request.envelope, request.attempt)
             if recorded is not None:
                 return recorded
@@ -206,7 +208,7 @@ class CallRunner:
     async def _admit(
         self, call: CallContext, request: ModelRequest, *, is_retry: bool
     ) -> Admitted | Denied | AlreadyDispatched:
-        """Pass the gate; wait for headroom that calls in flight hold, until they give it back or the deadline passes."""
+        """Pass the gate, if need be after a wait for headroom, which ends with the deadline or the worker."""
         tokens = None
         if call.count is not None and self._parts.gate.problem(request.envelope, call.principal) is None:
             tokens = await call.count.of(request, _patience_s(request.envelope, self._clock.now()))
@@ -236,28 +238,27 @@ class CallRunner:
         if patience_s <= 0:
             await run_shielded(gate.release(admission))
             return self._unsent(envelope, request.attempt, _NO_TIME_LEFT)
-        exchange = _Exchange(
-            request, admission, gate.sent(admission, envelope, patience_s=patience_s), self._clock
-        )
+        sent = gate.sent(admission, envelope, patience_s=patience_s)
+        exchange = _Exchange(request, admission, sent, self._clock)
         try:
-            failure = await self._failure_of(exchange)
-            return await self._attempted(call, exchange, failure)
+            failure = await self._exchange(exchange)
+            return await self._outcome(call, exchange, failure)
         except asyncio.CancelledError:
-            if exchange.sent.is_charged:
+            if sent.is_charged:
                 await run_shielded(self._keep_cancelled(call, exchange))
             raise
         except (ReservationStateError, LedgerUnavailableError) as e:
-            if exchange.sent.is_dispatched:
+            if sent.is_dispatched:
                 raise
             return self._unsent(envelope, request.attempt, _not_dispatched(request, e))
 
-    async def _failure_of(self, exchange: "_Exchange") -> ProviderError | None:
+    async def _exchange(self, exchange: "_Exchange") -> ProviderError | None:
         """Send the request and charge its answer; returns why there is none, or None."""
         sent = exchange.sent
         try:
             async with sent:
-                exchange.begin()
-                response = _metered(await self._parts.provider.complete(exchange.request))
+                exchange.began = self._clock.now(), self._clock.monotonic()
+                response = await self._parts.provider.complete(exchange.request)
                 exchange.response = response
                 await sent.answered(response.usage, served_model=response.model)
         except ProviderError as e:
@@ -268,13 +269,13 @@ class CallRunner:
             return ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
         return None
 
-    async def _attempted(
+    async def _outcome(
         self, call: CallContext, exchange: "_Exchange", failure: ProviderError | None
     ) -> Attempted:
         request, admission, charge = exchange.request, exchange.admission, exchange.sent.charge
         timing, response = exchange.timing(), exchange.response
         if failure is None and response is not None:
-            return await call.answered(request, response, admission, charge, timing)
+            return await call.answered_attempt(request, response, admission, charge, timing)
         failure = failure or ProviderError(
             FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True
         )
@@ -282,7 +283,7 @@ class CallRunner:
             category=failure.kind, description=failure.message, recoverable=not failure.sent
         )
         to_result = partial(
-            failed,
+            failed_result,
             request.envelope,
             request.attempt,
             reason,
@@ -291,25 +292,26 @@ class CallRunner:
             charge=charge,
             timing=timing,
             in_doubt=failure.sent,
-            provider_request_id=failure.provider_request_id,
+            provider_request_id=failure.provider_request_id
+            or (response.provider_request_id if response else ""),
         )
         return FailedAttempt(to_result, failed_by(failure))
 
     def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> FinalAttempt:
-        return FinalAttempt(partial(failed, envelope, attempt, reason, now=self._clock.now()))
+        return FinalAttempt(partial(failed_result, envelope, attempt, reason, now=self._clock.now()))
 
     async def _keep_cancelled(self, call: CallContext, exchange: "_Exchange") -> None:
         """Keep a call that was cancelled before or after its answer came."""
         if exchange.sent.charge.in_doubt:  # an answer that could not be charged is none
             exchange.response = None
-        attempted = await self._attempted(call, exchange, exchange.sent.failure)
+        attempted = await self._outcome(call, exchange, exchange.sent.failure)
         await self._keep(exchange.request.envelope, attempted, "final", call.cached)
 
     async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> None:
         envelope = request.envelope
         if envelope.workflow not in self._parts.strict_workflows:
             return
-        event = dispatched(request, admission, now=self._clock.now())
+        event = dispatch_event(request, admission, now=self._clock.now())
         await self._parts.recorder.keep_event(event)
 
 
@@ -322,16 +324,12 @@ class _Exchange:
     sent: SentCall
     clock: Clock
     response: ModelResponse | None = None
-    _began: tuple[datetime, float] | None = None
-
-    def begin(self) -> None:
-        """Take the time from now on."""
-        self._began = self.clock.now(), self.clock.monotonic()
+    began: tuple[datetime, float] | None = None
 
     def timing(self) -> Timing:
         """Return the time that it took until now; none, if it was halted before it began."""
         finished_at, finished = self.clock.now(), self.clock.monotonic()
-        dispatched_at, started = self._began or (finished_at, finished)
+        dispatched_at, started = self.began or (finished_at, finished)
         return Timing(dispatched_at, finished_at, (finished - started) * 1000)
 
 
@@ -352,14 +350,3 @@ def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:
     if envelope.deadline is None:
         return patience
     return min(patience, max(0.0, (envelope.deadline - now).total_seconds()))
-
-
-def _metered(response: ModelResponse) -> ModelResponse:
-    """Return an answer whose usage can be booked; raises `ProviderError`, sent, for any other."""
-    used = response.usage.total_tokens
-    if used <= MOST_TOKENS:
-        return response
-    message = f"the answer reports {used} tokens; allowed are {MOST_TOKENS}"
-    raise ProviderError(
-        FailureKind.SERVER_ERROR, message, sent=True, provider_request_id=response.provider_request_id
-    )

@@ -14,7 +14,7 @@ from agentic_trading.desk.decisions import DecisionLoggingGateway, verdict_of
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
-from agentic_trading.worker.attempt_result import degraded
+from agentic_trading.worker.attempt_result import degraded_result
 from tests.build import NOW, envelope, event, interaction, result
 
 REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
@@ -157,7 +157,7 @@ FAILED = {"success": False, "failure": REFUSED, "actionable": False, "validation
         (NoDecision(reason=REFUSED), "refusal"),
         (interaction(), "accepted"),
         (interaction(**FAILED), "refusal"),
-        (interaction(result=degraded(result(**FAILED))), "refusal"),
+        (interaction(result=degraded_result(result(**FAILED))), "refusal"),
         (interaction(success=True, validation_passed=False), "degraded"),
     ],
 )

@@ -20,6 +20,7 @@ from agentic_trading.governance.sent_call import SentCall
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.governance.asking import balance
 from tests.governance.away import AwayLedger
@@ -58,7 +59,7 @@ class Case:
     def __init__(self, ledger: MemoryLedger | None = None) -> None:
         self.ledger = ledger or SlowLedger([tenant(10**12)])
         self.limiter = MemoryLimiter(default=RateLimits(concurrent=1), clock=SystemClock())
-        self.gate: Gate = gate(self.ledger, traffic=Throttle(self.limiter, SystemClock()))
+        self.gate: Gate = gate(self.ledger, throttle=Throttle(self.limiter, SystemClock()))
 
     async def admit(self) -> Admitted:
         return await admitted(self.gate, ASKED)
@@ -118,6 +119,20 @@ async def test_a_call_that_fails_is_charged_unless_it_surely_was_not_sent(
     assert sent.failure is (error if isinstance(error, ProviderError) else None)
     assert (sent.is_charged, sent.charge.cost_nusd) == (True, nusd)
     assert await case.charged(admission) == (state, nusd)
+
+
+async def test_a_usage_that_no_call_can_have_is_in_doubt() -> None:
+    case = Case()
+    admission = await case.admit()
+
+    async def call() -> None:
+        async with case.sent(admission) as sent:
+            await sent.answered(Usage(output_tokens=10**15))
+
+    with pytest.raises(ProviderError, match="reports 1000000000000000 tokens; allowed are 1000000000"):
+        await call()
+
+    assert await case.charged(admission) == (ReservationState.IN_DOUBT, MOST_NUSD)
 
 
 async def test_a_call_that_is_left_without_an_answer_is_in_doubt() -> None:

@@ -51,7 +51,7 @@ class Case:
         self.clock = Moving(NOW)
         self.limiter = MemoryLimiter({LANE: limits or RateLimits()}, clock=self.clock, **more)
         self.ledger = MemoryLedger([tenant(PLENTY)])
-        self.gate: Gate = gate(self.ledger, traffic=Throttle(self.limiter, self.clock))
+        self.gate: Gate = gate(self.ledger, throttle=Throttle(self.limiter, self.clock))
         self.made = 0
 
     def request(self) -> ModelRequest:
@@ -175,7 +175,7 @@ class Away(MemoryLimiter):
 async def test_calls_go_on_without_a_limiter_that_is_away() -> None:
     ledger = MemoryLedger([tenant(PLENTY)])
     clock = SimClock(NOW)
-    through = gate(ledger, traffic=Throttle(Away(), clock))
+    through = gate(ledger, throttle=Throttle(Away(), clock))
 
     admission = await admitted(through, request())
     await through.lifecycle.dispatch(admission)
@@ -193,7 +193,7 @@ class Endless(MemoryLimiter):
 
 async def test_who_is_cancelled_on_the_way_into_the_traffic_holds_no_money() -> None:
     ledger = MemoryLedger([tenant(PLENTY)])
-    through = gate(ledger, traffic=Throttle(Endless(), SimClock(NOW)))
+    through = gate(ledger, throttle=Throttle(Endless(), SimClock(NOW)))
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):

@@ -21,7 +21,7 @@ from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider, ScriptedProvider
 from agentic_trading.llm.result import AttemptTrace, Usage
 from agentic_trading.structured.outcome import Accepted
-from agentic_trading.worker.attempt_result import Timing, answered
+from agentic_trading.worker.attempt_result import Timing, answered_result
 from agentic_trading.worker.call_context import READ_AT_ONCE_CHARS
 from tests.gateway import CAPABILITIES, GOOD, START, asking, attempts, gateway
 from tests.governance.requests import request
@@ -275,7 +275,7 @@ def test_a_model_without_a_temperature_is_never_greedy(level: str, *, takes_a_te
     admission = Admitted("id", Amount(1, 1), capability, "book", START)
     response = ModelResponse("{}", "end_turn", Usage(), "scripted-1")
 
-    result = answered(
+    result = answered_result(
         asked, response, outcome, admission, Charge(0), Timing(START, START, 0.0), next_step="final"
     )
 

@@ -47,7 +47,9 @@ def tenant(nusd: int) -> Limit:
 
 
 async def test_a_usage_that_no_call_can_have_is_in_doubt_and_on_record() -> None:
-    absurd = ModelResponse(GOOD, "end_turn", Usage(output_tokens=10**15), "scripted-1")
+    absurd = ModelResponse(
+        GOOD, "end_turn", Usage(output_tokens=10**15), "scripted-1", provider_request_id="r-1"
+    )
     desk = gateway([absurd])
     envelope = asking().with_retry_policy(RetryPolicy(max_retries=0)).build()
 
@@ -55,6 +57,7 @@ async def test_a_usage_that_no_call_can_have_is_in_doubt_and_on_record() -> None
 
     assert result.failure
     assert (result.failure.category, result.in_doubt) == (FailureKind.SERVER_ERROR, True)
+    assert result.provider_request_id == "r-1"
     assert result.cost_nusd == result.reserved_nusd == desk.ledger.statistics().charged_nusd
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.ledger import Settlement
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.prices import Amount
@@ -14,7 +15,8 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.error_boundary import AttemptTakenError
-from tests.gateway import GOOD, asking, attempts, gateway, held
+from tests.gateway import GOOD, asking, attempts, gateway, held, timed_out
+from tests.governance.away import AwayLedger
 
 
 async def is_asked(provider: ScriptedProvider) -> None:
@@ -157,3 +159,65 @@ async def test_a_runner_that_was_stopped_waits_for_no_retry() -> None:
     assert (final.attempt_number, final.cost_nusd) == (2, 0)
     assert final.failure is not None
     assert final.failure.category is FailureKind.SHUTDOWN
+
+
+async def test_an_answer_that_is_being_stored_when_its_task_is_cancelled_is_on_record() -> None:
+    class Slow(MemoryInteractionStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.started = asyncio.Event()
+
+        async def store(self, interaction: LLMInteraction) -> None:
+            self.started.set()
+            await asyncio.sleep(0)
+            await super().store(interaction)
+
+    store = Slow()
+    desk = gateway([GOOD], store=store)
+    envelope = asking().build()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(desk.runner.run(envelope))
+        await store.started.wait()
+        task.cancel()
+
+    assert task.cancelled()
+    (kept,) = await attempts(desk, envelope)
+    assert kept.result.cost_nusd == desk.ledger.statistics().charged_nusd > 0
+
+
+async def test_a_call_that_is_cancelled_before_it_is_sent_leaves_nothing_behind() -> None:
+    class Slow(MemoryLedger):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dispatching = asyncio.Event()
+
+        async def dispatch(self, reservation_id: str, *, lease_s: float = 60.0) -> None:
+            self.dispatching.set()
+            await asyncio.sleep(0)
+            await super().dispatch(reservation_id, lease_s=lease_s)
+
+    ledger, provider = Slow(), ScriptedProvider([GOOD])
+    desk = gateway(provider, ledger=ledger)
+    envelope = asking().build()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(desk.runner.run(envelope))
+        await ledger.dispatching.wait()
+        task.cancel()
+
+    assert task.cancelled()
+    assert (provider.requests, await attempts(desk, envelope)) == ([], [])
+    assert held(await ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
+
+
+async def test_a_lost_call_that_the_ledger_cannot_charge_is_an_error_and_not_a_result() -> None:
+    ledger = AwayLedger()
+    desk = gateway([timed_out()], ledger=ledger)
+    envelope = asking().build()
+    ledger.leave("in_doubt")
+
+    with pytest.raises(LedgerUnavailableError):
+        await desk.runner.run(envelope)
+
+    assert await attempts(desk, envelope) == []

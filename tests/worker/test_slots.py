@@ -42,7 +42,7 @@ async def with_a_paused_model(workers: int) -> MemoryGateway:
     permit = await limiter.acquire(PermitRequest(LANE, "before"))
     assert isinstance(permit, Permit)
     await limiter.release(permit, PermitOutcome.NEUTRAL, cooldown_s=3600.0)
-    return gateway(lambda _request: GOOD, workers=workers, traffic=Throttle(limiter, SystemClock()))
+    return gateway(lambda _request: GOOD, workers=workers, throttle=Throttle(limiter, SystemClock()))
 
 
 async def test_who_waits_for_one_model_does_not_hold_up_another() -> None:
@@ -328,8 +328,8 @@ class Taken(MemoryLedger):
 
 async def test_who_loses_the_race_to_send_leaves_the_traffic() -> None:
     limiter = MemoryLimiter(default=RateLimits(concurrent=1), clock=SystemClock())
-    traffic = Throttle(limiter, SystemClock())
-    desk = gateway(lambda _request: GOOD, ledger=Taken([tenant(10**12)]), traffic=traffic)
+    throttle = Throttle(limiter, SystemClock())
+    desk = gateway(lambda _request: GOOD, ledger=Taken([tenant(10**12)]), throttle=throttle)
 
     with pytest.raises(AttemptTakenError):
         await desk.runner.run(asking().build())
