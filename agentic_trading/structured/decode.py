@@ -240,7 +240,7 @@ def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
 def check_closed(text: str) -> None:
     """Raise `UnreadableError` (`truncated`) if `text` ends inside a JSON string, object or array."""
     if len(text) <= MAX_BYTES and is_open(text):
-        message = "truncated: ends inside a string, an object or an array"
+        message = "truncated: unclosed string, object or array"
         raise UnreadableError(Stage.TRUNCATED, [Violation(path="$", keyword="json", message=message)])
 
 
