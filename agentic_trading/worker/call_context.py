@@ -1,4 +1,4 @@
-"""One envelope under way: what it was prepared with, and how its answers are read, of a model or of a recording."""
+"""One envelope under way: what it is asked with, and how its answers are read, of a model or of a recording."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +30,10 @@ from agentic_trading.worker.response_cache import CachedCall
 from agentic_trading.worker.slots import Parking
 
 LONGEST_S = 5.0
-"""After so many seconds the call goes on without a count."""
+"""A count that takes longer is not waited for."""
 
 MOST_TOKENS = 10**9
-"""No request has more: a higher count is ignored."""
+"""No request has more: a count of more is none."""
 
 log = structlog.get_logger()
 
@@ -54,17 +54,17 @@ class InputTokenCounter:
         """
         if request.envelope.determinism is DeterminismLevel.REPLAY_ONLY or patience_s <= 0:
             return None
-        counted = replace(request, attempt=1)
-        if counted != self._request:
-            self._tokens = await self._count(request, min(LONGEST_S, patience_s))
-            self._request = counted
+        asked = replace(request, attempt=1)
+        if asked != self._request:
+            self._tokens = await self._counted(request, min(LONGEST_S, patience_s))
+            self._request = asked
         return self._tokens
 
-    async def _count(self, request: ModelRequest, patience_s: float) -> int | None:
+    async def _counted(self, request: ModelRequest, patience_s: float) -> int | None:
         try:
             async with asyncio.timeout(patience_s):
                 tokens = await self._provider.count_tokens(request)
-        except Exception as e:  # noqa: BLE001 - however a count fails, the call goes on without one
+        except Exception as e:  # noqa: BLE001 - whatever a count fails of, the call goes on without one
             log.warning(
                 "tokens_not_counted", envelope_id=request.envelope.envelope_id, error=describe_error(e)
             )
@@ -73,11 +73,11 @@ class InputTokenCounter:
 
 
 MOST_REMEMBERED = 256
-"""More would be schemas made for one call each, which never come again."""
+"""More would be schemas made for one call each, of which nothing can be learnt."""
 
 
 class UnsupportedSchemas:
-    """The schemas that a provider refused to enforce, as long as this process lives; forgets all when full."""
+    """The schemas that a model's provider would not take, for as long as this process lives; forgets all when full."""
 
     def __init__(self) -> None:
         self._known: set[tuple[LLMProvider, str, bytes]] = set()
@@ -111,12 +111,12 @@ def check_of(envelope: LLMEnvelope, checks: Checks) -> SemanticCheck | None:
 
 
 def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
-    """Run a rule beyond the schema; one that fails accepts nothing."""
+    """Run a rule beyond the schema; one that breaks lets nothing through."""
     try:
         return check(envelope, text)
     except ValueError:
-        raise  # what is wrong with the text: it becomes a violation
-    except Exception as e:  # noqa: BLE001 - a broken rule must not accept an answer
+        raise  # what is wrong with the text: the reader tells it
+    except Exception as e:  # noqa: BLE001 - a broken rule must not become an accepted answer
         return [
             Violation(
                 path="$", keyword="check_failed", message=f"the check itself failed: {describe_error(e)}"
@@ -125,10 +125,10 @@ def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violati
 
 
 READ_AT_ONCE_CHARS = 8 * 1024
-"""Answers up to this length are read on the loop, in about a millisecond if they are broken; longer ones in a thread."""
+"""Answers up to this length are read on the loop, which takes about a millisecond if they are broken; longer ones in a thread."""
 
 SHOWN_AT_ONCE_CHARS = 64 * 1024
-"""The same of a request: objects of an answer may have to be looked for in it."""
+"""The same of a question: objects of an answer may have to be looked for in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class CallContext:
         return self.prepared.capability
 
     async def read(self, request: ModelRequest, response: ModelResponse) -> Accepted | Rejected:
-        """Read an answer; a long one is read in a thread, and a cancellation waits for that."""
+        """Read an answer; one that takes long is read beside the loop, and a cancellation waits for that."""
         read = partial(self.prepared.read, response, request, check=check_of(self.envelope, self.checks))
         if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
             return read()
@@ -163,8 +163,8 @@ class CallContext:
         """Serve a recorded attempt: an answer is read again, a failure is the same failure, and so is what follows."""
         is_not_used = recorded.failure is not None and recorded.failure.category is FailureKind.WRONG_MODEL
         if recorded.reading is not None and not is_not_used:
-            as_requested_then = replace(request, transport=recorded.reading.transport)
-            outcome = await self.read(as_requested_then, recorded_response(recorded))
+            as_asked_then = replace(request, transport=recorded.reading.transport)
+            outcome = await self.read(as_asked_then, recorded_response(recorded))
             read_again = partial(served_again, recorded, self.envelope, outcome)
             return AnsweredAttempt(read_again, outcome, recorded.next_step)
         to_result = partial(served_again, recorded, self.envelope, None)
