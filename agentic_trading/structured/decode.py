@@ -1,4 +1,4 @@
-"""Decode strict JSON: one document, one meaning, every number as it was written."""
+"""Decode strict JSON: one document, one meaning, every number as it was written; and see where a text is truncated."""
 
 import json
 import re
@@ -16,12 +16,16 @@ from agentic_trading.structured.outcome import UnreadableError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 128
+MOST_REPEATED = 1_000
+STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
+"""A whole string, a string that nothing closes (the group is then empty), or a bracket."""
 _SNIPPET_CHARS = 40
 _KEY_CHARS = 80
 _SHORT_NUMBER = 16  # 15 digits and the point: as many as every double keeps apart
 _SHORT_INTEGER = 18  # below 2^63
-MOST_REPEATED = 1_000
 _LARGEST_EXPONENT = 308  # with one more digit before or behind the point a double has no place for it
+_STOPPED_EARLY = frozenset({"max_tokens", "length", "model_context_window_exceeded"})
+_OPENING = re.compile(r"[{\[]")
 
 
 class DecodedJson(NamedTuple):
@@ -84,6 +88,70 @@ def check_size(text: str) -> None:
         size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         _refuse(f"the text has {size} bytes; allowed are {MAX_BYTES}", "")
+
+
+def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
+    """Return what says that the provider stopped early, or nothing.
+
+    Servers give wrong reasons, so that an answer as long as the cap counts as truncated whatever its reason.
+    """
+    if response.stop_reason in _STOPPED_EARLY:
+        return f"stop reason {response.stop_reason}"
+    used = response.usage.output_tokens
+    if max_tokens is not None and used >= max_tokens:
+        return f"{used} output tokens reach the cap of {max_tokens}"
+    return ""
+
+
+def check_closed(text: str) -> None:
+    """Raise `UnreadableError` (`truncated`) if `text` ends inside a JSON string, object or array."""
+    if len(text) <= MAX_BYTES and is_open(text):
+        message = "truncated: unclosed string, object or array"
+        raise UnreadableError(Stage.TRUNCATED, [Violation(path="$", keyword="json", message=message)])
+
+
+def is_open(text: str) -> bool:
+    """Whether something is not closed, in linear time."""
+    position = 0
+    while root := _OPENING.search(text, position):
+        depth = 0
+        for token in STRING_OR_BRACKET.finditer(text, root.start()):
+            position = token.end()
+            match token[0][0]:
+                case "{" | "[":
+                    depth += 1
+                case "}" | "]":
+                    depth -= 1
+                case _:
+                    if not token[1]:
+                        return True
+            if depth == 0:
+                break
+        else:
+            return True
+    return False
+
+
+def keys_in(value: Any) -> Iterator[str]:
+    """Yield the keys of all objects in `value`, a decoded document or what a pydantic model dumps."""
+    if isinstance(value, dict):
+        yield from value
+        for child in value.values():
+            yield from keys_in(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from keys_in(child)
+
+
+def pointer_steps(pointer: str) -> list[str]:
+    """Return the steps of a JSON pointer, or of the `#/…` of a reference."""
+    return [step.replace("~1", "/").replace("~0", "~") for step in unquote(pointer).split("/")[1:]]
+
+
+def member_path(path: str, key: str) -> str:
+    """Return the JSON path of a member: `$.a`, or `$["odd key"]` where the key is not a plain name; long ones are shortened."""
+    name = key if len(key) <= _KEY_CHARS else f"{key[:_KEY_CHARS]}…"
+    return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name, ensure_ascii=False)}]"
 
 
 def _check_depth(text: str, document: Any) -> None:
@@ -154,7 +222,9 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 _SHORT = json.JSONDecoder(object_pairs_hook=_object, parse_float=_short_number, parse_int=_short_integer)
+
 _EXACT = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
+
 _PAIRS = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=_number)
 
 
@@ -194,73 +264,3 @@ def _check_repeated(path: str, first: Any, second: Any, fixes: list[Fix]) -> Non
         actual=f"{before.decode():.40} and {after.decode():.40}",
     )
     raise UnreadableError(Stage.AMBIGUOUS, [violation])
-
-
-def keys_in(value: Any) -> Iterator[str]:
-    """Yield the keys of all objects in `value`, a decoded document or what a pydantic model dumps."""
-    if isinstance(value, dict):
-        yield from value
-        for child in value.values():
-            yield from keys_in(child)
-    elif isinstance(value, list | tuple):
-        for child in value:
-            yield from keys_in(child)
-
-
-def pointer_steps(pointer: str) -> list[str]:
-    """Return the steps of a JSON pointer, or of the `#/…` of a reference."""
-    return [step.replace("~1", "/").replace("~0", "~") for step in unquote(pointer).split("/")[1:]]
-
-
-def member_path(path: str, key: str) -> str:
-    """Return the JSON path of a member: `$.a`, or `$["odd key"]` where the key is not a plain name; long ones are shortened."""
-    name = key if len(key) <= _KEY_CHARS else f"{key[:_KEY_CHARS]}…"
-    return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name, ensure_ascii=False)}]"
-
-
-_STOPPED_EARLY = frozenset({"max_tokens", "length", "model_context_window_exceeded"})
-_BRACKET = re.compile(r"[{\[]")
-# A whole string, a string that nothing closes, or a bracket.
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*("?)|[{}\[\]]', re.DOTALL)
-
-
-def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
-    """Return what says that the provider stopped early, or nothing.
-
-    Servers give wrong reasons, so that an answer as long as the cap counts as truncated whatever its reason.
-    """
-    if response.stop_reason in _STOPPED_EARLY:
-        return f"stop reason {response.stop_reason}"
-    used = response.usage.output_tokens
-    if max_tokens is not None and used >= max_tokens:
-        return f"{used} output tokens reach the cap of {max_tokens}"
-    return ""
-
-
-def check_closed(text: str) -> None:
-    """Raise `UnreadableError` (`truncated`) if `text` ends inside a JSON string, object or array."""
-    if len(text) <= MAX_BYTES and is_open(text):
-        message = "truncated: ends inside a string, an object or an array"
-        raise UnreadableError(Stage.TRUNCATED, [Violation(path="$", keyword="json", message=message)])
-
-
-def is_open(text: str) -> bool:
-    """Whether something is not closed, in linear time."""
-    position = 0
-    while root := _BRACKET.search(text, position):
-        depth = 0
-        for token in _TOKEN.finditer(text, root.start()):
-            position = token.end()
-            match token[0][0]:
-                case "{" | "[":
-                    depth += 1
-                case "}" | "]":
-                    depth -= 1
-                case _:
-                    if not token[1]:
-                        return True
-            if depth == 0:
-                break
-        else:
-            return True
-    return False

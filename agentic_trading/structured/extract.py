@@ -6,68 +6,28 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from agentic_trading.llm.result import Fix, Stage
-from agentic_trading.structured.decode import DecodedJson, check_closed, check_size, decode, decode_at
+from agentic_trading.structured.decode import (
+    STRING_OR_BRACKET,
+    DecodedJson,
+    check_closed,
+    check_size,
+    decode,
+    decode_at,
+)
 from agentic_trading.structured.json_repair import RepairedJson, repair_json
 from agentic_trading.structured.outcome import ParserException, UnreadableError
 from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS, blank_kind, refuse, skip_blank
 
-_THINKING = re.compile(r"\s*+<(think|thinking|reasoning)>")
-_FENCE_LINE = re.compile(r"^[ \t]*+```([\w+-]*+)[ \t]*+\r?+$", re.MULTILINE)
-_JSON: Final = frozenset({"json", "json5", "jsonc"})
-
-
-def strip_thinking(text: str) -> tuple[str, tuple[Fix, ...]]:
-    """Return `text` with blanks in the place of the thinking that it begins with, and what was left out.
-
-    Raises `UnreadableError` (`truncated`) where the thinking has no end: no object in it is the answer.
-    """
-    opening = _THINKING.match(text)
-    if opening is None:
-        return text, ()
-    closing = f"</{opening[1]}>"
-    place = text.find(closing, opening.end())
-    if place < 0:
-        refuse(Stage.TRUNCATED, "thinking", opening.start(1), "truncated: unclosed thinking")
-    end = place + len(closing)
-    fix = Fix(kind="thinking", where="0", before=text[:end].strip()[:SHOWN_CHARS])
-    return " " * end + text[end:], (fix,)
-
-
-class CodeFences:
-    """The code that stands in fences of other languages in a text with a fence that says `json`; else there is none."""
-
-    def __init__(self, text: str) -> None:
-        blocks = list(_blocks(text)) if text.count("```") > 1 else []
-        has_json = any(language in _JSON for language, _, _ in blocks)
-        code = [(start, end) for language, start, end in blocks if has_json and language not in {"", *_JSON}]
-        self._starts = [start for start, _ in code]
-        self._ends = [end for _, end in code]
-
-    def end_of(self, place: int) -> int:
-        """Return where the block ends that `place` is in, or 0 if it is in none."""
-        index = bisect_right(self._starts, place) - 1
-        return self._ends[index] if index >= 0 and place < self._ends[index] else 0
-
-
-def _blocks(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the language of each closed fence, and where it begins and ends."""
-    opening: re.Match[str] | None = None
-    for line in _FENCE_LINE.finditer(text):
-        if opening is None:
-            opening = line
-        elif not line[1]:
-            yield opening[1].lower(), opening.start(), line.end()
-            opening = None
-
-
 MOST_CANDIDATES: Final = 100
 MOST_BRACKETS: Final = 1_000
 """In prose; with more of them a text takes too long."""
+_LINE_CHARS: Final = 200
+_THINKING = re.compile(r"\s*+<(think|thinking|reasoning)>")
+_FENCE_LINE = re.compile(r"^[ \t]*+```([\w+-]*+)[ \t]*+\r?+$", re.MULTILINE)
+_JSON: Final = frozenset({"json", "json5", "jsonc"})
 _BRACKET = re.compile(r"[{}\[\]]")
 _FENCE = re.compile(r"```[\w+-]*+")
-_OPENING = re.compile(r"\s*+```[\w+-]*+[ \t]*+\r?+\n")
-# A whole string, a string that nothing closes, or a bracket.
-_SPAN_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
+_FENCE_OPENING = re.compile(r"\s*+```[\w+-]*+[ \t]*+\r?+\n")
 _OPEN_COMMENT = re.compile(r"(?:/\*(?:[^*]|\*(?!/))*+|<!--(?:[^-]|-(?!->))*+)\Z")
 _LINE_COMMENT = re.compile(r"^[ \t]*+(?://[^\n]*+|#[# \t]*+)\Z", re.MULTILINE)
 _KEY_BEFORE = re.compile(r"""(?:^|[,{\n])\s*(?:"[^"\n]*"|'[^'\n]*')\s*:\s*$""")
@@ -79,7 +39,36 @@ _ELLIPSIS_BEHIND = re.compile(r"\s*+,?+\s*+(?:\.\.\.|…)")
 _DATA_IN_BRACES = re.compile(r"""[:"]""")
 _DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
 _NOT_WHOLE: Final = frozenset({"", "`", "{", "["})  # brackets are looked for with what stands around them
-_LINE_CHARS: Final = 200
+
+
+def read_json(text: str, *, mode: Literal["strict", "lossless"] = "strict") -> Any:
+    """Return the JSON document that `text` is, with numbers as int and Decimal.
+
+    `strict`: the whole text but for white space around is one document. A repeated key with different values,
+    NaN, Infinity, a number beyond a double's range, a lone surrogate, more than 1 MiB and more than 128 levels are
+    refused. `lossless`: syntax errors that have one reading are repaired, and the one document may stand in a fence or
+    in prose; strict JSON reads the same in both. Raises `ParserException` for any text that is not one; its `stage` is
+    `truncated` where the text ends in the middle, `ambiguous` where it has several readings, else `json_parse`. Raises
+    `ValueError` for an unknown mode.
+    """
+    if mode not in {"strict", "lossless"}:
+        raise ValueError(f"mode {mode!r} is unknown; allowed are 'strict' and 'lossless'")
+    try:
+        return _read(text, lossless=mode == "lossless")
+    except UnreadableError as e:
+        raise ParserException(f"read_json({mode})", "", e.stage, text, e) from e
+
+
+def _read(text: str, *, lossless: bool) -> Any:
+    try:
+        return decode(text).value
+    except UnreadableError as e:
+        if e.stage is not Stage.JSON_PARSE:
+            raise
+        if not lossless:
+            check_closed(text)
+            raise
+    return only(json_candidates(text, lossless=True)).value
 
 
 class JsonCandidate(NamedTuple):
@@ -113,6 +102,32 @@ def json_candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
     return found
 
 
+def strict_candidate(
+    text: str, decoded: DecodedJson, start: int, end: int, *, is_whole: bool
+) -> JsonCandidate:
+    """Return the strict document that was decoded between `start` and `end` of `text`."""
+    return JsonCandidate(
+        decoded.value,
+        decoded.text or text[start:end].strip(),
+        decoded.fixes,
+        start,
+        end,
+        is_whole=is_whole,
+        is_repaired=bool(decoded.fixes),
+        rounded=decoded.rounded,
+    )
+
+
+def only(found: Sequence[JsonCandidate]) -> JsonCandidate:
+    """Return the one candidate; raises `UnreadableError` (`ambiguous`) where there are several."""
+    if len(found) > 1:
+        places = ", ".join(str(candidate.start) for candidate in found)
+        refuse(
+            Stage.AMBIGUOUS, "candidates", found[0].start, f"{len(found)} documents (at {places}), the first"
+        )
+    return found[0]
+
+
 def _candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
     if fenced := _fenced(text):
         return (fenced,)
@@ -128,7 +143,7 @@ def _candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
 
 def _fenced(text: str) -> JsonCandidate | None:
     """Return the strict document that stands in a fence with nothing around it, or None: the quick way for most texts."""
-    opening = _OPENING.match(text)
+    opening = _FENCE_OPENING.match(text)
     behind = text.rstrip()
     if opening is None or not behind.endswith("```"):
         return None
@@ -202,13 +217,6 @@ def _found(text: str, *, lossless: bool) -> Iterator[JsonCandidate]:
     _check_ending(text, position, first if count == 0 else None)
 
 
-def _check_ending(text: str, position: int, why: UnreadableError | None) -> None:
-    if why is not None:
-        raise why
-    if _OPEN_COMMENT.search(text, position):
-        refuse(Stage.TRUNCATED, "comment", position, "truncated: unclosed comment")
-
-
 def _check_beginning(text: str, position: int, start: int) -> None:
     if text[start] in "}]":
         refuse(Stage.JSON_PARSE, "bracket", start, f"{text[start]} closes nothing")
@@ -228,22 +236,6 @@ def _read_at(text: str, start: int, *, lossless: bool) -> JsonCandidate:
         return _candidate(repair_json(text, start), start)
     end = _end_of_span(text, start)
     return strict_candidate(text, decode(text[start:end]), start, end, is_whole=False)
-
-
-def strict_candidate(
-    text: str, decoded: DecodedJson, start: int, end: int, *, is_whole: bool
-) -> JsonCandidate:
-    """Return the strict document that was decoded between `start` and `end` of `text`."""
-    return JsonCandidate(
-        decoded.value,
-        decoded.text or text[start:end].strip(),
-        decoded.fixes,
-        start,
-        end,
-        is_whole=is_whole,
-        is_repaired=bool(decoded.fixes),
-        rounded=decoded.rounded,
-    )
 
 
 def _end_of_prose(text: str, start: int, why: UnreadableError) -> int:
@@ -266,7 +258,7 @@ def _end_of_prose(text: str, start: int, why: UnreadableError) -> int:
 def _end_of_span(text: str, start: int) -> int:
     """Return where the bracket at `start` is closed; strings are passed over. Raises `truncated` if it is not."""
     depth = 0
-    for token in _SPAN_TOKEN.finditer(text, start):
+    for token in STRING_OR_BRACKET.finditer(text, start):
         first = token[0][0]
         depth += (first in "{[") - (first in "}]")
         if depth == 0:
@@ -274,6 +266,13 @@ def _end_of_span(text: str, start: int) -> int:
         if first == '"' and not token[1]:
             break
     return refuse(Stage.TRUNCATED, "open", start, "truncated: unclosed bracket")
+
+
+def _check_ending(text: str, position: int, why: UnreadableError | None) -> None:
+    if why is not None:
+        raise why
+    if _OPEN_COMMENT.search(text, position):
+        refuse(Stage.TRUNCATED, "comment", position, "truncated: unclosed comment")
 
 
 def _is_citation(candidate: JsonCandidate) -> bool:
@@ -309,41 +308,45 @@ def _has_words(words: str) -> bool:
     return skip_blank(words, 0) < len(words)
 
 
-def only(found: Sequence[JsonCandidate]) -> JsonCandidate:
-    """Return the one candidate; raises `UnreadableError` (`ambiguous`) where there are several."""
-    if len(found) > 1:
-        places = ", ".join(str(candidate.start) for candidate in found)
-        refuse(
-            Stage.AMBIGUOUS, "candidates", found[0].start, f"{len(found)} documents (at {places}), the first"
-        )
-    return found[0]
+def strip_thinking(text: str) -> tuple[str, tuple[Fix, ...]]:
+    """Return `text` with blanks in the place of the thinking that it begins with, and what was left out.
 
-
-def read_json(text: str, *, mode: Literal["strict", "lossless"] = "strict") -> Any:
-    """Return the JSON document that `text` is, with numbers as int and Decimal.
-
-    `strict`: the whole text but for white space around is one document. A repeated key with different values,
-    NaN, Infinity, a number beyond a double's range, a lone surrogate, more than 1 MiB and more than 128 levels are
-    refused. `lossless`: syntax errors that have one reading are repaired, and the one document may stand in a fence or
-    in prose; strict JSON reads the same in both. Raises `ParserException` for any text that is not one; its `stage` is
-    `truncated` where the text ends in the middle, `ambiguous` where it has several readings, else `json_parse`. Raises
-    `ValueError` for an unknown mode.
+    Raises `UnreadableError` (`truncated`) where the thinking has no end: no object in it is the answer.
     """
-    if mode not in {"strict", "lossless"}:
-        raise ValueError(f"mode {mode!r} is unknown; allowed are 'strict' and 'lossless'")
-    try:
-        return _read(text, lossless=mode == "lossless")
-    except UnreadableError as e:
-        raise ParserException(f"read_json({mode})", "", e.stage, text, e) from e
+    opening = _THINKING.match(text)
+    if opening is None:
+        return text, ()
+    closing = f"</{opening[1]}>"
+    place = text.find(closing, opening.end())
+    if place < 0:
+        refuse(Stage.TRUNCATED, "thinking", opening.start(1), "truncated: unclosed thinking")
+    end = place + len(closing)
+    fix = Fix(kind="thinking", where="0", before=text[:end].strip()[:SHOWN_CHARS])
+    return " " * end + text[end:], (fix,)
 
 
-def _read(text: str, *, lossless: bool) -> Any:
-    try:
-        return decode(text).value
-    except UnreadableError as e:
-        if e.stage is not Stage.JSON_PARSE:
-            raise
-        if not lossless:
-            check_closed(text)
-            raise
-    return only(json_candidates(text, lossless=True)).value
+class CodeFences:
+    """The code that stands in fences of other languages in a text with a fence that says `json`; else there is none."""
+
+    def __init__(self, text: str) -> None:
+        blocks = list(_blocks(text)) if text.count("```") > 1 else []
+        has_json = any(language in _JSON for language, _, _ in blocks)
+        code = [(start, end) for language, start, end in blocks if has_json and language not in {"", *_JSON}]
+        self._starts = [start for start, _ in code]
+        self._ends = [end for _, end in code]
+
+    def end_of(self, place: int) -> int:
+        """Return where the block ends that `place` is in, or 0 if it is in none."""
+        index = bisect_right(self._starts, place) - 1
+        return self._ends[index] if index >= 0 and place < self._ends[index] else 0
+
+
+def _blocks(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the language of each closed fence, and where it begins and ends."""
+    opening: re.Match[str] | None = None
+    for line in _FENCE_LINE.finditer(text):
+        if opening is None:
+            opening = line
+        elif not line[1]:
+            yield opening[1].lower(), opening.start(), line.end()
+            opening = None

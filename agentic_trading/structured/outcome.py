@@ -14,6 +14,33 @@ _CONTENT_CHARS = 200
 _NAMED_RULES = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An answer that keeps every rule.
+
+    Numbers of `value` are int and Decimal, digit for digit as in the answer; `text` is the same object as JSON
+    (for plain text: `value` is empty, `text` the answer). `raw_output` is the text that was read, whatever stands
+    around the object; reading it again ends in the same way. `instance` is that of the pydantic model that was given
+    as the schema.
+    """
+
+    value: dict[str, Any]
+    text: str
+    raw_output: str
+    trace: AttemptTrace
+    instance: BaseModel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An answer that must not be used: why, which rules it breaks, and the text that was read (not to be trusted)."""
+
+    failure: FailureReason
+    errors: tuple[Violation, ...]
+    raw_output: str
+    trace: AttemptTrace
+
+
 class UnreadableError(ValueError):
     """A text or a value breaks rules: `stage` says at which step, `violations` which rules.
 
@@ -116,30 +143,3 @@ def _category(stage: Stage) -> FailureKind:
 def _excerpt(content: str) -> str:
     text = content.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _CONTENT_CHARS else f"{text[:_CONTENT_CHARS]}..."
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """An answer that keeps every rule.
-
-    Numbers of `value` are int and Decimal, digit for digit as in the answer; `text` is the same object as JSON
-    (for plain text: `value` is empty, `text` the answer). `raw_output` is the text that was read, whatever stands
-    around the object; reading it again ends in the same way. `instance` is that of the pydantic model that was given
-    as the schema.
-    """
-
-    value: dict[str, Any]
-    text: str
-    raw_output: str
-    trace: AttemptTrace
-    instance: BaseModel | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """An answer that must not be used: why, which rules it breaks, and the text that was read (not to be trusted)."""
-
-    failure: FailureReason
-    errors: tuple[Violation, ...]
-    raw_output: str
-    trace: AttemptTrace

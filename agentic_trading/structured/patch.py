@@ -34,7 +34,8 @@ _MOST_CHOICES = 32  # within each other
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _ODD_KEY = re.compile(r"|[+0][0-9]+")
 _LISTING = re.compile(r"[,;|\n]")  # what stands between the items of a list that is written out
-
+_GONE: Final = object()
+_PATCHES = frozenset({"dropped", "wrapped"})
 _Place = tuple[str | int, ...]
 
 
@@ -104,10 +105,6 @@ _letters_of_name = lru_cache(maxsize=1024)(_letters_of)
 
 class _TooMuchWorkError(Exception):
     """To find out what may be changed takes longer than an answer is worth."""
-
-
-_GONE: Final = object()
-_PATCHES = frozenset({"dropped", "wrapped"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.violations import MAX_VIOLATIONS, json_path, more_broken
 
+SchemaLike = Mapping[str, Any] | type[BaseModel]
+"""What an answer may be held against: a JSON Schema, or a pydantic model."""
+
 
 class SemanticCheck(Protocol):
     """Return what is wrong with an accepted JSON text, or nothing.
@@ -19,6 +22,51 @@ class SemanticCheck(Protocol):
     """
 
     def __call__(self, text: str, /) -> Sequence[Violation]: ...
+
+
+def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
+    """Return the JSON Schema that `schema` is: of a model the one for what it takes, a mapping as it stands.
+
+    A model's schema is made once; do not change it. Raises `UnreadableError` with stage `schema_invalid` for a model
+    that JSON Schema cannot express (arbitrary types, types not defined yet), and for anything else.
+    """
+    given: Any = schema
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(given, type) and issubclass(given, BaseModel):
+        return _schema_of_model(given)
+    raise _unusable(f"{given!r:.80} is neither")
+
+
+@lru_cache(maxsize=256)
+def _schema_of_model(model: type[BaseModel]) -> Mapping[str, Any]:
+    try:
+        return model.model_json_schema()
+    except Exception as e:  # the model's own code may raise anything
+        raise _unusable(f"{model.__name__} has none ({str(e).partition(chr(10))[0]:.160})") from e
+
+
+def _unusable(reason: str) -> UnreadableError:
+    violation = Violation(
+        path="$",
+        keyword="schema",
+        message=f"the schema cannot be used: {reason}; allowed are a JSON Schema and a pydantic model that has one",
+        expected="a JSON Schema or a pydantic model",
+    )
+    return UnreadableError(Stage.SCHEMA_INVALID, [violation])
+
+
+def check_of_model(model: type[BaseModel]) -> SemanticCheck:
+    """Return the check that `model`'s own validators are; its errors come out as violations with their paths.
+
+    They run on the accepted text as JSON. A validator reports what is wrong by `ValueError` or `AssertionError`.
+    """
+
+    def check(text: str, /) -> Sequence[Violation]:
+        model.model_validate_json(text)
+        return ()
+
+    return check
 
 
 def violations_of(check: SemanticCheck, text: str) -> list[Violation]:
@@ -47,52 +95,3 @@ def _sound(found: Sequence[Violation]) -> Sequence[Violation]:
         if not isinstance(violation, Violation):
             raise TypeError(f"a {type(violation).__name__} is no Violation")
     return found
-
-
-SchemaLike = Mapping[str, Any] | type[BaseModel]
-"""What an answer may be held against: a JSON Schema, or a pydantic model."""
-
-
-def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
-    """Return the JSON Schema that `schema` is: of a model the one for what it takes, a mapping as it stands.
-
-    A model's schema is made once; do not change it. Raises `UnreadableError` with stage `schema_invalid` for a model
-    that JSON Schema cannot express (arbitrary types, types not defined yet), and for anything else.
-    """
-    given: Any = schema
-    if isinstance(given, Mapping):
-        return given
-    if isinstance(given, type) and issubclass(given, BaseModel):
-        return _schema_of_model(given)
-    raise _unusable(f"{given!r:.80} is neither")
-
-
-def check_of_model(model: type[BaseModel]) -> SemanticCheck:
-    """Return the check that `model`'s own validators are; its errors come out as violations with their paths.
-
-    They run on the accepted text as JSON. A validator reports what is wrong by `ValueError` or `AssertionError`.
-    """
-
-    def check(text: str, /) -> Sequence[Violation]:
-        model.model_validate_json(text)
-        return ()
-
-    return check
-
-
-@lru_cache(maxsize=256)
-def _schema_of_model(model: type[BaseModel]) -> Mapping[str, Any]:
-    try:
-        return model.model_json_schema()
-    except Exception as e:  # the model's own code may raise anything
-        raise _unusable(f"{model.__name__} has none ({str(e).partition(chr(10))[0]:.160})") from e
-
-
-def _unusable(reason: str) -> UnreadableError:
-    violation = Violation(
-        path="$",
-        keyword="schema",
-        message=f"the schema cannot be used: {reason}; allowed are a JSON Schema and a pydantic model that has one",
-        expected="a JSON Schema or a pydantic model",
-    )
-    return UnreadableError(Stage.SCHEMA_INVALID, [violation])

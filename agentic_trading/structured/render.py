@@ -40,21 +40,20 @@ from agentic_trading.structured.schema_text import (
 )
 from agentic_trading.structured.validation import schema_bytes
 
-_BY_KIND = frozenset({"type"}.union(*RULES_OF_TYPE.values()))
+_BY_TYPE = frozenset({"type"}.union(*RULES_OF_TYPE.values()))
 _BEYOND_WORDS = frozenset(
     {"allOf", "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies",
      "patternProperties", "contains", "minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems",
      "contentEncoding", "contentMediaType", "contentSchema"}
 )  # fmt: skip
 _CHOICES = frozenset({"$ref", "anyOf", "oneOf", "enum", "const"})
-_RULES = _BY_KIND | _BEYOND_WORDS | _CHOICES
+_RULES = _BY_TYPE | _BEYOND_WORDS | _CHOICES
 _BY_OTHER_MEANS = ("$dynamicRef", "$recursiveRef")
 _DEFINITION = re.compile(r"#/(?:\$defs|definitions)/([^/~%]+)")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_COMPARED = 50
 _MOST_INLINED = 8  # a deeper one is named, so that no chain of definitions nests without end
-
-_Form = Literal["any", "never", "reference", "any_of", "one_of", "options", "kinds", "schema"]
+_Form = Literal["any", "never", "reference", "any_of", "one_of", "options", "types", "schema"]
 _FORM_OF: dict[frozenset[str], _Form] = {
     frozenset(): "any",
     frozenset({"$ref"}): "reference",
@@ -65,6 +64,26 @@ _FORM_OF: dict[frozenset[str], _Form] = {
     frozenset({"type", "enum"}): "options",
     frozenset({"type", "const"}): "options",
 }
+
+
+@lru_cache(maxsize=256)
+def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
+    """Return the schema in the short form, properties in the order to be written in.
+
+    Every rule that an answer is held to is in it. What the form has no words for stands in it as `JSON Schema {…}`;
+    so does the whole schema where it refers by other means than `#/…`, or to so many places within each other that
+    the words for them would be twice as long. A broken schema is returned as it is: no answer to it will be accepted.
+    Equal schemas give equal texts.
+    """
+    schema = requested_schema(schema_json, sentinel=False)
+    if schema is None:
+        return schema_json.decode()
+    whole = f"JSON Schema {escape_control(prompt_schema(schema_json, sentinel=sentinel))}"
+    try:
+        text = _Renderer(schema).text(sentinel=sentinel)
+    except LookupError:
+        return whole
+    return text if len(text) <= 2 * len(whole) else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +112,6 @@ def sizes(schema: Mapping[str, Any]) -> SchemaSizes:
     )
 
 
-@lru_cache(maxsize=256)
-def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
-    """Return the schema in the short form, properties in the order to be written in.
-
-    Every rule that an answer is held to is in it. What the form has no words for stands in it as `JSON Schema {…}`;
-    so does the whole schema where it refers by other means than `#/…`, or to so many places within each other that
-    the words for them would be twice as long. A broken schema is returned as it is: no answer to it will be accepted.
-    Equal schemas give equal texts.
-    """
-    schema = requested_schema(schema_json, sentinel=False)
-    if schema is None:
-        return schema_json.decode()
-    whole = f"JSON Schema {escape_control(prompt_schema(schema_json, sentinel=sentinel))}"
-    try:
-        text = _Renderer(schema).text(sentinel=sentinel)
-    except LookupError:
-        return whole
-    return text if len(text) <= 2 * len(whole) else whole
-
-
 class _Renderer:
     """One walk through a schema; the definitions that are referred to come last."""
 
@@ -137,7 +136,7 @@ class _Renderer:
         return f"{self._names[reference]} = {self._piece(resolve_reference(self._root, reference), 0).line}"
 
     def _top(self, schema: Schema) -> SchemaPhrase:
-        if _form(schema) in ("any", "kinds"):  # an answer is an object, whatever else its schema allows
+        if _form(schema) in ("any", "types"):  # an answer is an object, whatever else its schema allows
             return with_note(schema, self._object(schema, 0, spread=True))
         return self._piece(schema, 0)
 
@@ -154,8 +153,8 @@ class _Renderer:
                 piece = self._one_of(node["oneOf"], nesting)
             case "options":
                 piece = SchemaPhrase(" | ".join(map(literal, allowed_values(node))))
-            case "kinds":
-                piece = either(self._of_kind(kind, node, nesting) for kind in allowed_types(node))
+            case "types":
+                piece = either(self._of_type(name, node, nesting) for name in allowed_types(node))
             case "schema":
                 return self._as_schema(node)
             case _:
@@ -206,18 +205,18 @@ class _Renderer:
             node = resolve_reference(self._root, node["$ref"])
         return node if isinstance(node, dict) else {}
 
-    def _of_kind(self, kind: str, node: Schema, nesting: int) -> SchemaPhrase:
-        match kind:
+    def _of_type(self, name: str, node: Schema, nesting: int) -> SchemaPhrase:
+        match name:
             case "object":
                 return self._object(node, nesting)
             case "array":
                 return self._array(node, nesting)
             case "string":
-                return SchemaPhrase(with_rules(kind, text_rules(node)))
+                return SchemaPhrase(with_rules(name, text_rules(node)))
             case "number" | "integer":
-                return SchemaPhrase(with_rules(kind, number_rules(node)))
+                return SchemaPhrase(with_rules(name, number_rules(node)))
             case _:
-                return SchemaPhrase(kind)
+                return SchemaPhrase(name)
 
     def _object(self, node: Schema, nesting: int, *, spread: bool = False) -> SchemaPhrase:
         properties, required = node.get("properties", {}), dict.fromkeys(node.get("required", ()))
@@ -312,4 +311,4 @@ def _form(node: Any) -> _Form:
     if rules in _FORM_OF:
         form = _FORM_OF[rules]
         return "schema" if form == "options" and not allowed_values(node) else form
-    return "kinds" if rules <= _BY_KIND else "schema"
+    return "types" if rules <= _BY_TYPE else "schema"

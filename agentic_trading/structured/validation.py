@@ -34,14 +34,14 @@ from agentic_trading.structured.violations import (
 )
 
 MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
+MAX_PATTERN_CHARS = 4_096
 # Values of so many bytes that an error carries with it take as long to copy as it takes to find the error.
 _PAYLOAD_BYTES = 1_000
-MAX_PATTERN_CHARS = 4_096
 _MAX_BACKTRACKS = 10_000  # of one text against a pattern, which take about a tenth of a millisecond
+_LARGEST_BITS = 1024  # of an integer that a double can hold
 _LONG_NUMBER = re.compile(rb"[0-9.]{17}|[0-9][eE]")
 _LOOKS_AROUND = re.compile(rb"\(\?[=!<]|\\\\[1-9]")
 _WHOLE = "json-schema:///whole"  # a base that any `$id` can be resolved against
-_LARGEST_BITS = 1024  # of an integer that a double can hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,47 @@ def find_violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> 
     return _describe_first(value, schema)
 
 
+@lru_cache(maxsize=256)
+def compile_schema(schema_json: bytes) -> CompiledSchema:
+    """Return the validator of a schema in canonical JSON.
+
+    Raises `UnreadableError` with stage `schema_invalid` if the schema is broken, refers outside itself, costs too
+    much to check against or allows no object at its top.
+    """
+    schema = orjson.loads(schema_json)
+    try:
+        deepest = max_answer_depth(schema, len(schema_json))
+    except SchemaTooComplexError as e:
+        raise _schema_error("$", e.reason) from e
+    kinds = schema.get("type", "object")
+    if isinstance(kinds, str | list) and "object" not in kinds:
+        raise _schema_error("$.type", f"{json.dumps(kinds)} allows no object; an answer is one object")
+    try:
+        validator = _validator(schema)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
+        raise _schema_error("$", str(e).partition("\n")[0]) from e
+    is_short = _LONG_NUMBER.search(schema_json) is None
+    weight = 1 + max(map(len, _payloads(schema)), default=0) // _PAYLOAD_BYTES
+    looks_around = _LOOKS_AROUND.search(schema_json) is not None
+    return CompiledSchema(schema, schema_json, validator, deepest, is_short, looks_around, weight)
+
+
+def schema_bytes(schema: Mapping[str, Any]) -> bytes:
+    """Return the canonical JSON of a schema, by which its validator is found again.
+
+    Raises `UnreadableError` with stage `schema_invalid` for what is not JSON.
+    """
+    try:
+        return canonical_bytes(schema)
+    except CanonicalError as e:
+        raise _schema_error(e.path, e.reason) from e
+
+
+def is_too_deep(value: Any, schema: CompiledSchema) -> bool:
+    """Whether `value` is nested deeper than can be checked against `schema` in bounded time."""
+    return schema.deepest < MAX_DEPTH and is_deeper(value, schema.deepest)
+
+
 def is_too_long(value: Any) -> bool:
     """Whether a text in `value` is longer than a pattern that looks around can go through in bounded time."""
     level = [value]
@@ -119,35 +160,6 @@ def is_too_long(value: Any) -> bool:
             return True
         level = [child for node in level for child in _members(node)]
     return False
-
-
-def _describe_first(value: Any, schema: CompiledSchema) -> list[Violation]:
-    """Describe one error; where there is a choice, even one may hold a great many others."""
-    if b'"anyOf"' not in schema.spelling and b'"oneOf"' not in schema.spelling:
-        try:
-            schema.validator.validate(value)
-        except jsonschema_rs.ValidationError as e:
-            return _describe([e], value, schema)
-    message = "breaks rules of the schema, and is too large to say where"
-    return [Violation(path="$", keyword="size", message=message, actual=short_value(value))]
-
-
-def _describe(
-    errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: CompiledSchema
-) -> list[Violation]:
-    """Describe the first errors and count the others: to describe one takes longer than to find it."""
-    found: list[Violation] = []
-    more = 0
-    for error in errors:
-        named = list(islice(describe_violations(error, value, schema.schema), MAX_VIOLATIONS - len(found)))
-        found += named
-        more += max(0, rules_broken(error) - len(named))
-    return [*found, more_broken(more)] if more else found
-
-
-def is_too_deep(value: Any, schema: CompiledSchema) -> bool:
-    """Whether `value` is nested deeper than can be checked against `schema` in bounded time."""
-    return schema.deepest < MAX_DEPTH and is_deeper(value, schema.deepest)
 
 
 def errors_at_most(value: Any, schema: CompiledSchema) -> int:
@@ -172,40 +184,28 @@ def _checks(schema_json: bytes, depth: int) -> int:
         return MAX_ERRORS + 1
 
 
-def schema_bytes(schema: Mapping[str, Any]) -> bytes:
-    """Return the canonical JSON of a schema, by which its validator is found again.
+def _describe_first(value: Any, schema: CompiledSchema) -> list[Violation]:
+    """Describe one error; where there is a choice, even one may hold a great many others."""
+    if b'"anyOf"' not in schema.spelling and b'"oneOf"' not in schema.spelling:
+        try:
+            schema.validator.validate(value)
+        except jsonschema_rs.ValidationError as e:
+            return _describe([e], value, schema)
+    message = "breaks rules of the schema, and is too large to say where"
+    return [Violation(path="$", keyword="size", message=message, actual=short_value(value))]
 
-    Raises `UnreadableError` with stage `schema_invalid` for what is not JSON.
-    """
-    try:
-        return canonical_bytes(schema)
-    except CanonicalError as e:
-        raise _schema_error(e.path, e.reason) from e
 
-
-@lru_cache(maxsize=256)
-def compile_schema(schema_json: bytes) -> CompiledSchema:
-    """Return the validator of a schema in canonical JSON.
-
-    Raises `UnreadableError` with stage `schema_invalid` if the schema is broken, refers outside itself, costs too
-    much to check against or allows no object at its top.
-    """
-    schema = orjson.loads(schema_json)
-    try:
-        deepest = max_answer_depth(schema, len(schema_json))
-    except SchemaTooComplexError as e:
-        raise _schema_error("$", e.reason) from e
-    kinds = schema.get("type", "object")
-    if isinstance(kinds, str | list) and "object" not in kinds:
-        raise _schema_error("$.type", f"{json.dumps(kinds)} allows no object; an answer is one object")
-    try:
-        validator = _validator(schema)
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
-        raise _schema_error("$", str(e).partition("\n")[0]) from e
-    is_short = _LONG_NUMBER.search(schema_json) is None
-    weight = 1 + max(map(len, _payloads(schema)), default=0) // _PAYLOAD_BYTES
-    looks_around = _LOOKS_AROUND.search(schema_json) is not None
-    return CompiledSchema(schema, schema_json, validator, deepest, is_short, looks_around, weight)
+def _describe(
+    errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: CompiledSchema
+) -> list[Violation]:
+    """Describe the first errors and count the others: to describe one takes longer than to find it."""
+    found: list[Violation] = []
+    more = 0
+    for error in errors:
+        named = list(islice(describe_violations(error, value, schema.schema), MAX_VIOLATIONS - len(found)))
+        found += named
+        more += max(0, rules_broken(error) - len(named))
+    return [*found, more_broken(more)] if more else found
 
 
 @lru_cache(maxsize=512)

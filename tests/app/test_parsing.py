@@ -110,7 +110,7 @@ def test_what_the_provider_says_comes_before_what_the_text_looks_like(
     [
         (b"", Stage.RESPONSE_EMPTY, "empty"),
         (b" \n", Stage.RESPONSE_EMPTY, "empty"),
-        (b'{"side": "BUY", "qty": 1', Stage.TRUNCATED, "cut"),
+        (b'{"side": "BUY", "qty": 1', Stage.TRUNCATED, "unclosed"),
         (b'{"side": "B\xffUY", "qty": 1}', Stage.JSON_PARSE, "byte 11"),
         (b'{"side": "BUY", "qty": 1e999}', Stage.JSON_PARSE, ""),
         (b'{"side": "BUY", "qty": NaN}', Stage.JSON_PARSE, ""),

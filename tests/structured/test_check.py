@@ -30,11 +30,11 @@ def test_a_valid_value_breaks_nothing() -> None:
 
 
 def test_every_broken_rule_is_named_with_its_path() -> None:
-    told = validate(
+    named = validate(
         {"side": "HOLD", "qty": Decimal(11), "legs": [1, Decimal("2.5"), 3, 4], "veto": True}, ORDER
     )
 
-    assert {(v.path, v.keyword) for v in told} == {
+    assert {(v.path, v.keyword) for v in named} == {
         ("$.side", "enum"),
         ("$.qty", "maximum"),
         ("$.legs[1]", "type"),
@@ -98,19 +98,19 @@ def test_odd_keys_are_no_error(key: str) -> None:
 
 
 def test_more_violations_than_a_reader_needs_are_counted() -> None:
-    told = found(["x"] * 100, type="array", items={"type": "integer"})
+    named = found(["x"] * 100, type="array", items={"type": "integer"})
 
-    assert len(told) == MAX_VIOLATIONS + 1
-    assert told[-1].message == "80 more rules are broken"
+    assert len(named) == MAX_VIOLATIONS + 1
+    assert named[-1].message == "80 more rules are broken"
 
 
 def test_undeclared_properties_are_counted_too() -> None:
-    told = validate(
+    named = validate(
         {f"k{i}": 1 for i in range(20_000)}, {"properties": {"side": {}}, "additionalProperties": False}
     )
 
-    assert len(told) == MAX_VIOLATIONS + 1
-    assert told[-1].message == f"{20_000 - MAX_VIOLATIONS} more rules are broken"
+    assert len(named) == MAX_VIOLATIONS + 1
+    assert named[-1].message == f"{20_000 - MAX_VIOLATIONS} more rules are broken"
 
 
 @pytest.mark.timeout(10)
@@ -202,7 +202,9 @@ def test_the_draft_decides_what_a_rule_means() -> None:
     ("bound", "suggestion"),
     [({"minimum": 3, "exclusiveMinimum": True}, 4), ({"maximum": 0, "exclusiveMaximum": True}, -1)],
 )
-def test_the_nearest_number_is_told_in_the_oldest_draft_too(bound: dict[str, Any], suggestion: int) -> None:
+def test_the_nearest_number_is_suggested_in_the_oldest_draft_too(
+    bound: dict[str, Any], suggestion: int
+) -> None:
     schema = {"$schema": _DRAFTS["4"], "properties": {"x": {"type": "integer", **bound}}}
 
     (violation,) = validate({"x": 3 if suggestion == 4 else 0}, schema)

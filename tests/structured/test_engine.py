@@ -301,7 +301,7 @@ def valid_order(text: str) -> Sequence[Violation]:
     return ()
 
 
-def test_what_a_model_refuses_is_told_by_path() -> None:
+def test_what_a_model_refuses_is_named_by_path() -> None:
     outcome = rejected('{"side": "BUY", "qty": 6, "legs": [1, 2, 3]}', check=valid_order)
 
     assert [(v.path, v.keyword) for v in outcome.errors] == [
@@ -350,7 +350,7 @@ ASKED_AGAIN = [
 
 
 @pytest.mark.parametrize("stage", ASKED_AGAIN)
-def test_what_another_answer_may_mend_is_asked_again_until_the_answers_are_used_up(stage: Stage) -> None:
+def test_what_another_answer_may_put_right_is_asked_again_until_the_answers_are_used_up(stage: Stage) -> None:
     assert step(verdict(stage), answers_read=2) == AskAgain()
     assert step(verdict(stage), answers_read=3) == GiveUp("answers_used_up")
     assert step(verdict(stage), STRICT) == GiveUp("answers_used_up")

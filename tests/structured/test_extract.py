@@ -203,7 +203,7 @@ def test_as_many_candidates_and_brackets_as_allowed_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["Order: {'a': 1}", "[1,]", f'```json\n{J[:-1]}, "a": 2}}\n```'])
-def test_strictly_nothing_is_mended(text: str) -> None:
+def test_strictly_nothing_is_repaired(text: str) -> None:
     with pytest.raises(UnreadableError):
         json_candidates(text, lossless=False)
 

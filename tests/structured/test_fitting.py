@@ -100,13 +100,13 @@ class TestOneOfSeveral:
         for text in (f"```json\n{sealed}\n```", f"Order: {sealed}", sealed.replace('"ok"}', '"ok",}')):
             assert refused(text, EXECUTION) == (Stage.JSON_PARSE, "json")
 
-    def test_none_that_fits_is_told_by_the_last_ones_errors(self) -> None:
+    def test_none_that_fits_is_described_by_the_last_ones_errors(self) -> None:
         outcome = of('{"side": "BUY"} and {"side": "WAIT", "qty": 1}')
 
         assert isinstance(outcome, Rejected)
         assert (outcome.trace.verdict, outcome.errors[0].path) == (Stage.SCHEMA_VALIDATION, "$.side")
 
-    def test_strict_candidates_are_not_mended(self) -> None:
+    def test_strict_candidates_are_not_repaired(self) -> None:
         strict = NATIVE.model_copy(update={"candidates": "only_valid"})
 
         assert taken(f"Order: {BUY}", strict).value["qty"] == 5
@@ -121,7 +121,7 @@ class TestWhatTheModelWasShown:
 
         assert refused(text, shown=self.EVIDENCE) == (Stage.AMBIGUOUS, "copied")
         assert refused(text, ANALYSIS, shown=self.EVIDENCE) == (Stage.AMBIGUOUS, "copied")
-        assert taken(text).value["side"] == "BUY"  # nobody said what it was shown
+        assert taken(text).value["side"] == "BUY"  # what it was shown is not known
 
     def test_nor_is_one_with_its_members_in_another_order(self) -> None:
         text = 'There is {"side": "BUY", "qty": 7.0} in it.'
@@ -148,7 +148,7 @@ class TestCommentsThatHideAProperty:
     HIDDEN = '{/* "legs": [1], */ "side": "BUY", "qty": 1}'
 
     @pytest.mark.parametrize("policy", [LOSSLESS, ANALYSIS])
-    def test_it_is_taken_and_told_where_properties_may_be_dropped(self, policy: OutputPolicy) -> None:
+    def test_it_is_taken_and_recorded_where_properties_may_be_dropped(self, policy: OutputPolicy) -> None:
         outcome = taken(self.HIDDEN, policy)
 
         assert outcome.value == {"side": "BUY", "qty": 1}
@@ -200,7 +200,7 @@ class TestWhatIsChanged:
         ]
         assert outcome.trace.decode == "strict"
 
-    def test_an_undeclared_property_is_dropped_and_told(self) -> None:
+    def test_an_undeclared_property_is_dropped_and_recorded(self) -> None:
         outcome = taken('{"side": "BUY", "qty": 1, "comment": "x"}')
 
         assert outcome.value == {"side": "BUY", "qty": 1}
@@ -219,7 +219,7 @@ class TestWhatIsChanged:
     def test_what_may_not_be_dropped_refuses_the_answer(self, text: str, policy: OutputPolicy) -> None:
         assert refused(text, policy) == (Stage.SCHEMA_VALIDATION, "additionalProperties")
 
-    def test_what_was_changed_is_told_of_a_refused_answer_too(self) -> None:
+    def test_what_was_changed_is_recorded_of_a_refused_answer_too(self) -> None:
         outcome = of('{"side": "WAIT", "qty": "1",}')
 
         assert isinstance(outcome, Rejected)
@@ -227,7 +227,7 @@ class TestWhatIsChanged:
         assert [fix.where for fix in outcome.trace.coercions] == ["$.qty"]
         assert outcome.errors[0].allowed == ["BUY", "SELL", "HOLD"]
 
-    def test_numbers_of_a_mended_answer_stand_as_they_were_written(self) -> None:
+    def test_numbers_of_a_repaired_answer_stand_as_they_were_written(self) -> None:
         outcome = taken("{'side': 'BUY', 'qty': 1.50,}")
 
         assert outcome.text.replace(" ", "") == '{"side":"BUY","qty":1.50}'

@@ -1,4 +1,4 @@
-"""A slip with one reading is mended and logged; one with two readings is refused with its kind and its place."""
+"""A syntax error with one reading is repaired and logged; one with two readings is refused with its kind and its place."""
 
 from decimal import Decimal
 from typing import Any
@@ -17,12 +17,12 @@ Logged = tuple[str, int, str, str]
 
 
 def logged(text: str) -> list[Logged]:
-    """Return what was mended in a text, as kind, offset, before and after."""
+    """Return what was repaired in a text, as kind, offset, before and after."""
     (candidate,) = json_candidates(text, lossless=True)
     return [(fix.kind, int(fix.where), fix.before, fix.after) for fix in candidate.fixes]
 
 
-# text, intended value, what is logged as mended
+# text, intended value, what is logged as repaired
 TRAILING_COMMA: list[tuple[str, Any, list[Logged]]] = [
     ("[1,]", [1], [("trailing_comma", 2, ",", "")]),
     ('{"a": 1,}', {"a": 1}, [("trailing_comma", 7, ",", "")]),
@@ -131,7 +131,7 @@ MENDED = [
 
 
 @pytest.mark.parametrize(("kind", "text", "value", "fixes"), MENDED)
-def test_a_slip_with_one_reading_is_mended_and_logged(
+def test_a_syntax_error_with_one_reading_is_repaired_and_logged(
     kind: str, text: str, value: Any, fixes: list[Logged]
 ) -> None:
     assert read_json(text, mode="lossless") == value
@@ -290,7 +290,7 @@ def test_long_slips_are_cut_in_the_log_and_comments_later_than_others() -> None:
 
 
 @pytest.mark.parametrize("opening", ["[", "{a:"])
-def test_the_deepest_allowed_value_is_mended_and_a_deeper_one_refused(opening: str) -> None:
+def test_the_deepest_allowed_value_is_repaired_and_a_deeper_one_refused(opening: str) -> None:
     closing = "]" if opening == "[" else "}"
     deepest = f"{opening * MAX_DEPTH}1,{closing * MAX_DEPTH}"
 

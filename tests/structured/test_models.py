@@ -113,14 +113,14 @@ def test_two_models_of_one_name_are_two_schemas() -> None:
 
 
 @pytest.mark.parametrize("other", [5, "object", None, int, dict, Order(**GOOD), [ORDER], Mapping, lambda: 1])
-def test_what_is_neither_is_refused_and_told_what_is_allowed(other: Any) -> None:
+def test_what_is_neither_is_refused_with_what_is_allowed(other: Any) -> None:
     with pytest.raises(UnreadableError, match="allowed are a JSON Schema and a pydantic model") as refused:
         schema_of(other)
 
     assert refused.value.stage is Stage.SCHEMA_INVALID
-    with pytest.raises(ParserException) as told:
+    with pytest.raises(ParserException) as caught:
         validate({}, other)
-    assert told.value.stage is Stage.SCHEMA_INVALID
+    assert caught.value.stage is Stage.SCHEMA_INVALID
 
 
 @pytest.mark.parametrize("model", [Strange, Unfinished, BaseModel])
@@ -183,17 +183,17 @@ def test_the_check_of_a_model_runs_on_text() -> None:
     assert violation.path == "$"
 
 
-def test_the_choices_of_a_form_are_told_with_the_nearest() -> None:
+def test_the_choices_of_a_form_are_named_with_the_nearest() -> None:
     answer = {
         "reasoning": "medium term",
         "params": {"momentum_period": 25, "ma_periods": 60, "stop_loss": "10%", "resample": "w"},
     }
 
-    told = {
+    named = {
         (v.path, v.keyword): (v.expected, v.actual, v.allowed, v.suggestion) for v in validate(answer, Choice)
     }
 
-    assert told == {
+    assert named == {
         ("$.params.momentum_period", "enum"): (None, 25, [5, 10, 20, 30], 20),
         ("$.params.stop_loss", "type"): ("number", "10%", None, None),
         ("$.params.stop_loss", "enum"): (None, "10%", [0.08, 0.1, 0.12, 0.15], 0.1),
@@ -201,7 +201,7 @@ def test_the_choices_of_a_form_are_told_with_the_nearest() -> None:
     }
 
 
-def test_what_is_missing_of_a_form_is_told_with_its_type_and_values() -> None:
+def test_what_is_missing_of_a_form_is_named_with_its_type_and_values() -> None:
     (violation,) = validate(
         {"reasoning": "medium term", "params": {"ma_periods": 60, "stop_loss": 0.1, "resample": "W"}}, Choice
     )
@@ -262,7 +262,7 @@ class TestDecimals:
         assert [fix.where for fix in result.coercions] == ["$.legs[0].qty"]
 
 
-def test_kinds_of_a_discriminated_union_are_told_apart_by_their_tag() -> None:
+def test_kinds_of_a_discriminated_union_are_distinguished_by_their_tag() -> None:
     class Limit(BaseModel):
         kind: Literal["limit"]
         px: int

@@ -20,7 +20,7 @@ from tests.structured.patching import (
 
 
 class TestUndeclaredProperties:
-    """One that nobody asked for goes, unless it may matter."""
+    """One that was not asked for goes, unless it may matter."""
 
     def test_it_goes_and_is_on_record(self) -> None:
         result = change({"side": "BUY", "mood": {"now": "calm"}}, CLOSED)

@@ -112,7 +112,7 @@ class TestRules:
     """What holds for every value, schema and policy."""
 
     @given(_VALUES, _schemas(), st.sampled_from([ALL, COERCE, DROP]), st.booleans())
-    def test_the_result_is_told_as_it_is_nothing_is_invented_and_twice_changes_no_more(
+    def test_the_result_is_described_as_it_is_nothing_is_invented_and_twice_changes_no_more(
         self,
         value: Any,
         schema: dict[str, Any],

@@ -49,7 +49,7 @@ def test_the_data_is_one_fenced_block_of_canonical_json() -> None:
     }
 
 
-def test_a_moment_in_another_zone_is_told_in_utc() -> None:
+def test_a_moment_in_another_zone_is_written_in_utc() -> None:
     later = EVIDENCE[0].model_copy(update={"available_at": datetime(2026, 1, 2, 3, 0, 0, 500, UTC)})
 
     assert '"available_at":"2026-01-02T03:00:00.000500Z"' in data_block(asked(retrieved_evidence=[later]))
@@ -79,13 +79,13 @@ def test_a_schema_is_enforced_where_model_and_schema_allow_it() -> None:
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "object", "additionalProperties": {"type": "number"}}])
-def test_a_schema_without_strict_form_is_told_in_words(schema: dict[str, Any]) -> None:
+def test_a_schema_without_strict_form_goes_into_the_prompt(schema: dict[str, Any]) -> None:
     made = first_request(asked(expected_output_schema=schema), capability(), attempt=1)
 
     assert (made.transport, made.response_schema) == ("prompted", None)
 
 
-def test_a_model_that_takes_no_schema_is_told_it_in_words() -> None:
+def test_a_model_that_takes_no_schema_gets_it_in_the_prompt() -> None:
     made = first_request(asked(), PROMPTED, attempt=1)
 
     assert (made.transport, made.response_schema) == ("prompted", None)
@@ -93,7 +93,7 @@ def test_a_model_that_takes_no_schema_is_told_it_in_words() -> None:
     assert made.system.endswith('// no other properties\n{\n "answer": string\n}')
 
 
-def test_the_schema_is_told_in_the_short_form_which_the_words_before_it_explain() -> None:
+def test_the_schema_is_rendered_in_the_short_form_which_the_words_before_it_explain() -> None:
     system = request(PROMPTED, expected_output_schema=ORDER).system
 
     instructions, _, demand = system.partition("Answer with one valid JSON object")
@@ -104,8 +104,8 @@ def test_the_schema_is_told_in_the_short_form_which_the_words_before_it_explain(
 
 
 def test_without_a_schema_any_object_is_asked_for() -> None:
-    for told_only in (PROMPTED, JSON_MODE):
-        made = request(told_only, expected_output_schema={})
+    for prompted in (PROMPTED, JSON_MODE):
+        made = request(prompted, expected_output_schema={})
         assert made.system.endswith("no text before or after it, no code fence.")
         assert "one valid JSON object" in made.system
 
@@ -171,7 +171,7 @@ MANY = {
         ),
     ],
 )
-def test_a_schema_that_the_provider_would_not_take_is_told_by_the_next_transport(
+def test_a_schema_that_the_provider_would_not_take_is_asked_by_the_next_transport(
     schema: dict[str, Any], limits: dict[str, int], reason: str
 ) -> None:
     wanted = asked(expected_output_schema=schema)

@@ -113,7 +113,7 @@ def test_a_reask_does_not_grow_from_answer_to_answer(answers: list[str]) -> None
         assert len(blocks(turn.user)) == 2
 
 
-def test_a_reask_tells_at_most_the_limits_whatever_was_answered() -> None:
+def test_a_reask_keeps_its_limits_whatever_was_answered() -> None:
     options = ["option " * 100, *(f"{i}" * 99 for i in range(500))]
     schema = {"type": "object", "properties": {"x": {"enum": options}}}
     first = request(output_policy=REASKED, expected_output_schema=schema)
@@ -140,7 +140,7 @@ def test_a_reask_suggests_the_nearest_allowed_value() -> None:
     assert {error["path"]: error["suggestion"] for error in errors} == {"$.side": "BUY", "$.qty": 10}
 
 
-def test_a_lone_surrogate_in_an_answer_can_be_told() -> None:
+def test_a_lone_surrogate_in_an_answer_can_be_repeated() -> None:
     first = request(output_policy=REASKED)
 
     again = reask_request(first, rejected('{"answer": "\ud800"}', first), attempt=2)

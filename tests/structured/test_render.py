@@ -1,4 +1,4 @@
-"""A schema is told to a model in few words, and no rule of it is lost on the way."""
+"""A schema is rendered for a model in few words, and no rule of it is lost on the way."""
 
 from typing import Any
 
@@ -13,14 +13,19 @@ LEG = {"type": "object", "properties": {"px": {"type": "number"}}, "required": [
 ANSWERS_ONLY_TO_THEM = {"items": [{"type": "string"}], "additionalItems": {"type": "number"}}
 
 
-def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
+def text_of(schema: dict[str, Any], *, sentinel: bool = False) -> str:
     """Return what a prompt says of a schema."""
     return render_schema(canonical_bytes(schema), sentinel=sentinel)
 
 
 def of(x: Any) -> str:
     """Return what a prompt says of the property `x` of a closed object."""
-    text = told({"type": "object", "properties": {"x": x}, "required": ["x"], "additionalProperties": False})
+    text = text_of({
+        "type": "object",
+        "properties": {"x": x},
+        "required": ["x"],
+        "additionalProperties": False,
+    })
     assert text.startswith('// no other properties\n{\n "x": '), text
     return text.removeprefix('// no other properties\n{\n "x": ').replace("\n}", "", 1)
 
@@ -54,7 +59,7 @@ def test_an_order_in_the_short_form() -> None:
         "additionalProperties": False,
     }
 
-    assert told(order, sentinel=True).splitlines() == [
+    assert text_of(order, sentinel=True).splitlines() == [
         "// no other properties",
         "{",
         ' "side": "BUY" | "SELL",',
@@ -161,7 +166,7 @@ IDS = [f"{keyword}-{place}" for place, (keyword, _, _) in enumerate(TABLE)]
 @pytest.mark.parametrize(("keyword", "beside", "value"), TABLE, ids=IDS)
 def test_no_keyword_is_lost(keyword: str, beside: dict[str, Any], value: Any) -> None:
     def rendering(x: dict[str, Any]) -> str:
-        return told({"type": "object", "properties": {"x": x}, "$defs": {"leg": LEG}})
+        return text_of({"type": "object", "properties": {"x": x}, "$defs": {"leg": LEG}})
 
     assert rendering({**beside, keyword: value}) != rendering(beside)
 
@@ -171,10 +176,13 @@ def test_no_keyword_is_lost_at_the_top(keyword: str, beside: dict[str, Any], val
     if beside.get("type", "object") != "object" or keyword in {"type", "enum", "const", "description"}:
         return
 
-    assert told({**beside, keyword: value, "$defs": {"leg": LEG}}) != told({**beside, "$defs": {"leg": LEG}})
+    assert text_of({**beside, keyword: value, "$defs": {"leg": LEG}}) != text_of({
+        **beside,
+        "$defs": {"leg": LEG},
+    })
 
 
-def test_the_words_of_older_drafts_are_told_too() -> None:
+def test_the_words_of_older_drafts_are_rendered_too() -> None:
     four = {
         "$schema": "http://json-schema.org/draft-04/schema#",
         "type": "object",
@@ -183,21 +191,21 @@ def test_the_words_of_older_drafts_are_told_too() -> None:
     bounds = {"minimum": 0, "exclusiveMinimum": True, "maximum": 9, "exclusiveMaximum": False}
     seven = {**four, "$schema": "http://json-schema.org/draft-07/schema#"}
 
-    assert '"x"?: number (> 0, <= 9)' in told({**four, "properties": {"x": {"type": "number", **bounds}}})
-    assert '"x"?: number (>= 0, < 9)' in told({
+    assert '"x"?: number (> 0, <= 9)' in text_of({**four, "properties": {"x": {"type": "number", **bounds}}})
+    assert '"x"?: number (>= 0, < 9)' in text_of({
         **four,
         "properties": {"x": {"type": "number", "minimum": 0, "maximum": 9, "exclusiveMaximum": True}},
     })
-    assert '"x"?: [0: string, ...: number]' in told({
+    assert '"x"?: [0: string, ...: number]' in text_of({
         **seven,
         "properties": {"x": {"type": "array", **ANSWERS_ONLY_TO_THEM}},
     })
 
 
-def test_other_properties_are_told_for_each_object_where_not_all_are_closed() -> None:
+def test_other_properties_are_named_for_each_object_where_not_all_are_closed() -> None:
     closed = {"type": "object", "properties": {"a": True}, "additionalProperties": False}
 
-    text = told({
+    text = text_of({
         "type": "object",
         "properties": {"x": closed, "y": {"type": "object", "additionalProperties": True}},
     })
@@ -205,15 +213,15 @@ def test_other_properties_are_told_for_each_object_where_not_all_are_closed() ->
     assert text == '{\n "x"?: {"a"?: any} (no other properties),\n "y"?: {...: any}\n}'
 
 
-def test_what_is_required_and_not_declared_is_told() -> None:
+def test_what_is_required_and_not_declared_is_rendered() -> None:
     schema = {"type": "object", "required": ["a"], "additionalProperties": {"type": "number"}}
 
-    assert told(schema) == '// no other properties\n{\n "a": number,\n ...: number\n}'
-    assert '"a": never' in told({**schema, "additionalProperties": False})
+    assert text_of(schema) == '// no other properties\n{\n "a": number,\n ...: number\n}'
+    assert '"a": never' in text_of({**schema, "additionalProperties": False})
 
 
 @pytest.mark.parametrize(
-    ("description", "is_told"),
+    ("description", "is_kept"),
     [
         ("x" * 60, True),
         ("x" * 61, False),
@@ -225,10 +233,10 @@ def test_what_is_required_and_not_declared_is_told() -> None:
         (5, False),
     ],
 )
-def test_a_description_stays_when_it_is_short_or_says_a_unit(description: Any, is_told: bool) -> None:  # noqa: FBT001 - by place
-    text = told({"type": "object", "properties": {"x": {"type": "number", "description": description}}})
+def test_a_description_stays_when_it_is_short_or_says_a_unit(description: Any, is_kept: bool) -> None:  # noqa: FBT001 - by place
+    text = text_of({"type": "object", "properties": {"x": {"type": "number", "description": description}}})
 
-    assert ("//" in text) is is_told
+    assert ("//" in text) is is_kept
 
 
 def test_descriptions_stand_at_the_end_of_the_line_of_their_property() -> None:
@@ -243,7 +251,7 @@ def test_descriptions_stand_at_the_end_of_the_line_of_their_property() -> None:
         "description": "all",
     }
 
-    text = told({
+    text = text_of({
         "type": "object",
         "properties": {"legs": items, "n": {"type": "integer"}},
         "description": "an order",
@@ -275,25 +283,25 @@ def test_descriptions_stand_at_the_end_of_the_line_of_their_property() -> None:
         },
     ],
 )
-def test_a_schema_beyond_words_is_told_as_compact_json(schema: dict[str, Any]) -> None:
-    assert told(schema) == f"JSON Schema {prompt_schema(canonical_bytes(schema), sentinel=False)}"
+def test_a_schema_beyond_words_is_rendered_as_compact_json(schema: dict[str, Any]) -> None:
+    assert text_of(schema) == f"JSON Schema {prompt_schema(canonical_bytes(schema), sentinel=False)}"
 
 
 @pytest.mark.parametrize("schema", [{"type": "objekt"}, {"properties": 5}, {"$ref": "https://example.com/x"}])
-def test_a_broken_schema_is_told_as_it_is(schema: dict[str, Any]) -> None:
-    assert told(schema, sentinel=True) == canonical_bytes(schema).decode()
+def test_a_broken_schema_is_rendered_as_it_is(schema: dict[str, Any]) -> None:
+    assert text_of(schema, sentinel=True) == canonical_bytes(schema).decode()
 
 
 def test_an_answer_is_an_object_whatever_else_its_schema_allows() -> None:
-    assert told({}) == "object"
-    assert told({"type": ["object", "null"], "minProperties": 1}) == "object (at least 1 property)"
-    assert told({"properties": {"a": {"type": "string"}}}) == '{\n "a"?: string\n}'
-    assert told({}, sentinel=True) == '{\n "end": "ok"\n}'
+    assert text_of({}) == "object"
+    assert text_of({"type": ["object", "null"], "minProperties": 1}) == "object (at least 1 property)"
+    assert text_of({"properties": {"a": {"type": "string"}}}) == '{\n "a"?: string\n}'
+    assert text_of({}, sentinel=True) == '{\n "end": "ok"\n}'
 
 
 def test_references_and_sentinels_do_not_change_what_is_shared() -> None:
     before = canonical_bytes(ORDER)
 
-    told(ORDER, sentinel=True)
+    text_of(ORDER, sentinel=True)
 
     assert canonical_bytes(ORDER) == before

@@ -1,4 +1,4 @@
-"""Whatever a schema holds: it can be told, no rule gets lost, and nothing in it breaks out of its place."""
+"""Whatever a schema holds: it can be rendered, no rule gets lost, and nothing in it breaks out of its place."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ from agentic_trading.structured.schema_text import json_text
 from tests.structured.any_schema import BOUNDS, HOSTILE, WHOLE
 
 
-def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
+def text_of(schema: dict[str, Any], *, sentinel: bool = False) -> str:
     """Return what a prompt says of a schema."""
     return render_schema(canonical_bytes(schema), sentinel=sentinel)
 
@@ -22,7 +22,7 @@ def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_nothing_in_a_schema_can_break_out_of_its_place(name: str, value: str, note: str) -> None:
     fields = {"type": "string", "description": note, "format": value}
-    text = told({
+    text = text_of({
         "type": "object",
         "properties": {name: fields, "end": {"enum": [value]}},
         "required": [name, "end"],
@@ -33,15 +33,15 @@ def test_nothing_in_a_schema_can_break_out_of_its_place(name: str, value: str, n
     assert all(line.isprintable() for line in lines)
     if not text.startswith("JSON Schema ") and name != "end":
         assert len(lines) == 5
-        told_name, end = json.JSONDecoder().raw_decode(lines[2].strip())
-        assert told_name == name
+        rendered_name, end = json.JSONDecoder().raw_decode(lines[2].strip())
+        assert rendered_name == name
         assert lines[2].strip()[end:].startswith(": string (format ")
         assert json.loads(lines[3].strip().removeprefix('"end": ')) == value
 
 
 @pytest.mark.parametrize("sentinel", [True, False])
 @given(schema=WHOLE)
-def test_any_schema_that_compiles_can_be_told_and_always_in_the_same_words(
+def test_any_schema_that_compiles_can_be_rendered_and_always_in_the_same_words(
     schema: Any, *, sentinel: bool
 ) -> None:
     schema_json = canonical_bytes(schema)
@@ -71,12 +71,12 @@ def data(schema: Any) -> list[Any]:
 
 
 @given(WHOLE)
-def test_every_name_pattern_bound_and_constant_of_a_schema_is_told(schema: dict[str, Any]) -> None:
+def test_every_name_pattern_bound_and_constant_of_a_schema_is_rendered(schema: dict[str, Any]) -> None:
     x = orjson.loads(
         canonical_bytes(untyped({key: value for key, value in schema.items() if key != "$defs"}))
     )
 
-    text = told({"type": "object", "properties": {"x": x}})
+    text = text_of({"type": "object", "properties": {"x": x}})
 
     if requested_schema(canonical_bytes({"properties": {"x": x}}), sentinel=False) is not None:
         assert [value for value in data(x) if json_text(value) not in text] == []

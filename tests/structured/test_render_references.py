@@ -1,4 +1,4 @@
-"""Definitions and choices in the short form of a schema: what is told in place, by name, and as a plain choice."""
+"""Definitions and choices in the short form of a schema: what is rendered in place, by name, and as a plain choice."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from agentic_trading.structured.schema import prompt_schema
 LEG = {"type": "object", "properties": {"px": {"type": "number"}}, "required": ["px"]}
 
 
-def told(schema: dict[str, Any], *, sentinel: bool = False) -> str:
+def text_of(schema: dict[str, Any], *, sentinel: bool = False) -> str:
     """Return what a prompt says of a schema."""
     return render_schema(canonical_bytes(schema), sentinel=sentinel)
 
 
-def test_a_definition_is_named_where_it_is_used_twice_and_told_in_place_where_it_is_used_once() -> None:
+def test_a_definition_is_named_where_it_is_used_twice_and_rendered_in_place_where_it_is_used_once() -> None:
     leg = {"$ref": "#/$defs/leg"}
     definitions = {"$defs": {"leg": LEG, "unused": {"const": "unused"}}}
 
-    once = told({"type": "object", "properties": {"a": leg}, **definitions})
-    twice = told({
+    once = text_of({"type": "object", "properties": {"a": leg}, **definitions})
+    twice = text_of({
         "type": "object",
         "properties": {"a": leg, "b": {"type": "array", "items": leg}},
         **definitions,
@@ -31,25 +31,25 @@ def test_a_definition_is_named_where_it_is_used_twice_and_told_in_place_where_it
     assert twice == '{\n "a"?: #leg,\n "b"?: [#leg]\n}\n#leg = {"px": number}'
 
 
-def test_recursion_is_told_by_name() -> None:
+def test_recursion_is_rendered_by_name() -> None:
     node = {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
     top = {"type": "object", "properties": {"first": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
     tree = {"type": "object", "properties": {"left": {"$ref": "#"}}, "additionalProperties": False}
 
-    assert told(top) == '{\n "first"?: #node\n}\n#node = {"next"?: #node | null}'
-    assert told(tree) == '// no other properties\n#\n# = {"left"?: #}'
+    assert text_of(top) == '{\n "first"?: #node\n}\n#node = {"next"?: #node | null}'
+    assert text_of(tree) == '// no other properties\n#\n# = {"left"?: #}'
 
 
 def test_only_the_answer_itself_ends_with_the_sentinel_where_a_schema_refers_to_its_top() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#"}}, "additionalProperties": False}
 
-    assert told(tree, sentinel=True) == (
+    assert text_of(tree, sentinel=True) == (
         '// no other properties\n{\n "left"?: #,\n "end": "ok"\n}\n# = {"left"?: #}'
     )
 
 
-def test_names_that_are_alike_are_told_apart() -> None:
-    text = told({
+def test_names_that_are_alike_are_kept_apart() -> None:
+    text = text_of({
         "type": "object",
         "properties": {n: {"$ref": r} for n, r in {
             "a": "#/$defs/leg", "b": "#/$defs/leg", "c": "#/definitions/leg", "d": "#/definitions/leg",
@@ -67,14 +67,14 @@ def test_names_that_are_alike_are_told_apart() -> None:
     ]
 
 
-def test_what_stands_as_json_refers_to_definitions_that_are_told() -> None:
+def test_what_stands_as_json_refers_to_definitions_that_are_rendered() -> None:
     schema = {
         "type": "object",
         "properties": {"x": {"not": {"$ref": "#/$defs/leg"}}},
         "$defs": {"leg": {"type": "number", "minimum": 7}},
     }
 
-    assert told(schema) == '{\n "x"?: JSON Schema {"not":{"$ref":"#/$defs/leg"}}\n}\n#leg = number (>= 7)'
+    assert text_of(schema) == '{\n "x"?: JSON Schema {"not":{"$ref":"#/$defs/leg"}}\n}\n#leg = number (>= 7)'
 
 
 def tagged(**tag: Any) -> dict[str, Any]:
@@ -95,12 +95,12 @@ def tagged(**tag: Any) -> dict[str, Any]:
         ({"const": 1}, {"type": "number"}, False),
     ],
 )
-def test_one_of_is_told_as_a_plain_choice_where_no_value_can_fit_two_branches(
+def test_one_of_is_rendered_as_a_plain_choice_where_no_value_can_fit_two_branches(
     one: dict[str, Any], other: dict[str, Any], *, apart: bool
 ) -> None:
     choice = {"oneOf": [{"$ref": "#/$defs/one"}, {"$ref": "#/$defs/other"}]}
 
-    text = told({"type": "object", "properties": {"x": choice}, "$defs": {"one": one, "other": other}})
+    text = text_of({"type": "object", "properties": {"x": choice}, "$defs": {"one": one, "other": other}})
 
     assert ("exactly one of" not in text) is apart
 
@@ -115,7 +115,7 @@ def test_a_reference_may_lead_into_a_list_and_through_references_without_end() -
         "$defs": {"either": {"anyOf": [True, {"type": "string"}]}, "round": {"$ref": "#/$defs/round"}},
     }
 
-    assert told(schema) == (
+    assert text_of(schema) == (
         '{\n "x"?: #"/$defs/either/anyOf/1",\n "y"?: exactly one of (#round | null)\n}\n'
         '#"/$defs/either/anyOf/1" = string\n#round = #round'
     )
@@ -129,10 +129,10 @@ def test_words_that_would_be_much_longer_than_the_schema_give_way_to_it() -> Non
 
     schema = {"type": "object", "properties": {"x": deep, **pointers}}
 
-    assert told(schema) == f"JSON Schema {prompt_schema(canonical_bytes(schema), sentinel=False)}"
+    assert text_of(schema) == f"JSON Schema {prompt_schema(canonical_bytes(schema), sentinel=False)}"
 
 
-def test_a_long_chain_of_definitions_is_told_without_nesting_it() -> None:
+def test_a_long_chain_of_definitions_is_rendered_without_nesting_it() -> None:
     chain = {
         f"d{n}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/d{n + 1}"}}} for n in range(120)
     }
@@ -142,7 +142,7 @@ def test_a_long_chain_of_definitions_is_told_without_nesting_it() -> None:
         "$defs": {**chain, "d120": {"type": "null"}},
     }
 
-    text = told(schema)
+    text = text_of(schema)
 
     assert text.count('"x"') == 121
     assert max(map(len, text.splitlines())) < 200

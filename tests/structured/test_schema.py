@@ -1,4 +1,4 @@
-"""A schema is told to a model without noise, and given to a provider in the form that it enforces."""
+"""A schema is shown to a model without noise, and given to a provider in the form that it enforces."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from tests.structured.any_schema import WHOLE
 from tests.structured.asking import ANSWER, ORDER
 
 
-def told(schema: dict[str, Any], *, sentinel: bool = False) -> dict[str, Any]:
+def prompted(schema: dict[str, Any], *, sentinel: bool = False) -> dict[str, Any]:
     """Return the schema that a prompt holds."""
     result: dict[str, Any] = json.loads(prompt_schema(canonical_bytes(schema), sentinel=sentinel))
     return result
@@ -39,7 +39,7 @@ def of(**schema: Any) -> dict[str, Any]:
 def test_a_prompt_keeps_rules_and_drops_noise() -> None:
     schema = of(type="integer", minimum=0, description="per cent", title="X", default=1, examples=[2])
 
-    assert told({**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "s"}) == of(
+    assert prompted({**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "s"}) == of(
         type="integer", minimum=0, description="per cent"
     )
 
@@ -47,13 +47,13 @@ def test_a_prompt_keeps_rules_and_drops_noise() -> None:
 def test_properties_named_like_noise_stay() -> None:
     schema = {"properties": {"title": {"type": "string"}, "default": {"type": "integer"}}}
 
-    assert told(schema) == schema
+    assert prompted(schema) == schema
 
 
 def test_properties_stand_in_the_order_in_which_they_are_required() -> None:
     properties = {"action": {}, "because": {"properties": {"a": {}, "b": {}}, "required": ["b"]}, "other": {}}
 
-    schema = told({"properties": properties, "required": ["because", "action"]})
+    schema = prompted({"properties": properties, "required": ["because", "action"]})
 
     assert list(schema["properties"]) == ["because", "action", "other"]
     assert list(schema["properties"]["because"]["properties"]) == ["b", "a"]
@@ -74,23 +74,23 @@ def test_a_reference_leads_to_a_place_in_the_schema_or_nowhere() -> None:
 
 
 def test_the_sentinel_is_the_last_property_and_required() -> None:
-    for schema in (told(ORDER, sentinel=True), strict(ORDER, sentinel=True)):
+    for schema in (prompted(ORDER, sentinel=True), strict(ORDER, sentinel=True)):
         assert list(schema["properties"])[-1] == "end"
         assert schema["required"][-1] == "end"
         assert schema["properties"]["end"]["enum"] == ["ok"]
 
 
 def test_a_sentinel_may_stand_alone() -> None:
-    assert told({}, sentinel=True) == {"properties": {"end": {"enum": ["ok"]}}, "required": ["end"]}
+    assert prompted({}, sentinel=True) == {"properties": {"end": {"enum": ["ok"]}}, "required": ["end"]}
 
 
 @pytest.mark.parametrize("schema", [{"type": "objekt"}, {"properties": 5}, {"$ref": "https://example.com/x"}])
-def test_a_broken_schema_is_told_as_it_is_and_has_no_strict_form(schema: dict[str, Any]) -> None:
-    assert told(schema, sentinel=True) == schema
+def test_a_broken_schema_is_shown_as_it_is_and_has_no_strict_form(schema: dict[str, Any]) -> None:
+    assert prompted(schema, sentinel=True) == schema
     assert strict(schema) is None
 
 
-def test_the_strict_form_closes_objects_and_tells_bounds_in_words() -> None:
+def test_the_strict_form_closes_objects_and_describes_bounds_in_words() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -233,7 +233,7 @@ class Ticket(BaseModel, extra="forbid"):
     any_market: Market
 
 
-def test_the_branches_of_a_discriminated_union_are_told_apart_by_the_constant_of_a_required_tag() -> None:
+def test_the_branches_of_a_discriminated_union_are_distinguished_by_the_constant_of_a_required_tag() -> None:
     form = strict(Ticket.model_json_schema())
 
     assert form["properties"]["order"] == {
@@ -352,7 +352,7 @@ def test_as_many_properties_of_several_types_as_the_provider_takes_are_enforced(
     assert problem(optional(16, type=["string", "null"]), most_optional=24, most_unions=16) is None
 
 
-def test_a_pattern_that_no_grammar_can_hold_is_told_in_words_where_bounds_are_enforced() -> None:
+def test_a_pattern_that_no_grammar_can_hold_is_described_in_words_where_bounds_are_enforced() -> None:
     schema = {
         "type": "object",
         "properties": {

@@ -74,9 +74,9 @@ def test_more_than_a_reader_needs_is_counted() -> None:
         return ()
 
     for check in (each, by_model):
-        told = violations_of(check, "{}")
-        assert len(told) == MAX_VIOLATIONS + 1
-        assert told[-1].message == f"{1_000 - MAX_VIOLATIONS} more rules are broken"
+        named = violations_of(check, "{}")
+        assert len(named) == MAX_VIOLATIONS + 1
+        assert named[-1].message == f"{1_000 - MAX_VIOLATIONS} more rules are broken"
 
 
 def test_a_check_sees_what_was_changed_to_fit() -> None:

@@ -15,7 +15,7 @@ from agentic_trading.llm.result import Stage
 from agentic_trading.structured import ParserException, read_json
 from agentic_trading.structured.extract import json_candidates
 
-# Two losses look like a slip that is mended: an item of one character leaves a trailing comma (`[1,2]` becomes `[1,]`),
+# Two losses look like a syntax error that is repaired: an item of one character leaves a trailing comma (`[1,2]` becomes `[1,]`),
 # and one backslash of two before an apostrophe leaves an escape. So no list in these orders ends in such an item, and no
 # text has such backslashes.
 ORDER: dict[str, Any] = {
@@ -127,7 +127,7 @@ def test_one_lost_character_is_never_read_as_something_else(text: str) -> None:
 
 
 def looks_like_a_slip(damaged: str, place: int) -> bool:
-    """Whether one of the two losses took place that cannot be told from a slip."""
+    """Whether one of the two losses took place that look like a syntax error."""
     left_behind = damaged[:place].rstrip(), damaged[place:].lstrip()
     return (left_behind[0].endswith(",") and left_behind[1].startswith("]")) or "\\'" in damaged
 
@@ -164,7 +164,7 @@ CONTAINERS = _nested(DOCUMENTS)
 
 
 @given(DOCUMENTS, st.sampled_from(["", " ", "\n\t"]))
-def test_strict_json_has_the_same_value_in_both_modes_and_nothing_is_mended(text: str, blank: str) -> None:
+def test_strict_json_has_the_same_value_in_both_modes_and_nothing_is_repaired(text: str, blank: str) -> None:
     value = json.loads(text, parse_float=Decimal)
 
     assert read_json(f"{blank}{text}{blank}", mode="strict") == value
@@ -200,7 +200,7 @@ COMMENTS = ["/* so */", "// so\n", "# so\n", "/* 'a' \"b\" */", "\u00a0", "\ufef
 
 
 def slips(tokens: Sequence[str], data: st.DataObject) -> Iterator[str]:
-    """Yield the tokens of a strict text with slips of the kinds that are mended, each where it has one reading."""
+    """Yield the tokens of a strict text with syntax errors of the kinds that are repaired, each where it has one reading."""
     how_often = data.draw(st.integers(0, 3))
 
     def some() -> bool:

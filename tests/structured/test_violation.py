@@ -131,7 +131,7 @@ def test_what_was_there_is_shown_short_and_reads_back_from_a_log(value: Any, sho
         (True, "a value", None),
     ],
 )
-def test_a_missing_member_is_told_what_it_should_be(member: Any, expected: str, allowed: Any) -> None:
+def test_a_missing_member_is_named_with_what_it_should_be(member: Any, expected: str, allowed: Any) -> None:
     schema = {
         "properties": {"legs": {"items": {"required": ["m"], "properties": {"m": member}}}},
         "$defs": {"a/b": {"type": "boolean"}, "round": {"anyOf": [{"$ref": "#/$defs/round"}]}},
@@ -143,7 +143,7 @@ def test_a_missing_member_is_told_what_it_should_be(member: Any, expected: str, 
     assert violation.path in {"$.legs[0].m", "$.legs[1].m"}
 
 
-def test_a_misspelt_key_is_told_the_declared_one_that_is_absent() -> None:
+def test_a_misspelt_key_gets_the_declared_one_that_is_absent() -> None:
     schema = {"properties": {"legs": {}, "leg_2": {}, "quantity": {}}, "additionalProperties": False}
 
     assert [v.suggestion for v in validate({"legs": 1, "leg2": 2}, schema)] == ["leg_2"]
@@ -237,7 +237,7 @@ def test_whatever_the_value_is_it_is_described_without_an_error(value: Any) -> N
         assert Violation.model_validate_json(violation.model_dump_json()) == violation
 
 
-def test_a_pattern_that_takes_too_long_to_match_is_told_as_broken() -> None:
+def test_a_pattern_that_takes_too_long_to_match_is_reported_as_broken() -> None:
     violation = only("a" * 40 + "b", pattern=r"^(a|aa)+\1$")
 
     assert (violation.path, violation.keyword, violation.expected) == ("$.x", "pattern", r"^(a|aa)+\1$")

@@ -61,7 +61,7 @@ def test_what_is_said_once_is_not_said_again(parse: Piped) -> None:
         (b"", "response_empty", "empty"),
         (b'{"side": "\xff"}', "json_parse", "byte 10"),
         (b"[" * (MAX_BYTES + 10), "json_parse", str(MAX_BYTES)),
-        (b'{"side": "BUY", "qty": 1', "truncated", "cut"),
+        (b'{"side": "BUY", "qty": 1', "truncated", "unclosed"),
         (b'{"side": "BUY", "qty": 1, "qty": 2}', "ambiguous", "twice"),
     ],
 )
