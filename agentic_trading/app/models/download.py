@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.models import Weights, WeightsError, verify
+from agentic_trading.llm.models import Weights, WeightsError, verify_weights
 
 Step = Literal["downloading", "unpacking"]
 OnStep = Callable[[Step, int], None]
@@ -74,7 +74,7 @@ def download_weights(weights: Weights, folder: Path, *, download: Download, on_s
 
 def _is_right(path: Path, weights: Weights) -> bool:
     try:
-        verify(path, weights)
+        verify_weights(path, weights)
     except (WeightsError, OSError):  # what cannot be looked at cannot be used as it is
         return False
     return True

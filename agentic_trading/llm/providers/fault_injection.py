@@ -69,7 +69,7 @@ class FaultKind(StrEnum):
 
 
 class FaultsError(TradingError, ValueError):
-    """A description of faults cannot be understood; `part` is the piece to blame."""
+    """A description of faults cannot be understood; `part` is the wrong piece."""
 
     def __init__(self, part: str, reason: str) -> None:
         self.part = part
@@ -83,7 +83,7 @@ _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Which share of attempts fails in which way; `shares` are fractions of 1 and come to 1 at most."""
+    """The share of attempts that fails in each way; `shares` are fractions of 1 and come to 1 at most."""
 
     shares: tuple[tuple[FaultKind, float], ...]
 
@@ -114,7 +114,7 @@ class Faults:
 
 
 class FaultyProvider:
-    """Answer as `inner` does, but for the share of attempts that shall fail.
+    """Answer as `inner` does, but for the share of attempts that is to fail.
 
     What fails depends on `seed`, envelope id and attempt alone, so that it repeats itself in any order of calls. A
     changed answer says so: its `provider_response_id` is `injected:<kind>`; an error's message starts with
@@ -136,7 +136,7 @@ class FaultyProvider:
                 raise ProviderError(FailureKind.TIMEOUT, "injected timeout", sent=True)
             case FaultKind.MALFORMED | FaultKind.REFUSAL | FaultKind.CUT:
                 response = await self._inner.complete(request)
-                return self._spoilt(response, kind, request)
+                return self._spoil(response, kind, request)
             case _:
                 assert_never(kind)
 
@@ -151,7 +151,7 @@ class FaultyProvider:
     def _chance(self, request: ModelRequest, what: str) -> float:
         return fraction(self._seed, request.envelope.envelope_id, request.attempt, what)
 
-    def _spoilt(self, response: ModelResponse, kind: FaultKind, request: ModelRequest) -> ModelResponse:
+    def _spoil(self, response: ModelResponse, kind: FaultKind, request: ModelRequest) -> ModelResponse:
         marked = replace(response, structured=None, provider_response_id=f"injected:{kind}")
         where = self._chance(request, "where")
         if kind is FaultKind.REFUSAL:

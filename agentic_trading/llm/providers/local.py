@@ -1,4 +1,4 @@
-"""llama.cpp's server within this process: loaded, asked and ended by calls that block."""
+"""The adapter for local models: llama.cpp's server within this process, on a thread of its own."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.models import WEIGHTS, WeightsError, verify
+from agentic_trading.llm.models import WEIGHTS, WeightsError, verify_weights
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 
@@ -75,7 +75,7 @@ def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class StreamedCompletion:
-    """An answer as its chunks come; `stop` is asked before each one is taken."""
+    """An answer as its chunks come; `stop` is called before each one is taken."""
 
     stop: Callable[[], bool]
     text: list[str] = field(default_factory=list)
@@ -108,12 +108,12 @@ def failure(error: Mapping[str, Any]) -> ProviderError:
     return ProviderError(kind, message, sent=not refused)
 
 
-def _usage(told: Mapping[str, Any]) -> Usage:
-    cached = (told.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+def _usage(reported: Mapping[str, Any]) -> Usage:
+    cached = (reported.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     return Usage(
-        input_tokens=told["prompt_tokens"] - cached,
+        input_tokens=reported["prompt_tokens"] - cached,
         cache_read_tokens=cached,
-        output_tokens=told["completion_tokens"],
+        output_tokens=reported["completion_tokens"],
     )
 
 
@@ -126,7 +126,7 @@ _MOST_PROVEN = 256
 class LlamaServer:
     """One model, one slot, one thread: two threads are slower wherever another program uses the machine.
 
-    It is asked by function calls. The server wants an address all the same: it gets a socket file in a folder that
+    It is reached by function calls. The server wants an address all the same: it gets a socket file in a folder that
     only this user may enter, and that is removed as soon as it listens. No port is open to other programs, or to
     pages in a browser, and nothing is left behind when the process is killed.
     """
@@ -150,12 +150,12 @@ class LlamaServer:
     def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
         """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`.
 
-        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not asked: each
-        is tried once with a request of one token, some tenths of a second.
+        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not called:
+        each is tried once with a request of one token, some tenths of a second.
         """
         grammar = body.get("grammar", "")
         if grammar and grammar not in self._proven:
-            proof = self._asked(proof_body(body), stop)
+            proof = self._complete(proof_body(body), stop)
             if proof.usage is None:  # stopped
                 return proof
             if "".join(proof.text) != PROOF:
@@ -164,13 +164,13 @@ class LlamaServer:
             if len(self._proven) == _MOST_PROVEN:
                 self._proven.clear()
             self._proven.add(grammar)
-        return self._asked(body, stop)
+        return self._complete(body, stop)
 
     def close(self) -> None:
         """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
         self._server = None
 
-    def _asked(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
+    def _complete(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
         answer = StreamedCompletion(stop)
         try:
             self._server.handle_chat_completions(dict(body), answer.take)
@@ -211,7 +211,7 @@ def _check(weights: Path, model: str) -> None:
             raise _unusable(f"{weights}: there is no such file; allowed are the GGUF weights of {model}")
         return
     try:
-        verify(weights, WEIGHTS[model])
+        verify_weights(weights, WEIGHTS[model])
     except WeightsError as e:
         raise _unusable(str(e)) from e
 
@@ -226,10 +226,10 @@ MODEL = "smollm2-135m"
 class LocalProvider:
     """Answer with the model whose weights lie at `weights`, through llama.cpp in this process.
 
-    Calls wait in one lane, first come first served: the model has one slot and one thread of its own, and the event
+    Calls wait in one queue, first come first served: the model has one slot and one thread of its own, and the event
     loop stays free. The weights are checked and loaded by the first call. A call that is cancelled or times out
     stops at its next token, or, while its prompt is read, after the 256 prompt tokens under way (2 to 4 s on a
-    busy core); so long it keeps the lane. Equal requests get equal answers on the same machine and build: greedy where
+    busy core); so long it blocks the queue. Equal requests get equal answers on the same machine and build: greedy where
     the temperature is 0, a fixed seed elsewhere.
 
     `context_tokens` bounds prompt and answer together; a longer prompt is refused unread. Schemas are held by the
@@ -240,7 +240,7 @@ class LocalProvider:
         self._weights = weights
         self._model = model
         self._context_tokens = context_tokens
-        self._lane = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-model")
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-model")
         self._closing = Event()
         self._server: LlamaServer | None = None
 
@@ -255,7 +255,7 @@ class LocalProvider:
             raise _closed(sent=False)
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._lane, self._answer, request, given_up)
+            return await loop.run_in_executor(self._executor, self._answer, request, given_up)
         finally:
             given_up.set()
 
@@ -279,7 +279,7 @@ class LocalProvider:
         return _response(answer)
 
     def _end(self) -> None:
-        self._lane.shutdown()
+        self._executor.shutdown()
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -298,5 +298,5 @@ def _response(answer: StreamedCompletion) -> ModelResponse:
 
 
 def _closed(*, sent: bool) -> ProviderError:
-    message = "the local model was ended before it had answered; start it anew for further calls"
+    message = "the local model was ended before it had answered; make a new provider for further calls"
     return ProviderError(FailureKind.SHUTDOWN, message, sent=sent)

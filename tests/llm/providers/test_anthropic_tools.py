@@ -13,7 +13,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.anthropic.messages import counted_of, message_of
+from agentic_trading.llm.providers.anthropic.messages import count_arguments, create_arguments
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.result import LLMResult
 from tests.gateway import asking, gateway, held
@@ -63,7 +63,7 @@ def playing(word: str, model: str = SONNET, *, forced: bool = False, **changes: 
 
 
 def spelled(**changes: Any) -> dict[str, Any]:
-    return message_of(playing("call", **changes), ttl="5m")
+    return create_arguments(playing("call", **changes), ttl="5m")
 
 
 async def told(claude: AnthropicProvider, made: ModelRequest) -> ProviderError:
@@ -112,7 +112,7 @@ def test_a_call_is_not_demanded_of_a_model_that_thinks_by_a_budget() -> None:
 
 
 def test_a_tool_is_billed_as_input_and_so_it_is_counted() -> None:
-    assert counted_of(playing("call"), ttl="")["tools"] == spelled()["tools"]
+    assert count_arguments(playing("call"), ttl="")["tools"] == spelled()["tools"]
 
 
 @pytest.mark.parametrize("model", [SONNET, WITH_BUDGET])

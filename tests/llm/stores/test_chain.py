@@ -15,8 +15,8 @@ from agentic_trading.llm.stores.chain import (
     BrokenRecordError,
     ChainHead,
     check_link,
+    holds_whole_line,
     read_line,
-    swallows_a_line,
     write_line,
 )
 from agentic_trading.llm.stores.record_codec import record_of
@@ -136,7 +136,7 @@ def test_a_line_of_another_log_is_seen() -> None:
 def test_two_lines_that_have_run_together_are_told_from_an_unfinished_one() -> None:
     first, second = lines_of(RECORD, RECORD)
 
-    assert swallows_a_line(first.replace(b"\n", b" ") + second)
-    assert swallows_a_line(first[:-1] + b"\0\0\0")
-    assert not swallows_a_line(first)
-    assert not any(swallows_a_line(second[:length]) for length in range(len(second)))
+    assert holds_whole_line(first.replace(b"\n", b" ") + second)
+    assert holds_whole_line(first[:-1] + b"\0\0\0")
+    assert not holds_whole_line(first)
+    assert not any(holds_whole_line(second[:length]) for length in range(len(second)))

@@ -26,7 +26,7 @@ def ids_known(path: Path, *, busy_s: float = 10.0) -> list[str]:
     """Return all ids that an index of the log knows, in order."""
     index = LogIndex(LogReader(path), busy_s=busy_s)
     try:
-        return index.ask(
+        return index.answer(
             lambda db: [row[0] for row in db.execute("SELECT id FROM records ORDER BY seq")], None
         )
     finally:
@@ -162,7 +162,7 @@ def test_two_who_index_at_once_index_each_line_once(tmp_path: Path) -> None:
     first, second = LogIndex(LogReader(path)), LogIndex(LogReader(path))
 
     counts = [
-        index.ask(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), None)
+        index.answer(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), None)
         for index in (first, second)
     ]
     first.close()
@@ -184,7 +184,7 @@ def test_who_comes_second_takes_the_firsts_work(tmp_path: Path) -> None:
             return super().facts(line)
 
     index = LogIndex(Overtaken(path))
-    index.ask(lambda db: None, None)
+    index.answer(lambda db: None, None)
     index.close()
 
     assert ids_known(path) == ids
@@ -196,7 +196,7 @@ def test_a_question_that_is_wrong_is_an_error(tmp_path: Path) -> None:
     index = LogIndex(LogReader(path))
 
     with pytest.raises(StoreError, match="no such table: nowhere"):
-        index.ask(lambda db: db.execute("SELECT 1 FROM nowhere"), None)
+        index.answer(lambda db: db.execute("SELECT 1 FROM nowhere"), None)
 
     index.close()
 
@@ -233,7 +233,7 @@ async def test_what_a_tenant_asks_takes_no_look_at_each_record(tmp_path: Path) -
     asked: list[str] = []
 
     async with aclosing(JsonlRecords(path)) as records:
-        await records._ask(lambda db: db.set_trace_callback(asked.append), nothing=None)
+        await records._query(lambda db: db.set_trace_callback(asked.append), nothing=None)
         await records.find("log-1", tenant="default")
         await records.trace("t", tenant="default")
         await records.traces(tenant="default", with_calls=True)
@@ -241,9 +241,9 @@ async def test_what_a_tenant_asks_takes_no_look_at_each_record(tmp_path: Path) -
         await records.by_envelope("log-1", tenant="default")
         await records.by_request("rk1:0", 0, tenant="default")
         await records.spend("agent", tenant="default")
-        await records._ask(lambda db: db.set_trace_callback(None), nothing=None)
+        await records._query(lambda db: db.set_trace_callback(None), nothing=None)
         queries = [query for query in asked if "tenant" in query]
-        plans: list[str] = await records._ask(
+        plans: list[str] = await records._query(
             lambda db: [row[3] for query in queries for row in db.execute(f"EXPLAIN QUERY PLAN {query}")],
             nothing=[],
         )

@@ -1,4 +1,4 @@
-"""Read a message of the Messages API as a `ModelResponse`, or say why it is none."""
+"""The Messages API: the arguments of a request, and a message read as a `ModelResponse`."""
 
 import json
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ from pydantic import ValidationError
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
-from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, PrefixTtl, ToolCall, text_of
+from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, PromptCacheTtl, ToolCall, answer_text
 from agentic_trading.llm.result import Usage
 
 WITH_SAMPLING = "2023-06-01"
 """The last version of the API whose requests have a temperature; later ones refuse it at any value."""
 
 
-def message_of(request: ModelRequest, *, ttl: PrefixTtl) -> dict[str, Any]:
+def create_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, Any]:
     """Return the arguments of `messages.create`. Raises `ValueError` for a schema that cannot be sent."""
     return {
-        **counted_of(request, ttl=ttl),
+        **count_arguments(request, ttl=ttl),
         "max_tokens": request.max_tokens,
         "service_tier": "standard_only",  # another tier has another price than the one that was reserved
         **_sampling(request),
     }
 
 
-def counted_of(request: ModelRequest, *, ttl: PrefixTtl) -> dict[str, Any]:
+def count_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, Any]:
     """Return the arguments of `messages.count_tokens`: what is billed as input."""
     return {
         "model": request.envelope.model,
@@ -43,7 +43,7 @@ def counted_of(request: ModelRequest, *, ttl: PrefixTtl) -> dict[str, Any]:
     }
 
 
-def _marked(block: dict[str, Any], ttl: PrefixTtl) -> dict[str, Any]:
+def _marked(block: dict[str, Any], ttl: PromptCacheTtl) -> dict[str, Any]:
     return block | {"cache_control": {"type": "ephemeral", "ttl": ttl}} if ttl else block
 
 
@@ -58,7 +58,7 @@ def _output(request: ModelRequest) -> dict[str, Any]:
 
 
 def _tool(request: ModelRequest) -> dict[str, Any]:
-    """Offer the answer tool, once; it is demanded where the model takes that, which none does with a thinking budget."""
+    """Offer the answer tool, once; its call is demanded where the model takes that, which none does with a thinking budget."""
     if request.transport != "strict_tool" or request.response_schema is None:
         return {}
     tool = {
@@ -80,7 +80,7 @@ def _enforceable(schema_json: bytes) -> dict[str, Any]:
 def _thinking(request: ModelRequest) -> dict[str, Any]:
     """Ask for thinking where the envelope does: by a budget where the request has one, else adaptive, by effort.
 
-    Where it does not, nothing is said: some models always think, and refuse a word against it.
+    Where it does not, the field is left out: some models always think, and refuse to have it off.
     """
     if request.thinking_budget > 0:
         return {"thinking": {"type": "enabled", "budget_tokens": request.thinking_budget}}
@@ -204,14 +204,14 @@ def _input(body: bytes, request_id: str) -> str:
         calls = calls_in(body)
     except (ValueError, RecursionError) as e:
         raise _unusable(f"the answer's tool call cannot be read: {e}", request_id) from e
-    return text_of(calls) if calls else ""
+    return answer_text(calls) if calls else ""
 
 
 def usage_of(billed: Billed) -> Usage:
     """Return the tokens by class of price; thinking is part of the output.
 
-    Tokens written to the cache of which nobody says for how long count as the dearer kind. What is no whole number
-    counts nothing: it raises `ValidationError`.
+    Tokens written to the cache without a duration count as the dearer kind. A count that is no whole number raises
+    `ValidationError`.
     """
     for_5m, for_1h = _written(billed)
     details = billed.output_tokens_details
@@ -230,7 +230,7 @@ def usage_of(billed: Billed) -> Usage:
 
 
 def _written(billed: Billed) -> tuple[int, int]:
-    """Return the tokens written to the cache for five minutes and for an hour; the sum may be told, or the parts."""
+    """Return the tokens written to the cache for five minutes and for an hour; the API reports the sum, or the parts."""
     written = billed.cache_creation_input_tokens or 0
     if billed.cache_creation is None:
         return 0, written
@@ -238,9 +238,9 @@ def _written(billed: Billed) -> tuple[int, int]:
     return for_5m, max(written - for_5m, billed.cache_creation.ephemeral_1h_input_tokens or 0)
 
 
-def _word(told: object) -> str:
+def _word(value: object) -> str:
     """Return a text of the answer; the SDK hands on whatever stands in its place."""
-    return told if isinstance(told, str) else ""
+    return value if isinstance(value, str) else ""
 
 
 def _unusable(why: str, request_id: str = "") -> ProviderError:

@@ -36,9 +36,9 @@ class CompletionClient(Protocol):
 
 
 class OpenAIProvider:
-    """Ask a model over chat completions: at OpenAI, or at the server (llama.cpp, vLLM, …) behind `base_url`.
+    """Call a model over chat completions: at OpenAI, or at the server (llama.cpp, vLLM, …) behind `base_url`.
 
-    A server that wants no key gets any (`OneKey("none")`). Logprobs are asked for where `capabilities` say that the
+    A server that wants no key gets any (`OneKey("none")`). Logprobs are requested where `capabilities` say that the
     model offers them, and nowhere without. `clock` shows real time: a server may name the hour of the next try.
     """
 
@@ -60,7 +60,7 @@ class OpenAIProvider:
         self._session: CompletionClient | None = None
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Ask for one completion; raises `ProviderError` for anything that fails."""
+        """Return one completion; raises `ProviderError` for anything that fails."""
         key = await self._keys.key_of(request.envelope.tenant_id)
         body = completion_body(request, self._dialect, logprobs=self._offers_logprobs(request))
         session = await self._opened()

@@ -1,4 +1,4 @@
-"""The file of a log, open for appending and locked; everything here blocks and belongs into a thread."""
+"""The file of a log: read and verified, or locked and appended to; everything here blocks and belongs into a thread."""
 
 import fcntl
 import os
@@ -21,8 +21,8 @@ from agentic_trading.llm.stores.chain import (
     ChainedRecord,
     ChainHead,
     check_link,
+    holds_whole_line,
     read_line,
-    swallows_a_line,
     write_line,
 )
 from agentic_trading.llm.stores.record_codec import (
@@ -141,7 +141,7 @@ class LogReader:
                 yield file
         except OSError as e:
             raise StoreError(
-                self.path, f"cannot be read ({e.strerror}); allow reading it, or mend the disk"
+                self.path, f"cannot be read ({e.strerror}); allow reading it, or repair the disk"
             ) from e
 
     def _checked(self, raw: bytes, head: ChainHead) -> ChainedRecord:
@@ -226,7 +226,7 @@ class LogFile:
     def append(self, records: Sequence[tuple[Identity, bytes]], *, sync: bool) -> Appended:
         """Write each record whose key is new, in order; with `sync`, return when all is on disk.
 
-        Raises `StoreError`, and from then on always: of a failed write nobody knows how much will be on the disk.
+        Raises `StoreError`, and from then on always: how much of a failed write will be on the disk is not known.
         """
         if self._failure is not None:
             raise self._failure
@@ -287,7 +287,7 @@ class LogFile:
         torn, is_last = _line_after(self._path, self.position.offset)
         if not torn:
             return torn
-        if not is_last or torn.endswith(b"\n") or swallows_a_line(torn):
+        if not is_last or torn.endswith(b"\n") or holds_whole_line(torn):
             reason = f"{reason}; nothing was written: restore the log, or move it away to start another"
             raise StoreError(self._path, reason, line=number)
         self.set_aside = _kept(self._path.with_name(f"{self._path.name}.torn-{number}"), torn, self._disk)

@@ -35,14 +35,14 @@ PRAGMA user_version = 3;
 COMMIT;
 """
 _INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_LINES_AT_ONCE = 5_000  # others may write in between
+_LINES_AT_ONCE = 5_000  # other processes may write in between
 _IN_MEMORY = ":memory:"
 
 
 class LogIndex:
-    """Answer queries about the log of `reader`, from a file beside it.
+    """Answer queries about the log of `reader`, from a file next to it.
 
-    A file that is missing, damaged, of another version or made for another log is made anew. Where none can be
+    A file that is missing, damaged, of another version or made for another log is replaced. Where none can be
     written, or another process keeps it busy for more than `busy_s` seconds, the index is made in memory.
     """
 
@@ -53,7 +53,7 @@ class LogIndex:
         self._place = str(self._file)
         self._db: sqlite3.Connection | None = None
 
-    def ask(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
+    def answer(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
         """Return what `query` finds, once the index has caught up with the log (as far as offset `end`).
 
         Raises `StoreError` for a log that cannot be read or is broken, and for a query that SQLite refuses.
