@@ -50,14 +50,14 @@ def meaning_of_status(status: int) -> StatusMapping:
     return StatusMapping(_KINDS.get(status, otherwise), sent=status not in NEVER_PROCESSED)
 
 
-LONGEST_S = 86_400.0
+LONGEST_WAIT_S = 86_400.0
 """A day: a longer wait counts as one."""
 
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def retry_after_s(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """Return the wait that `headers` ask for, in seconds from 0 to `LONGEST_S`; None where they ask for none.
+    """Return the wait that `headers` ask for, in seconds from 0 to `LONGEST_WAIT_S`; None where they ask for none.
 
     Three forms (RFC 9110 §10.2.3, and one of vendors): `retry-after-ms`, which goes first, and `retry-after` as
     seconds, also with a fraction, or as an HTTP date, which is 0 once it has passed. What is none of these, a
@@ -66,10 +66,10 @@ def retry_after_s(headers: Mapping[str, str], *, now: datetime) -> float | None:
     fields = {name.lower(): value.strip() for name, value in headers.items()}
     milliseconds = fields.get("retry-after-ms", "")
     if _NUMBER.fullmatch(milliseconds):
-        return min(float(milliseconds) / 1000, LONGEST_S)
+        return min(float(milliseconds) / 1000, LONGEST_WAIT_S)
     wait = fields.get("retry-after", "")
     if _NUMBER.fullmatch(wait):
-        return min(float(wait), LONGEST_S)
+        return min(float(wait), LONGEST_WAIT_S)
     return _until(wait, now)
 
 
@@ -80,7 +80,7 @@ def _until(date: str, now: datetime) -> float | None:
         return None
     if at.tzinfo is None:  # "-0000": UTC, the sender's own zone unknown
         at = at.replace(tzinfo=UTC)
-    return min(max((at - now).total_seconds(), 0.0), LONGEST_S)
+    return min(max((at - now).total_seconds(), 0.0), LONGEST_WAIT_S)
 
 
 @contextmanager

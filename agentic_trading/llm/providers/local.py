@@ -27,198 +27,10 @@ _TOO_LONG = "exceed_context_size_error"
 
 Chunk = Mapping[str, Any]
 
-
-def local_chat_body(request: ModelRequest) -> dict[str, Any]:
-    """Return the body of a request: equal requests have equal bodies.
-
-    The prompt cache is off: a prompt that is cached in part is computed in other pieces, and may round, and so
-    answer, differently. A request without a temperature is answered greedily.
-    """
-    body: dict[str, Any] = {
-        "messages": messages(request),
-        "max_tokens": request.max_tokens,
-        "temperature": request.temperature or 0.0,
-        "seed": SEED,
-        "cache_prompt": False,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_progress": True,
-    }
-    if request.response_schema is not None:
-        body["grammar"] = grammar(request.response_schema)
-    return body
-
-
-def messages(request: ModelRequest) -> list[dict[str, str]]:
-    """Return the system text and the one user message."""
-    return [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
-
-
-def grammar(schema: Mapping[str, Any]) -> str:
-    """Return the LLGuidance grammar of a schema's JSON, its properties in their order and without white space.
-
-    White space costs tokens, and a small model may write nothing else until its cap.
-    """
-    compact = {**schema, "x-guidance": {"whitespace_flexible": False}}
-    return f"%llguidance {{}}\n{_START}%json {orjson.dumps(compact).decode()}"
-
-
-def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a request that shows whether the grammar of `body` is one that the server can hold.
-
-    Where it cannot (a pattern it does not know, bounds that nothing fits), it answers without any and says nothing.
-    The same grammar behind one sign, asked for one token, must begin with that sign.
-    """
-    proof = body["grammar"].replace(_START, f'{_START}"{PROOF}" ', 1)
-    return {**body, "messages": [{"role": "user", "content": "."}], "max_tokens": 1, "grammar": proof}
-
-
-@dataclass(slots=True)
-class StreamedCompletion:
-    """An answer as its chunks come; `stop` is called before each one is taken."""
-
-    stop: Callable[[], bool]
-    text: list[str] = field(default_factory=list)
-    stop_reason: str = ""
-    model: str = ""
-    usage: Usage | None = None
-    error: Mapping[str, Any] | None = None
-
-    def take(self, chunk: Chunk) -> bool:
-        """Take the next chunk; returns whether the server shall stop."""
-        if self.stop():
-            return True
-        self.error = chunk.get("error", self.error)
-        self.model = chunk.get("model", self.model)
-        for choice in chunk.get("choices", []):
-            self.text.append(choice["delta"].get("content") or "")
-            self.stop_reason = choice["finish_reason"] or self.stop_reason
-        if "usage" in chunk:
-            self.usage = _usage(chunk["usage"])
-        return False
-
-
-def failure(error: Mapping[str, Any]) -> ProviderError:
-    """Return what an error of the server means: a request that it refuses was never worked on."""
-    message = str(error.get("message", "the server gave no reason"))
-    if error.get("type") == _TOO_LONG:
-        message = f"{message}; shorten the request, or give the model a larger context"
-    refused = 400 <= int(error.get("code", 500)) < 500
-    kind = FailureKind.INVALID_REQUEST if refused else FailureKind.SERVER_ERROR
-    return ProviderError(kind, message, sent=not refused)
-
-
-def _usage(reported: Mapping[str, Any]) -> Usage:
-    cached = (reported.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-    return Usage(
-        input_tokens=reported["prompt_tokens"] - cached,
-        cache_read_tokens=cached,
-        output_tokens=reported["completion_tokens"],
-    )
-
-
 BATCH_TOKENS = 256
 """Prompt tokens worked on at once: 2 to 4 s on a busy core, the longest that a stopped call keeps the model."""
 
 _MOST_PROVEN = 256
-
-
-class LlamaServer:
-    """One model, one slot, one thread: two threads are slower wherever another program uses the machine.
-
-    It is reached by function calls. The server wants an address all the same: it gets a socket file in a folder that
-    only this user may enter, and that is removed as soon as it listens. No port is open to other programs, or to
-    pages in a browser, and nothing is left behind when the process is killed.
-    """
-
-    def __init__(self, weights: Path, model: str, context_tokens: int) -> None:
-        """Check and load the weights, about 0.5 s for 100 MB.
-
-        Raises `ProviderError` (`invalid_request`, not sent) where weights or llama.cpp are missing or wrong.
-        """
-        self._proven: set[str] = set()
-        llama = _llama()
-        _check(weights, model)
-        with TemporaryDirectory(prefix="agentic-trading-") as folder:
-            params = _params(llama, weights, model, context_tokens)
-            params.hostnames = [f"{folder}/llama.sock"]
-            try:
-                self._server: Any = llama.Server(params)
-            except (RuntimeError, ValueError) as e:
-                raise _unusable(f"llama.cpp cannot load {weights} ({e})") from e
-
-    def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
-        """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`.
-
-        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not called:
-        each is tried once with a request of one token, some tenths of a second.
-        """
-        grammar = body.get("grammar", "")
-        if grammar and grammar not in self._proven:
-            proof = self._complete(proof_body(body), stop)
-            if proof.usage is None:  # stopped
-                return proof
-            if "".join(proof.text) != PROOF:
-                message = "llama.cpp cannot hold an answer to this schema: look for patterns and bounds that nothing fits"
-                raise ProviderError(FailureKind.SCHEMA_REFUSED, message, sent=False)
-            if len(self._proven) == _MOST_PROVEN:
-                self._proven.clear()
-            self._proven.add(grammar)
-        return self._complete(body, stop)
-
-    def close(self) -> None:
-        """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
-        self._server = None
-
-    def _complete(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
-        answer = StreamedCompletion(stop)
-        try:
-            self._server.handle_chat_completions(dict(body), answer.take)
-        except ValueError as e:  # the server's own word for a body that it does not take
-            raise _unusable(str(e)) from e
-        if answer.error is not None:
-            raise failure(answer.error)
-        return answer
-
-
-def _params(llama: ModuleType, weights: Path, model: str, context_tokens: int) -> Any:
-    params = llama.CommonParams()
-    params.model.path = str(weights)
-    params.model_alias = {model}
-    params.n_ctx = context_tokens
-    params.n_parallel = 1
-    params.n_batch = params.n_ubatch = BATCH_TOKENS
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.cache_ram_mib = 0
-    params.n_threads_http = 1
-    params.ui = params.endpoint_slots = params.warmup = False
-    params.verbosity = -1
-    return params
-
-
-def _llama() -> ModuleType:
-    try:
-        return import_module("xllamacpp")
-    except ImportError as e:
-        message = f"llama.cpp cannot be loaded ({e}); run pip install 'agentic-trading[local]'"
-        raise _unusable(message) from e
-
-
-def _check(weights: Path, model: str) -> None:
-    """Hold known weights against their checksum; those of other models must only be there."""
-    if model not in WEIGHTS:
-        if not weights.is_file():
-            raise _unusable(f"{weights}: there is no such file; allowed are the GGUF weights of {model}")
-        return
-    try:
-        verify_weights(weights, WEIGHTS[model])
-    except WeightsError as e:
-        raise _unusable(str(e)) from e
-
-
-def _unusable(message: str) -> ProviderError:
-    return ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)
-
 
 MODEL = "smollm2-135m"
 
@@ -283,6 +95,192 @@ class LocalProvider:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+
+
+@dataclass(slots=True)
+class StreamedCompletion:
+    """An answer as its chunks come; `stop` is called before each one is taken."""
+
+    stop: Callable[[], bool]
+    text: list[str] = field(default_factory=list)
+    stop_reason: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    error: Mapping[str, Any] | None = None
+
+    def take(self, chunk: Chunk) -> bool:
+        """Take the next chunk; returns whether the server shall stop."""
+        if self.stop():
+            return True
+        self.error = chunk.get("error", self.error)
+        self.model = chunk.get("model", self.model)
+        for choice in chunk.get("choices", []):
+            self.text.append(choice["delta"].get("content") or "")
+            self.stop_reason = choice["finish_reason"] or self.stop_reason
+        if "usage" in chunk:
+            self.usage = _usage(chunk["usage"])
+        return False
+
+
+class LlamaServer:
+    """One model, one slot, one thread: two threads are slower wherever another program uses the machine.
+
+    It is reached by function calls. The server wants an address all the same: it gets a socket file in a folder that
+    only this user may enter, and that is removed as soon as it listens. No port is open to other programs, or to
+    pages in a browser, and nothing is left behind when the process is killed.
+    """
+
+    def __init__(self, weights: Path, model: str, context_tokens: int) -> None:
+        """Check and load the weights, about 0.5 s for 100 MB.
+
+        Raises `ProviderError` (`invalid_request`, not sent) where weights or llama.cpp are missing or wrong.
+        """
+        self._proven: set[str] = set()
+        llama = _llama()
+        _check_weights(weights, model)
+        with TemporaryDirectory(prefix="agentic-trading-") as folder:
+            params = _params(llama, weights, model, context_tokens)
+            params.hostnames = [f"{folder}/llama.sock"]
+            try:
+                self._server: Any = llama.Server(params)
+            except (RuntimeError, ValueError) as e:
+                raise _unusable(f"llama.cpp cannot load {weights} ({e})") from e
+
+    def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
+        """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`.
+
+        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not called:
+        each is tried once with a request of one token, some tenths of a second.
+        """
+        grammar = body.get("grammar", "")
+        if grammar and grammar not in self._proven:
+            proof = self._complete(proof_body(body), stop)
+            if proof.usage is None:  # stopped
+                return proof
+            if "".join(proof.text) != PROOF:
+                message = "llama.cpp cannot hold an answer to this schema: look for patterns and bounds that nothing fits"
+                raise ProviderError(FailureKind.SCHEMA_REFUSED, message, sent=False)
+            if len(self._proven) == _MOST_PROVEN:
+                self._proven.clear()
+            self._proven.add(grammar)
+        return self._complete(body, stop)
+
+    def close(self) -> None:
+        """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
+        self._server = None
+
+    def _complete(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
+        answer = StreamedCompletion(stop)
+        try:
+            self._server.handle_chat_completions(dict(body), answer.take)
+        except ValueError as e:  # the server's own word for a body that it does not take
+            raise _unusable(str(e)) from e
+        if answer.error is not None:
+            raise server_error(answer.error)
+        return answer
+
+
+def _params(llama: ModuleType, weights: Path, model: str, context_tokens: int) -> Any:
+    params = llama.CommonParams()
+    params.model.path = str(weights)
+    params.model_alias = {model}
+    params.n_ctx = context_tokens
+    params.n_parallel = 1
+    params.n_batch = params.n_ubatch = BATCH_TOKENS
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.cache_ram_mib = 0
+    params.n_threads_http = 1
+    params.ui = params.endpoint_slots = params.warmup = False
+    params.verbosity = -1
+    return params
+
+
+def _llama() -> ModuleType:
+    try:
+        return import_module("xllamacpp")
+    except ImportError as e:
+        message = f"llama.cpp cannot be loaded ({e}); run pip install 'agentic-trading[local]'"
+        raise _unusable(message) from e
+
+
+def _check_weights(weights: Path, model: str) -> None:
+    """Hold known weights against their checksum; those of other models must only be there."""
+    if model not in WEIGHTS:
+        if not weights.is_file():
+            raise _unusable(f"{weights}: there is no such file; allowed are the GGUF weights of {model}")
+        return
+    try:
+        verify_weights(weights, WEIGHTS[model])
+    except WeightsError as e:
+        raise _unusable(str(e)) from e
+
+
+def _unusable(message: str) -> ProviderError:
+    return ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)
+
+
+def local_chat_body(request: ModelRequest) -> dict[str, Any]:
+    """Return the body of a request: equal requests have equal bodies.
+
+    The prompt cache is off: a prompt that is cached in part is computed in other pieces, and may round, and so
+    answer, differently. A request without a temperature is answered greedily.
+    """
+    body: dict[str, Any] = {
+        "messages": chat_messages(request),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature or 0.0,
+        "seed": SEED,
+        "cache_prompt": False,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,
+    }
+    if request.response_schema is not None:
+        body["grammar"] = grammar(request.response_schema)
+    return body
+
+
+def chat_messages(request: ModelRequest) -> list[dict[str, str]]:
+    """Return the system text and the one user message."""
+    return [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
+
+
+def grammar(schema: Mapping[str, Any]) -> str:
+    """Return the LLGuidance grammar of a schema's JSON, its properties in their order and without white space.
+
+    White space costs tokens, and a small model may write nothing else until its cap.
+    """
+    compact = {**schema, "x-guidance": {"whitespace_flexible": False}}
+    return f"%llguidance {{}}\n{_START}%json {orjson.dumps(compact).decode()}"
+
+
+def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a request that shows whether the grammar of `body` is one that the server can hold.
+
+    Where it cannot (a pattern it does not know, bounds that nothing fits), it answers without any and says nothing.
+    The same grammar behind one sign, asked for one token, must begin with that sign.
+    """
+    proof = body["grammar"].replace(_START, f'{_START}"{PROOF}" ', 1)
+    return {**body, "messages": [{"role": "user", "content": "."}], "max_tokens": 1, "grammar": proof}
+
+
+def server_error(error: Mapping[str, Any]) -> ProviderError:
+    """Return what an error of the server means: a request that it refuses was never worked on."""
+    message = str(error.get("message", "the server gave no reason"))
+    if error.get("type") == _TOO_LONG:
+        message = f"{message}; shorten the request, or give the model a larger context"
+    refused = 400 <= int(error.get("code", 500)) < 500
+    kind = FailureKind.INVALID_REQUEST if refused else FailureKind.SERVER_ERROR
+    return ProviderError(kind, message, sent=not refused)
+
+
+def _usage(reported: Mapping[str, Any]) -> Usage:
+    cached = (reported.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return Usage(
+        input_tokens=reported["prompt_tokens"] - cached,
+        cache_read_tokens=cached,
+        output_tokens=reported["completion_tokens"],
+    )
 
 
 def _response(answer: StreamedCompletion) -> ModelResponse:

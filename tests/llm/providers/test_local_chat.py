@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.providers.local import StreamedCompletion, failure, grammar, local_chat_body
+from agentic_trading.llm.providers.local import StreamedCompletion, grammar, local_chat_body, server_error
 from agentic_trading.llm.result import Usage
 from tests.structured.asking import asked, capability, request
 
@@ -90,7 +90,7 @@ def test_a_call_that_nobody_waits_for_stops_the_server() -> None:
 def test_what_the_server_refuses_was_never_worked_on(
     error: dict[str, Any], kind: FailureKind, *, sent: bool
 ) -> None:
-    failed = failure(error)
+    failed = server_error(error)
 
     assert (failed.kind, failed.sent) == (kind, sent)
     assert failed.message
