@@ -16,7 +16,7 @@ from pydantic import (
 )
 from typing_extensions import override
 
-from agentic_trading.canonical import canonical_bytes, spelled_and_read
+from agentic_trading.canonical import canonical_bytes, canonical_bytes_and_value
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def json_of(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    spelled, read = spelled_and_read(value)
+    spelled, read = canonical_bytes_and_value(value)
     return CanonicalObject(read, spelled) if type(read) is dict else read
 
 

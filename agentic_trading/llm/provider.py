@@ -91,12 +91,12 @@ def fault_of(address: str) -> Fault:
     return "no_address" if not is_address or parts.query or parts.fragment else ""
 
 
-def showable(address: str) -> str:
+def address_text(address: str) -> str:
     """Return an address that is none as a message may show it: quoted, or a word where it may hold a secret."""
     return "no address" if {"@", "?", "#"} & set(address) else repr(address)
 
 
-def checked_address(base_url: str) -> str:
+def check_address(base_url: str) -> str:
     """Return an address that holds no secret; raises `ValueError` for one that may hold one, or is none."""
     match fault_of(base_url):
         case "":
@@ -104,7 +104,7 @@ def checked_address(base_url: str) -> str:
         case "secret":
             was, allowed = "an address with a password in it", "a key from the environment or a file"
         case "no_address":
-            was, allowed = showable(base_url), "http(s)://HOST[:PORT][/PATH]"
+            was, allowed = address_text(base_url), "http(s)://HOST[:PORT][/PATH]"
         case fault:
             assert_never(fault)
     raise ValueError(f"the base URL is {was}; allowed is {allowed}")

@@ -36,7 +36,7 @@ class OneKey:
 
     async def key_of(self, tenant_id: str) -> str:  # noqa: ARG002 - the same for all
         """Return the key."""
-        return _checked(self._key, "the key")
+        return _check_key(self._key, "the key")
 
     @override
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class SecretsFolder:
             except (OSError, UnicodeDecodeError) as e:
                 reason = e.strerror if isinstance(e, OSError) else "it is not text"
                 raise _no_key(f"{path} cannot be read", f"{reason}; allowed is a text file") from None
-            return _checked(text.strip(), f"{path}")
+            return _check_key(text.strip(), f"{path}")
         return None
 
     @override
@@ -88,7 +88,7 @@ class SecretsFolder:
         return f"SecretsFolder({str(self._folder)!r}, {self._name!r}, {self._default!r})"
 
 
-def _checked(key: str, where: str) -> str:
+def _check_key(key: str, where: str) -> str:
     if not _KEY.fullmatch(key):
         raise _no_key(f"{where} is empty or no key", "allowed is one line of visible ASCII characters")
     return key

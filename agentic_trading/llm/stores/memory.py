@@ -13,7 +13,7 @@ from agentic_trading.llm.store import LogEntry, Record, Spend, SpendKey, TraceSu
 from agentic_trading.llm.stores.chain import BrokenRecordError, ChainHead, check_link, read_line, write_line
 from agentic_trading.llm.stores.record_codec import (
     IndexRow,
-    checked_keys,
+    check_keys,
     identity_of,
     index_row_of,
     interactions,
@@ -168,7 +168,7 @@ class MemoryRecords:
 
     async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
-        keys = checked_keys(by)
+        keys = check_keys(by)
         self._catch_up()
         groups: defaultdict[tuple[str, ...], list[IndexRow]] = defaultdict(list)
         for place in self._of(tenant, range(len(self._facts))):

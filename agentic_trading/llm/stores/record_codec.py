@@ -199,7 +199,7 @@ def index_row_of(raw: bytes) -> IndexRow:
     return _facts_of_interaction(fields) if "interaction_id" in fields else _facts_of_event(fields)
 
 
-def checked_keys(by: Sequence[SpendKey]) -> tuple[SpendKey, ...]:
+def check_keys(by: Sequence[SpendKey]) -> tuple[SpendKey, ...]:
     """Return the keys of a sum; raises `ValueError` for one that there is not, naming those there are."""
     allowed = get_args(SpendKey)
     unknown = [key for key in by if key not in allowed]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, checked_address
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, check_address
 from agentic_trading.llm.providers.hosted import PromptCacheTtl, nothing_sent
 from agentic_trading.llm.providers.keys import ClientPerKey, Keys
 
@@ -38,7 +38,7 @@ class AnthropicProvider:
         stable_prefix_ttl: PromptCacheTtl = "5m",
         clock: Clock | None = None,
     ) -> None:
-        self._base_url = API if base_url is None else checked_address(base_url)
+        self._base_url = API if base_url is None else check_address(base_url)
         self._ttl: PromptCacheTtl = stable_prefix_ttl
         self._clock = clock or SystemClock()
         self._by_key = ClientPerKey[KeyedClient](keys, self._connect)

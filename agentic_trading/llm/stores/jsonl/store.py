@@ -18,7 +18,7 @@ from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
 from agentic_trading.llm.stores.record_codec import (
     IndexRow,
-    checked_keys,
+    check_keys,
     identity_of,
     interactions,
     summary_of,
@@ -91,7 +91,7 @@ class JsonlRecords:
 
     async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
-        return await self._query(partial(_spend, by=checked_keys(by), tenant=tenant), nothing=[])
+        return await self._query(partial(_spend, by=check_keys(by), tenant=tenant), nothing=[])
 
     async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
