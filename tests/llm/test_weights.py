@@ -42,7 +42,7 @@ def test_published_weights_pass(tmp_path: Path) -> None:
     verify_weights(stored(tmp_path, CONTENT), SMALL)
 
 
-def test_another_checksum_is_told_with_the_right_one(tmp_path: Path) -> None:
+def test_another_checksum_is_reported_with_the_right_one(tmp_path: Path) -> None:
     path = stored(tmp_path, CONTENT[::-1])
 
     with pytest.raises(WeightsError, match=SMALL.sha256) as wrong:
@@ -52,22 +52,22 @@ def test_another_checksum_is_told_with_the_right_one(tmp_path: Path) -> None:
     assert "agentic-trading models fetch smollm2-135m" in str(wrong.value)
 
 
-def test_a_cut_file_is_told_by_its_size(tmp_path: Path) -> None:
+def test_a_cut_file_is_reported_by_its_size(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="it has 3 bytes, the published weights have 11"):
         verify_weights(stored(tmp_path, CONTENT[:3]), SMALL)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="there is no such file"):
         find_weights(tmp_path, "smollm2-135m")
 
 
-def test_a_path_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_looked_at_is_reported(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="File name too long"):
         verify_weights(tmp_path / ("a" * 300), SMALL)
 
 
-def test_a_file_that_cannot_be_read_is_told() -> None:
+def test_a_file_that_cannot_be_read_is_reported() -> None:
     with pytest.raises(WeightsError, match="cannot be read"):
         verify_weights(Path("/proc/self/mem"), replace(SMALL, size_bytes=0))
 

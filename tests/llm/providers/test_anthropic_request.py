@@ -56,11 +56,11 @@ def test_a_schema_is_sent_closed_and_its_bounds_in_words() -> None:
     assert "10" in quantity["description"]
 
 
-def test_a_schema_told_in_words_is_not_sent_as_one() -> None:
+def test_a_schema_put_into_the_prompt_is_not_sent_as_one() -> None:
     assert "output_config" not in spelled(expected_output_schema={})
 
 
-def test_a_model_that_knows_efforts_is_told_to_think_by_one() -> None:
+def test_a_model_that_knows_efforts_gets_thinking_by_one() -> None:
     arguments = spelled(budget=thinking(8000))
 
     assert arguments["thinking"] == {"type": "adaptive", "display": "omitted"}

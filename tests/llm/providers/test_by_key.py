@@ -1,4 +1,4 @@
-"""A connection is made once a key, shared by its tenants, and closed when nobody has the key any more."""
+"""A connection is made once a key, shared by its tenants, and closed when no tenant has the key any more."""
 
 import asyncio
 

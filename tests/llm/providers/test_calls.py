@@ -46,7 +46,7 @@ def test_other_calls_are_read_as_no_object_under_any_policy(
 
 
 @given(CALLS)
-def test_other_calls_are_all_told_and_none_breaks_out_of_the_list(calls: list[ToolCall]) -> None:
+def test_other_calls_are_all_reported_and_none_breaks_out_of_the_list(calls: list[ToolCall]) -> None:
     if len(calls) == 1 and calls[0].name == "answer":
         return
 

@@ -55,11 +55,11 @@ def test_a_record_comes_out_of_its_line_byte_for_byte(body: dict[str, Any]) -> N
 @settings(max_examples=30)
 @given(body=st.dictionaries(st.text(), plain_json, max_size=3))
 def test_an_event_comes_out_of_its_line_as_it_was(body: dict[str, Any]) -> None:
-    told = event(body=body)
+    recorded = event(body=body)
 
-    line, _ = write_line(told.wire, ChainHead())
+    line, _ = write_line(recorded.wire, ChainHead())
 
-    assert record_of(read_line(line).record) == told
+    assert record_of(read_line(line).record) == recorded
 
 
 def test_any_json_reader_reads_a_line() -> None:
@@ -133,7 +133,7 @@ def test_a_line_of_another_log_is_seen() -> None:
         check_link(read_line(stranger), head)
 
 
-def test_two_lines_that_have_run_together_are_told_from_an_unfinished_one() -> None:
+def test_two_lines_that_have_run_together_are_distinguished_from_an_unfinished_one() -> None:
     first, second = lines_of(RECORD, RECORD)
 
     assert holds_whole_line(first.replace(b"\n", b" ") + second)

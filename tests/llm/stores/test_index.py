@@ -91,7 +91,7 @@ def lose_tables(index: Path) -> None:
 )
 def test_an_index_that_is_lost_or_damaged_is_made_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path, count=50)]
+    ids = [recorded.id for recorded in written(path, count=50)]
     assert ids_known(path) == ids
 
     harm(index_of(path))
@@ -102,7 +102,7 @@ def test_an_index_that_is_lost_or_damaged_is_made_again(tmp_path: Path, harm: Ca
 
 def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:
     path, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
-    ids = [told.id for told in written(path, count=5)]
+    ids = [recorded.id for recorded in written(path, count=5)]
     written(other, count=9)
     ids_known(other)
 
@@ -113,7 +113,7 @@ def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:
 
 def test_an_index_of_a_log_that_became_shorter_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path, count=5)]
+    ids = [recorded.id for recorded in written(path, count=5)]
     ids_known(path)
 
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
@@ -137,7 +137,7 @@ def test_an_index_catches_up_from_where_it_stood(tmp_path: Path) -> None:
 
 def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path)]
+    ids = [recorded.id for recorded in written(path)]
     index_of(path).mkdir()
 
     assert ids_known(path) == ids
@@ -146,7 +146,7 @@ def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> No
 
 def test_an_index_that_another_process_is_busy_with_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path)]
+    ids = [recorded.id for recorded in written(path)]
     ids_known(path)
 
     with closing(sqlite3.connect(index_of(path), isolation_level=None)) as db:
@@ -158,7 +158,7 @@ def test_an_index_that_another_process_is_busy_with_is_left_alone(tmp_path: Path
 
 def test_two_who_index_at_once_index_each_line_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path)]
+    ids = [recorded.id for recorded in written(path)]
     first, second = LogIndex(LogReader(path)), LogIndex(LogReader(path))
 
     counts = [
@@ -174,7 +174,7 @@ def test_two_who_index_at_once_index_each_line_once(tmp_path: Path) -> None:
 
 def test_who_comes_second_takes_the_firsts_work(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path)]
+    ids = [recorded.id for recorded in written(path)]
 
     class Overtaken(LogReader):
         """Let another process index the log while this one reads it."""
@@ -204,7 +204,7 @@ def test_a_question_that_is_wrong_is_an_error(tmp_path: Path) -> None:
 def test_a_log_of_thousands_of_lines_is_indexed_whole(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
 
-    ids = [told.id for told in written(path, count=5_003)]
+    ids = [recorded.id for recorded in written(path, count=5_003)]
 
     assert ids_known(path) == ids
 
@@ -288,7 +288,7 @@ async def test_a_line_that_changed_after_it_was_indexed_is_not_given(tmp_path: P
             await records.find(events[1].id)
 
 
-async def test_a_reader_of_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_log_is_reported_to_its_reader(tmp_path: Path) -> None:
     async with aclosing(JsonlRecords(tmp_path / "log.jsonl")) as records:
         with pytest.raises(StoreError, match="there is no log here"):
             await records.traces()
