@@ -3,16 +3,16 @@
 The packages are laid along the path of a call; data goes through them in one direction.
 
 - `errors`, `clock`, `ids`, `canonical`: the root error, the only time, the only chance, one spelling of JSON
-- `llm`: what a call is, who answers it, where it is kept
+- `llm`: what a call is, the providers that answer it, the log that keeps it
 - `bus`: how messages move
 - `governance`: may it run, and what did it cost
 - `structured`: from schema to valid object, without I/O
 - `worker`: the one loop
 - `audit`: what happened
-- `replay`: make it happen again
-- `client`: who asks
+- `replay`: compare a run with its record, off the network
+- `client`: the gateway's client, for any application
 - `desk`: the trading desk
-- `app`: where it is put together
+- `app`: the command line, and the wiring
 
 Import from a package's front door, for example `from agentic_trading.llm import EnvelopeBuilder`.
 """

@@ -51,7 +51,7 @@ def canonical_bytes(value: Any) -> bytes:
     spelled as ECMAScript does. Raises `CanonicalError` with a path for NaN, Infinity, keys that are
     not strings, integers of more than 21 digits, and types that JSON does not have.
     """
-    spelled, _ = _spelled(value)
+    spelled, _ = _encode(value)
     return spelled
 
 
@@ -69,13 +69,13 @@ def assembled_bytes(fields: dict[str, Any]) -> bytes:
 
 def to_json_value(value: Any) -> Any:
     """Return `value` as what its canonical JSON reads back as: dict, list, str, int, float, bool, None."""
-    _, read = spelled_and_read(value)
+    _, read = canonical_bytes_and_value(value)
     return read
 
 
-def spelled_and_read(value: Any) -> tuple[bytes, Any]:
+def canonical_bytes_and_value(value: Any) -> tuple[bytes, Any]:
     """Return `value` in canonical JSON, and as what that reads back as."""
-    spelled, read = _spelled(value)
+    spelled, read = _encode(value)
     if read is _UNUSUAL:
         return spelled, json.loads(spelled)  # the C reader rounds whole numbers from 2^64 on
     return spelled, orjson.loads(spelled) if read is None else read
@@ -116,7 +116,7 @@ def _utc_text(moment: datetime) -> str:
     return orjson.dumps(moment, option=orjson.OPT_UTC_Z)[1:-1].decode()
 
 
-def _spelled(value: Any) -> tuple[bytes, Any]:
+def _encode(value: Any) -> tuple[bytes, Any]:
     """Return `value` in canonical JSON, and as what that reads back as if it had to be read; `_UNUSUAL` if it is so."""
     try:
         spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
@@ -125,11 +125,15 @@ def _spelled(value: Any) -> tuple[bytes, Any]:
         if not is_lone_number and not (b"e-" in folded and any(map(_in_number, _EXPONENT.finditer(spelled)))):
             if b".0," not in folded and b"null" not in folded:
                 return spelled, None
+            tried = b""
             for shorten in _shorten_all, _shorten_numbers:
                 shorter = shorten(spelled)
-                read = orjson.loads(shorter)
-                if read == value:  # then nothing was lost: no NaN, and no text that only looked like a number
-                    return shorter, read
+                if shorter != tried and (read := orjson.loads(shorter)) == value:
+                    return (
+                        shorter,
+                        read,
+                    )  # nothing was lost: no NaN, and no text that only looked like a number
+                tried = shorter
     except (TypeError, RecursionError):
         pass
     return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL

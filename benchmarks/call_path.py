@@ -1,4 +1,4 @@
-"""What a call costs in CPU time, beside what others cost: the whole in-process path around an answer that is there at once.
+"""What a call costs in CPU time, next to what others cost: the whole in-process path around an answer that is there at once.
 
 Run: python benchmarks/call_path.py [--quick]. Exits with 1 if an answer was wrong, or if the path costs more than a
 quarter of the Anthropic SDK's own cost or a seventh of a LangChain chain's, in the same run. The first run installs
@@ -83,7 +83,7 @@ def opened(stack: ExitStack, table: Sequence[Row]) -> dict[str, Contender]:
 
 
 def measure(table: Sequence[Row], rounds: int, count: int) -> None:
-    """Fill the rows: every round asks everybody once, every other one the other way round, after one to warm up."""
+    """Fill the rows: each round measures every row once, every second one in reverse order; the first warms up."""
     with ExitStack() as stack:
         contenders = opened(stack, table)
         for number in range(rounds + 1):

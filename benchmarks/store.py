@@ -1,4 +1,4 @@
-"""How fast records become safe: group commit beside an fsync for each record and SQLite, in one run on one disk.
+"""How fast records become safe: group commit next to an fsync for each record and SQLite, in one run on one disk.
 
 Run: python benchmarks/store.py [--quick] [--dir FOLDER]. Exits with 1 if group commit with 256 callers waiting does
 not acknowledge at least three times as many records a second as a log that waits for the disk once a record.

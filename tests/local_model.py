@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.llm.models import WeightsError, find
+from agentic_trading.llm.models import WeightsError, find_weights
 from agentic_trading.llm.providers.local import MODEL
 
 # The environment chooses what tests may use, as it does for other services.
@@ -18,7 +18,7 @@ def weights_or_skip() -> Path:
     """Return the weights; skips the test where they or llama.cpp are not here, or fails it where they must be."""
     missing = "" if find_spec("xllamacpp") else "xllamacpp is not installed"
     try:
-        path = find(FOLDER, MODEL)
+        path = find_weights(FOLDER, MODEL)
     except WeightsError as e:
         path, missing = FOLDER, str(e)
     if missing and REQUIRED:

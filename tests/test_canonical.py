@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from agentic_trading.canonical import (
     CanonicalError,
     canonical_bytes,
+    canonical_bytes_and_value,
     ecmascript_number,
     exact_bytes,
     exact_value,
     sha256_hex,
-    spelled_and_read,
     to_json_value,
     utc_text,
 )
@@ -114,7 +114,7 @@ def test_text_that_looks_like_a_number_is_left_alone(values: list[Any], texts: l
 def test_texts_and_keys_that_look_like_numbers_change_neither_the_spelling_nor_the_reading(
     value: Any,
 ) -> None:
-    spelled, read = spelled_and_read(value)
+    spelled, read = canonical_bytes_and_value(value)
 
     assert spelled == canonical_bytes(value) == one_by_one(value).encode()
     assert repr(read) == repr(json.loads(spelled))

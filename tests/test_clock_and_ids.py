@@ -13,7 +13,7 @@ from agentic_trading.ids import derived_id, fraction, random_id, seeded_ids
 START = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-async def test_a_simulated_clock_moves_only_when_it_is_told() -> None:
+async def test_a_simulated_clock_moves_only_by_advance_to() -> None:
     clock = SimClock(START)
 
     await clock.sleep(3600)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.provider import fault_of, showable
+from agentic_trading.llm.provider import address_text, fault_of
 
 RunMode = Literal["backtest", "paper"]
 Estimate = Literal["bound", "exact"]
@@ -139,7 +139,7 @@ def check_url(option: str, url: str) -> None:
         case "secret":
             raise OptionError(option, "an address with a password in it", allowed)
         case "no_address":
-            raise OptionError(option, showable(url), allowed)
+            raise OptionError(option, address_text(url), allowed)
         case fault:
             assert_never(fault)
 

@@ -27,7 +27,14 @@ from agentic_trading.llm.errors import (
     UnknownModelError,
 )
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.models import WEIGHTS, Capabilities, Capability, WeightsError, find, verify
+from agentic_trading.llm.models import (
+    WEIGHTS,
+    Capabilities,
+    Capability,
+    WeightsError,
+    find_weights,
+    verify_weights,
+)
 from agentic_trading.llm.provider import ModelRequest, Provider
 
 COUNTED_WITHIN_S = 15.0
@@ -254,8 +261,8 @@ def _weights(settings: Settings | None, model: str) -> Path:
         raise OptionError("--model", f"{model!r}, whose weights are not known", ", ".join(WEIGHTS))
     if settings is None:
         raise WeightsError(Path(known.file), model, "no folder of weights is set")
-    path = find(settings.models_dir, model)
-    verify(path, known)
+    path = find_weights(settings.models_dir, model)
+    verify_weights(path, known)
     return path
 
 

@@ -93,17 +93,17 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         return cls(
             id=derived_id("dead-letter", delivery.topic, delivery.position, digest),
             reason=reason,
-            detail=_spelled(detail[:MAX_DETAIL]),
+            detail=_spellable(detail[:MAX_DETAIL]),
             source_topic=delivery.topic,
             position=delivery.position,
             deliveries=delivery.deliveries,
-            key=_spelled(message.key[:MAX_ID]),
+            key=_spellable(message.key[:MAX_ID]),
             headers=headers,
             raw=message.value[:MAX_RAW_BYTES],
             raw_size=len(message.value),
             raw_sha256=digest,
-            envelope_id=_spelled(envelope_id[:MAX_ID]),
-            trace_id=_spelled(trace_id[:MAX_ID]),
+            envelope_id=_spellable(envelope_id[:MAX_ID]),
+            trace_id=_spellable(trace_id[:MAX_ID]),
             time=time,
             is_cut=len(headers) != len(message.headers)
             or max(map(len, (message.key, envelope_id, trace_id))) > MAX_ID,
@@ -145,7 +145,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
 _LETTER = TypeAdapter(DeadLetter)
 
 
-def _spelled(text: str) -> str:
+def _spellable(text: str) -> str:
     """Return `text` as any JSON can spell it: a letter may quote what none can."""
     return text.encode("utf-8", "replace").decode()
 

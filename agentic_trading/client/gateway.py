@@ -101,7 +101,7 @@ class GatewayClient:
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Publish an envelope without waiting; returns it as published (its occurrence may have been set)."""
         envelope = self._with_occurrence(envelope)
-        await self._broker.publish(ENVELOPES[envelope.workflow], self._signed(envelope_message(envelope)))
+        await self._broker.publish(ENVELOPES[envelope.workflow], self._sign(envelope_message(envelope)))
         return envelope
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
@@ -127,13 +127,13 @@ class GatewayClient:
 
     async def record(self, event: Event) -> None:
         """Publish an event; a worker keeps it in the log."""
-        await self._broker.publish(EVENTS, self._signed(event_message(event)))
+        await self._broker.publish(EVENTS, self._sign(event_message(event)))
 
     async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:
         """Publish an envelope and wait for its last attempt; those before it are put into `attempts`, if it is given."""
         envelope = self._with_occurrence(envelope)
         reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
-        message = self._signed(envelope_message(envelope))
+        message = self._sign(envelope_message(envelope))
         call = _PendingCall(envelope, message, reply, attempts)
         calls = self._waiting.setdefault(envelope.envelope_id, [])
         calls.append(call)
@@ -148,7 +148,7 @@ class GatewayClient:
             if not calls:
                 self._waiting.pop(envelope.envelope_id, None)
 
-    def _signed(self, message: Message) -> Message:
+    def _sign(self, message: Message) -> Message:
         return message if self._signer is None else self._signer.sign(message)
 
     def _with_occurrence(self, envelope: LLMEnvelope) -> LLMEnvelope:

@@ -1,4 +1,4 @@
-"""What an LLM call is, who answers it and where it is kept: the front door of the contract."""
+"""The contract of an LLM call: envelope, result, providers and the log that keeps them."""
 
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import (

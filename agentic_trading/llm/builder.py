@@ -1,4 +1,4 @@
-"""Collect what an envelope needs, then check everything once in `build()`."""
+"""The builder of envelopes: collect what one needs, then check everything once in `build()`."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -136,7 +136,7 @@ class EnvelopeBuilder:
         return self
 
     def with_provider(self, provider: LLMProvider, model: str = "") -> Self:
-        """Choose who answers. Without a model the preset's is taken, which is Anthropic's; others need one."""
+        """Choose the provider. Without a model the preset's is taken, which is Anthropic's; others need one."""
         return self._set(provider=provider, model=model)
 
     def with_temperature(self, temperature: float) -> Self:
@@ -170,7 +170,7 @@ class EnvelopeBuilder:
         return self._set(tenant_id=tenant_id)
 
     def with_subject(self, subject: str, *, step: str = "", occurrence: int = 0) -> Self:
-        """Name the symbol or topic, the step of the agent, and how often this request was asked before in it."""
+        """Name the symbol or topic, the step of the agent, and how often this request was made before in it."""
         return self._set(subject=subject, step=step, occurrence=occurrence)
 
     def with_as_of(self, as_of: datetime) -> Self:

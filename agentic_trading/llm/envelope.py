@@ -189,8 +189,8 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         return [json_of(item.content) for item in self.retrieved_evidence]
 
     @lazy_property
-    def evidence_told(self) -> Sequence[Mapping[str, Any]]:
-        """What the request says of each evidence item: when it was available, its content as it was spelled, its source."""
+    def requested_evidence(self) -> Sequence[Mapping[str, Any]]:
+        """Each evidence item as the request has it: when it was available, its content as it was spelled, its source."""
         return [
             {"available_at": _moment(item.available_at), "content": Fragment(content), "source": item.source}
             for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
@@ -212,7 +212,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
             "prompt_frame": PROMPT_FRAME,
             "instructions": self.instructions,
             "context": Fragment(self.context_json),
-            "evidence": self.evidence_told,
+            "evidence": self.requested_evidence,
             "tools": self.tools_allowed,
             "schema": Fragment(self.output_schema_json),
             "response_format": self.response_format,
@@ -240,8 +240,8 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         fields["context"] = Fragment(self.context_json)
         fields["expected_output_schema"] = Fragment(self.output_schema_json)
         fields["retrieved_evidence"] = [
-            _evidence(item, told, is_read=is_read)
-            for item, told in zip(self.retrieved_evidence, self.evidence_told, strict=True)
+            _evidence(item, requested, is_read=is_read)
+            for item, requested in zip(self.retrieved_evidence, self.requested_evidence, strict=True)
         ]
         for name in _PARTS:
             fields[name] = Fragment(fields[name].given_wire if is_read else fields[name].wire)
@@ -296,9 +296,9 @@ def _moment(value: datetime | None) -> str | None:
     return None if value is None else utc_text(value)
 
 
-def _evidence(item: EvidenceItem, told: Mapping[str, Any], *, is_read: bool) -> Any:
+def _evidence(item: EvidenceItem, requested: Mapping[str, Any], *, is_read: bool) -> Any:
     """Return what stands for an item; of another writer's, without the defaults of fields that it did not know."""
-    fields = {**told, "evidence_id": item.evidence_id, "retrieved_at": item.retrieved_at}
+    fields = {**requested, "evidence_id": item.evidence_id, "retrieved_at": item.retrieved_at}
     if is_read:
         fields = {name: value for name, value in fields.items() if name in item.model_fields_set}
     return Fragment(canonical_bytes({**fields, **item.model_extra})) if item.model_extra else fields

@@ -1,4 +1,4 @@
-"""The rules that an envelope must keep, checked by `build()` for the caller and by the worker for the platform."""
+"""The presets of the workflows, and the rules that every envelope keeps: `build()` and the worker check them."""
 
 import re
 from collections.abc import Iterator
@@ -139,7 +139,7 @@ def output_policy(workflow: EnvelopeWorkflow | None = None, mode: OutputMode | N
     return preset.output.model_copy(update=changes)
 
 
-_KEPT = "_rules_are_kept"  # beside what a model computes once: a copy is built, and checked, anew
+_KEPT = "_rules_are_kept"  # in the instance, as cached values are: a copy is built, and checked, again
 _EVIDENCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -184,7 +184,7 @@ def _text_problems(envelope: LLMEnvelope) -> list[str]:
 
 
 def _answer_problems(envelope: LLMEnvelope) -> Iterator[str]:
-    """Say what of the way of answering contradicts itself, or is looser than the workflow allows."""
+    """Yield what contradicts itself in how the answer is wanted and read, or is looser than the workflow allows."""
     if envelope.response_format is ResponseFormat.TEXT:
         contradicts = {
             f"workflow {EnvelopeWorkflow.EXECUTION}": envelope.workflow is EnvelopeWorkflow.EXECUTION,
@@ -196,9 +196,9 @@ def _answer_problems(envelope: LLMEnvelope) -> Iterator[str]:
                 yield f"response_format is 'text'; {what} allows 'json' only"
     preset = PRESETS[envelope.workflow]
     for name in preset.fixed_output:
-        asked, allowed = getattr(envelope.output_policy, name), getattr(preset.output, name)
-        if asked != allowed:
-            yield f"output_policy.{name} is {asked!r}; workflow {envelope.workflow} allows {allowed!r} only"
+        given, allowed = getattr(envelope.output_policy, name), getattr(preset.output, name)
+        if given != allowed:
+            yield f"output_policy.{name} is {given!r}; workflow {envelope.workflow} allows {allowed!r} only"
 
 
 def _determinism_problems(envelope: LLMEnvelope) -> list[str]:

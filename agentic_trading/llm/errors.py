@@ -9,7 +9,7 @@ TradingError
     ├── LLMCallError                 any other failed call, with its reason
     ├── ProviderError                one attempt failed at the provider; never leaves the worker
     ├── UnknownModelError            no row in the capability table or the price book
-    ├── RecordError                  one record cannot be kept; the log goes on
+    ├── RecordError                  one record cannot be kept; the log takes others
     │   └── RecordConflictError      its id is taken by another record
     └── StoreError                   the log cannot be read or written
         └── StoreLockedError         another process writes to it
@@ -165,7 +165,7 @@ class UnknownModelError(LLMError, LookupError):
 
 
 class RecordError(LLMError, ValueError):
-    """The record `record_id` cannot be kept, and the log is none the worse: whoever gave it goes on with the next."""
+    """The record `record_id` cannot be kept; the log is unharmed and takes the next one."""
 
     def __init__(self, record_id: str, reason: str) -> None:
         self.record_id = record_id

@@ -1,4 +1,4 @@
-"""Anything else that belongs to a trace: a trigger, an assessment, an intent, a fill, a skip, a budget event."""
+"""Whatever belongs to a trace and is no call: a trigger, an assessment, an intent, a fill, a skip, a budget event."""
 
 from functools import cached_property
 from typing import Self

@@ -1,4 +1,4 @@
-"""What every log and index can spell: text that UTF-8 has, moments that UTC has, counts that JSON and SQLite keep exact."""
+"""The types of fields of records: what every log and index can spell, and models that are copied by validation."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from pydantic import (
 )
 from typing_extensions import override
 
-from agentic_trading.canonical import canonical_bytes, spelled_and_read
+from agentic_trading.canonical import canonical_bytes, canonical_bytes_and_value
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def json_of(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    spelled, read = spelled_and_read(value)
+    spelled, read = canonical_bytes_and_value(value)
     return CanonicalObject(read, spelled) if type(read) is dict else read
 
 
@@ -87,7 +87,7 @@ class RevalidatedModel(BaseModel, frozen=True, ignored_types=(lazy_property,)):
     """A frozen model that is copied by building it again: validated, and with nothing cached carried over."""
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """Fields that follow from others: unless it is given itself, each is made anew when one of those is replaced."""
+    """Fields that follow from others: unless it is given itself, each is computed again when one of those is replaced."""
 
     @override
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -123,7 +123,7 @@ def legible(value: Any) -> Any:
     return value
 
 
-def _refused_again(value: Any) -> Any:
+def _still_unreadable(value: Any) -> Any:
     return value if not isinstance(value, str) or value.isascii() else _LONE_SURROGATE.sub("\0", value)
 
 
@@ -132,7 +132,7 @@ PositiveCount = Annotated[int, Field(gt=0, le=LARGEST_COUNT)]
 Moment = Annotated[AwareDatetime, Field(ge=EARLIEST, le=LATEST)]
 """A time that has a spelling in UTC, wherever its clock stood."""
 Text = Annotated[str, BeforeValidator(legible)]
-"""Text of a stranger; what UTF-8 cannot spell is U+FFFD."""
-AnswerText = Annotated[str, BeforeValidator(_refused_again)]
-"""Text of an answer; what UTF-8 cannot spell is U+0000, which no JSON holds raw: who reads it again refuses it again."""
+"""Text from outside; what UTF-8 cannot spell is U+FFFD."""
+AnswerText = Annotated[str, BeforeValidator(_still_unreadable)]
+"""Text of an answer; what UTF-8 cannot spell is U+0000, which no JSON holds raw: read again, it is refused again."""
 Legible = Annotated[Any, BeforeValidator(legible)]

@@ -1,4 +1,4 @@
-"""What each model takes and offers: one dated table."""
+"""What each model takes and offers, in one dated table, and the published weights of local models."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -223,26 +223,26 @@ class WeightsError(LLMError):
         super().__init__(f"{path}: {reason}; run `agentic-trading models fetch {model}` to get the right one")
 
 
-def known(model: str) -> Weights:
-    """Return what is known of the weights of `model`; raises `UnknownModelError` for any other."""
+def weights_of(model: str) -> Weights:
+    """Return the published weights of `model`; raises `UnknownModelError` for any other."""
     try:
         return WEIGHTS[model]
     except KeyError:
         raise UnknownModelError(model, "table of weights", list(WEIGHTS)) from None
 
 
-def find(folder: Path, model: str) -> Path:
-    """Return where the weights of `model` lie in `folder`; looks at name and size only.
+def find_weights(folder: Path, model: str) -> Path:
+    """Return the path of the weights of `model` in `folder`; looks at name and size only.
 
     Raises `UnknownModelError`, and `WeightsError` where no file or one of another size is there.
     """
-    weights = known(model)
+    weights = weights_of(model)
     path = folder / weights.file
     _check_size(path, weights)
     return path
 
 
-def verify(path: Path, weights: Weights) -> None:
+def verify_weights(path: Path, weights: Weights) -> None:
     """Read the whole file (about 0.1 s for 100 MB) and hold it against `weights`.
 
     Raises `WeightsError` for a file that cannot be read, has another size or another checksum. It blocks: call it

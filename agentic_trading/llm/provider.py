@@ -1,4 +1,4 @@
-"""The port to whoever answers, and what goes through it."""
+"""The port to the providers of models, what goes through it, and the addresses that they may have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ ANSWER_TOOL = "answer"
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One completion to ask for: `system` and one `user` message, and the envelope that they were made from.
+    """One completion to request: `system` and one `user` message, and the envelope that they were made from.
 
     `max_tokens` is the wire's cap: answer and thinking together. `response_schema` is set when the provider
     shall enforce it (`native_schema`, `strict_tool`); `temperature` is None where it must not be sent.
-    `forced_tool` says that the model takes a demand to call the tool of `strict_tool`; others are asked in words.
+    `forced_tool` says that the model takes a demand to call the tool of `strict_tool`; others are asked for it in the prompt.
     `attempt` is 1-based; `answer` counts the answers asked for (1, or 2 and more for re-asks).
     """
 
@@ -40,10 +40,10 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """One answer, as it came: the text, why it stopped, what was used, who served it.
+    """One answer, as it came: the text, why it stopped, what was used, which model served it.
 
     `text` is the answer digit for digit; over `strict_tool` it is the input of the one call of `ANSWER_TOOL`, and
-    `beside` what the model wrote next to it, which is never read as an answer.
+    `beside` the text that the model wrote with it, which is never read as an answer.
     `stop_reason` is the provider's own word (`end_turn`, `max_tokens`, `refusal`, …).
     `structured` is the object that a native transport hands over already parsed, if it does.
     """
@@ -63,7 +63,7 @@ class Provider(Protocol):
     """Answer once. Never retry, parse, meter or cache."""
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Ask for one completion; raises `ProviderError` with a `FailureKind` for anything that fails."""
+        """Return one completion; raises `ProviderError` with a `FailureKind` for anything that fails."""
         ...
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
@@ -91,12 +91,12 @@ def fault_of(address: str) -> Fault:
     return "no_address" if not is_address or parts.query or parts.fragment else ""
 
 
-def showable(address: str) -> str:
+def address_text(address: str) -> str:
     """Return an address that is none as a message may show it: quoted, or a word where it may hold a secret."""
     return "no address" if {"@", "?", "#"} & set(address) else repr(address)
 
 
-def checked_address(base_url: str) -> str:
+def check_address(base_url: str) -> str:
     """Return an address that holds no secret; raises `ValueError` for one that may hold one, or is none."""
     match fault_of(base_url):
         case "":
@@ -104,7 +104,7 @@ def checked_address(base_url: str) -> str:
         case "secret":
             was, allowed = "an address with a password in it", "a key from the environment or a file"
         case "no_address":
-            was, allowed = showable(base_url), "http(s)://HOST[:PORT][/PATH]"
+            was, allowed = address_text(base_url), "http(s)://HOST[:PORT][/PATH]"
         case fault:
             assert_never(fault)
     raise ValueError(f"the base URL is {was}; allowed is {allowed}")

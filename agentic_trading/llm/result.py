@@ -155,9 +155,9 @@ def _hash_of_output(fields: dict[str, Any]) -> str:
 
 
 NextStep = Literal["", "final", "retry", "ask_again", "raise_cap", "prompt"]
-"""What followed from an attempt; empty where nobody said. A replay takes the same step.
+"""What followed from an attempt; empty where it is not recorded. A replay takes the same step.
 
-`prompt`: the provider refused the schema, and the next attempt tells it in words.
+`prompt`: the provider refused the schema, and the next attempt has it in its prompt.
 """
 
 ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]

@@ -89,7 +89,7 @@ SpendKey = Literal["agent", "model", "workflow", "day", "tenant", "provider"]
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What a group of attempts used. `key` is the group's value per asked `SpendKey`, `day` in UTC of `stored_at`."""
+    """What a group of attempts used. `key` is the group's value of each `SpendKey`, `day` in UTC of `stored_at`."""
 
     key: tuple[str, ...]
     attempts: int
@@ -115,9 +115,9 @@ class TraceSummary:
 class Records(Protocol):
     """Answer questions about a log. Everything can be rebuilt from the log; order is the log's order.
 
-    With a `tenant`, every answer is that of a log which holds this tenant's records and no others: nothing tells that
+    With a `tenant`, every answer is that of a log which holds this tenant's records and no others: nothing shows that
     there are more, even where tenants share the id of a trace, an envelope or a record. The empty name is a tenant
-    like any other. Without one (None) the whole log answers: that is for who runs the platform.
+    like any other. Without one (None) the whole log answers: that is for the operator of the platform.
     """
 
     async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
@@ -131,7 +131,7 @@ class Records(Protocol):
     async def traces(
         self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
     ) -> list[TraceSummary]:
-        """Return the newest decision chains, newest first; `with_calls`, only those in which somebody was asked."""
+        """Return the newest decision chains, newest first; `with_calls`, only those with an LLM call."""
         ...
 
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:

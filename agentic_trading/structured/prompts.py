@@ -127,7 +127,9 @@ def data_block(envelope: LLMEnvelope) -> str:
 
     It is one line, so that nothing in it can close the fence. Evidence is named by its place: E1, E2, …
     """
-    evidence = [{**item, "id": f"E{place}"} for place, item in enumerate(envelope.evidence_told, start=1)]
+    evidence = [
+        {**item, "id": f"E{place}"} for place, item in enumerate(envelope.requested_evidence, start=1)
+    ]
     data = {"context": Fragment(envelope.context_json), "evidence": evidence}
     return _fenced(assembled_bytes(data).decode())
 

@@ -70,7 +70,7 @@ async def test_a_path_that_breaks_off_names_the_missing_cause(records: Records) 
     assert (await why(records, "stray")).missing_cause == "gone"
 
 
-async def test_what_belongs_to_another_tenant_is_neither_told_nor_hinted_at() -> None:
+async def test_what_belongs_to_another_tenant_is_neither_shown_nor_hinted_at() -> None:
     store = MemoryInteractionStore()
     for name, tenant, cause in [
         ("bar", "theirs", ""),

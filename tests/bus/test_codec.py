@@ -91,22 +91,22 @@ def test_an_envelope_says_in_its_headers_what_and_whose_it_is() -> None:
 
 
 def test_an_interaction_comes_back_equal_and_answers_its_envelope() -> None:
-    told = interaction(envelope=ASKED, parsed_output={"price": Decimal("1.50"), "size": 3})
+    recorded = interaction(envelope=ASKED, parsed_output={"price": Decimal("1.50"), "size": 3})
 
-    message = interaction_message(told, final=True)
+    message = interaction_message(recorded, final=True)
 
-    assert read_interaction(message) == told
-    assert (message.key, message.headers["ce_id"]) == (TRACE, told.interaction_id)
+    assert read_interaction(message) == recorded
+    assert (message.key, message.headers["ce_id"]) == (TRACE, recorded.interaction_id)
     assert (answered_envelope(message), is_final(message)) == ("e-1", True)
-    assert not is_final(interaction_message(told, final=False))
+    assert not is_final(interaction_message(recorded, final=False))
 
 
 def test_an_event_comes_back_equal_and_names_its_kind() -> None:
-    told = event("order.fill", trace_id=TRACE, causation_id="e-1")
+    recorded = event("order.fill", trace_id=TRACE, causation_id="e-1")
 
-    message = event_message(told)
+    message = event_message(recorded)
 
-    assert read_event(message) == told
+    assert read_event(message) == recorded
     assert message.headers["ce_type"] == "io.agentic_trading.llm.event.recorded.v1"
     assert (message.headers["ce_subject"], message.headers["ce_causationid"]) == ("order.fill", "e-1")
 

@@ -58,7 +58,7 @@ async def test_what_all_known_groups_have_acknowledged_is_dropped_on_demand(forg
     assert forgetful.statistics().kept == {EVENTS.name: 0}
 
 
-async def test_what_nobody_has_read_yet_is_never_dropped(forgetful: MemoryBroker) -> None:
+async def test_what_no_group_has_read_yet_is_never_dropped(forgetful: MemoryBroker) -> None:
     await forgetful.publish(EVENTS, message("a"))
     await forgetful.publish(EVENTS, message("b"))
 

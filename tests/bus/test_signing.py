@@ -51,7 +51,7 @@ def flipped(text: bytes, place: int, bits: int) -> bytes:
     return text[:place] + bytes([text[place] ^ bits]) + text[place + 1 :]
 
 
-def test_who_signed_a_message_is_told() -> None:
+def test_the_signer_of_a_message_is_returned() -> None:
     assert VERIFIER.principal_of(SIGNED) == "desk-a"
     assert SIGNED.headers[PRINCIPAL_HEADER] == "desk-a"
     assert Verifier({"desk-b": OTHER_KEY}).principal_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)) == "desk-b"
@@ -149,7 +149,7 @@ def test_a_signature_under_another_name_or_key_is_refused() -> None:
     assert fault(Signer("desk-a", OTHER_KEY).sign(SIGNED)) == "wrong"
 
 
-def test_a_message_without_a_signature_is_nobodys() -> None:
+def test_a_message_without_a_signature_has_no_sender() -> None:
     assert fault(envelope_message(envelope())) == "missing"
     assert fault(with_headers(SIGNED, at_signature="")) == "missing"
 
@@ -160,7 +160,7 @@ def test_whatever_stands_there_instead_is_no_signature(text: str) -> None:
     assert fault(with_headers(SIGNED, at_principal=text)) in {"wrong", "unknown_principal"}
 
 
-def test_signing_anew_takes_the_place_of_a_signature() -> None:
+def test_signing_again_takes_the_place_of_a_signature() -> None:
     again = SIGNER.sign(SIGNER.sign(SIGNED))
 
     assert again == SIGNED

@@ -1,4 +1,4 @@
-"""Another model is asked where it may help, by a call of its own, and where it must not be, nobody is."""
+"""Another model is called where it may help, by a call of its own, and nowhere else."""
 
 import asyncio
 from collections.abc import Sequence
@@ -86,9 +86,9 @@ async def test_another_model_is_asked_by_a_call_of_its_own_that_the_failed_one_c
 
     answer = await asked(desk, envelope)
 
-    failed, mended = await desk.store.get_by_trace_id(envelope.trace_id)
-    assert (answer, answer.result.actionable) == (mended, True)
-    other = mended.envelope
+    failed, fallback = await desk.store.get_by_trace_id(envelope.trace_id)
+    assert (answer, answer.result.actionable) == (fallback, True)
+    other = fallback.envelope
     assert (other.model, other.causation_id) == (SECOND.model, failed.interaction_id)
     assert other.envelope_id != envelope.envelope_id
     assert other.idempotency_key not in {"once", other.envelope_id}
@@ -122,7 +122,7 @@ async def test_the_same_envelope_asked_again_takes_the_same_way_and_is_paid_for_
     assert (len(models.first.requests), len(models.second.requests)) == (1, 1)
 
 
-async def test_an_answer_that_is_used_asks_nobody_else() -> None:
+async def test_an_answer_that_is_used_calls_no_other_model() -> None:
     models = TwoModels([GOOD], [])
 
     answer = await asked(gateway(models), asking().build())
@@ -132,7 +132,7 @@ async def test_an_answer_that_is_used_asks_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(FALLS_BACK_ON - {FailureKind.WRONG_MODEL, FailureKind.PARSING_ERROR}))
-async def test_what_another_model_may_mend_is_mended(kind: FailureKind) -> None:
+async def test_a_failure_that_another_model_may_not_have_falls_back(kind: FailureKind) -> None:
     desk = gateway(TwoModels([failing(kind)] * 2, [GOOD]))
 
     answer = await asked(desk, asking().with_retry_policy(NO_RETRIES).build())
@@ -141,7 +141,7 @@ async def test_what_another_model_may_mend_is_mended(kind: FailureKind) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(frozenset(FailureKind) - FALLS_BACK_ON))
-async def test_what_another_model_does_not_mend_is_returned(kind: FailureKind) -> None:
+async def test_any_other_failure_is_returned(kind: FailureKind) -> None:
     models = TwoModels([failing(kind)], [GOOD])
 
     answer = await asked(gateway(models), asking().with_retry_policy(NO_RETRIES).build())
@@ -156,7 +156,7 @@ def test_what_was_decided_on_purpose_cannot_be_got_round(kind: FailureKind) -> N
         FallbackGateway(GatewayClient(gateway().broker), [SECOND], on=frozenset({kind}))
 
 
-async def test_a_kind_that_is_not_mended_by_itself_is_if_it_is_asked_for() -> None:
+async def test_a_kind_outside_the_default_falls_back_if_it_is_named() -> None:
     desk = gateway(TwoModels([failing(FailureKind.BILLING)], [GOOD]))
 
     answer = await asked(desk, asking().build(), on=FALLS_BACK_ON | {FailureKind.BILLING})
@@ -165,17 +165,17 @@ async def test_a_kind_that_is_not_mended_by_itself_is_if_it_is_asked_for() -> No
 
 
 @pytest.mark.parametrize(
-    ("workflow", "is_mended"), [("planning", True), ("analysis", False), ("general", False)]
+    ("workflow", "falls_back"), [("planning", True), ("analysis", False), ("general", False)]
 )
-async def test_an_unreadable_answer_is_mended_where_the_call_must_not_end_without_one(
-    workflow: str, *, is_mended: bool
+async def test_an_unreadable_answer_falls_back_where_the_call_must_not_end_without_one(
+    workflow: str, *, falls_back: bool
 ) -> None:
     models = TwoModels(["no json", "none at all", "still none"], [GOOD])
 
     answer = await asked(gateway(models), asking(workflow).build())
 
-    assert answer.result.actionable is is_mended
-    assert len(models.second.requests) == is_mended
+    assert answer.result.actionable is falls_back
+    assert len(models.second.requests) == falls_back
 
 
 async def test_what_must_repeat_itself_is_left_at_its_failure_which_says_so() -> None:
@@ -206,7 +206,7 @@ async def test_an_answer_of_another_model_than_was_asked_is_not_got_round_by_a_t
     assert models.second.requests == []
 
 
-async def test_the_level_is_judged_anew_for_the_other_model() -> None:
+async def test_the_level_is_judged_again_for_the_other_model() -> None:
     models = TwoModels([failing(FailureKind.SERVER_ERROR)], [GOOD])
     envelope = (
         asking("general").with_retry_policy(NO_RETRIES).with_determinism(DeterminismLevel.GREEDY).build()
@@ -274,12 +274,12 @@ async def test_a_replay_takes_the_same_way() -> None:
     envelope = asking().with_retry_policy(RetryPolicy(max_retries=1)).build()
     live = await asked(desk, envelope)
     log = await desk.store.get_by_trace_id(envelope.trace_id)
-    nobody, recorded = TwoModels([], []), RecordedAnswers(log)
-    again = gateway(nobody, recorded=recorded)
+    unused, recorded = TwoModels([], []), RecordedAnswers(log)
+    again = gateway(unused, recorded=recorded)
 
     replayed = await asked(again, envelope)
 
-    assert (nobody.first.requests, nobody.second.requests) == ([], [])
+    assert (unused.first.requests, unused.second.requests) == ([], [])
     assert (recorded.misses, recorded.unused) == ([], [])
     assert replayed.envelope == live.envelope
     assert replayed.result.parsed_output == live.result.parsed_output

@@ -1,4 +1,4 @@
-"""The client: what goes out comes back, and a request asked twice is told apart."""
+"""The client: what goes out comes back, and a repeated request has an occurrence of its own."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -158,13 +158,15 @@ async def test_an_answer_that_cannot_be_read_is_no_decision_and_disturbs_no_othe
 @pytest.mark.parametrize("raw", [b"no letter at all", None], ids=["unreadable", "of nobody"])
 async def test_a_letter_that_names_no_call_answers_none(raw: bytes | None) -> None:
     envelope = asking().build()
-    buried = Delivery("llm.envelopes.analysis", 7, Message("k", b"junk", {"ce_id": envelope.envelope_id}), 1)
-    letter = DeadLetter.of(buried, reason="signature", detail="missing", time=START)
+    delivery = Delivery(
+        "llm.envelopes.analysis", 7, Message("k", b"junk", {"ce_id": envelope.envelope_id}), 1
+    )
+    letter = DeadLetter.of(delivery, reason="signature", detail="missing", time=START)
     message = dead_letter_message(letter)
     broker = MemoryBroker()
 
     async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
-        await broker.publish(DEAD_LETTERS, message)  # while nobody waits
+        await broker.publish(DEAD_LETTERS, message)  # while no call waits
         asked = group.create_task(client.ask(envelope))
         await asyncio.sleep(0)
         await broker.publish(DEAD_LETTERS, Message("k", raw or message.value, message.headers))
@@ -205,7 +207,7 @@ async def test_a_failed_call_is_an_outcome_with_its_stage_and_all_that_it_used()
     assert outcome.usage.output_tokens == sum(attempt.usage.output_tokens for attempt in outcome.attempts)
 
 
-async def test_an_answered_envelope_that_is_asked_again_tells_its_last_attempt_only() -> None:
+async def test_an_answered_envelope_that_is_asked_again_returns_its_last_attempt_only() -> None:
     desk = gateway(["no json", GOOD])
     envelope = asking().build()
 

@@ -90,7 +90,7 @@ def test_the_numbers_of_the_object_are_exact() -> None:
     ],
     ids=["mended", "prose around", "sentinel", "coerced", "repeated key", "double-encoded"],
 )
-def test_an_object_that_was_not_taken_as_it_stood_is_spelled_anew(raw: str, reading: dict[str, Any]) -> None:
+def test_an_object_that_was_not_taken_as_it_stood_is_spelled_again(raw: str, reading: dict[str, Any]) -> None:
     outcome = outcome_of([accepted(raw, reading=ACCEPTED.model_copy(update=reading))])
 
     assert (outcome.ok, outcome.json) == (True, VALUE)
@@ -105,7 +105,7 @@ def test_a_plain_text_that_was_asked_for_is_given_as_text() -> None:
     assert (outcome.ok, outcome.json, outcome.json_text) == (True, {}, "The trend is up.")
 
 
-async def test_each_attempt_says_how_it_was_read_and_what_came_of_it() -> None:
+async def test_each_attempt_says_how_it_was_read_and_its_result() -> None:
     made = await run([not_connected(), "no json", '{"action":"buy","size":1.50}'])
 
     outcome = outcome_of(made)
@@ -200,7 +200,7 @@ def test_an_answer_of_another_model_is_a_failure_of_no_stage_of_reading() -> Non
     assert (outcome.ok, outcome.error, outcome.stage) == (False, wrong, None)
 
 
-def test_the_last_attempt_decides_whatever_the_order_and_however_often_told() -> None:
+def test_the_last_attempt_decides_whatever_the_order_and_however_often_given() -> None:
     first, second = rejected(attempt_number=1), accepted(attempt_number=2)
 
     outcome = outcome_of([second, first, first, second])

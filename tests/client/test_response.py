@@ -172,7 +172,7 @@ async def test_llm_returns_structured_output() -> None:
 
 
 async def test_sub_tasks_trigger_recursion() -> None:
-    """What is checked: sub-tasks come out as the model wrote them, and reading them asks nobody anything.
+    """What is checked: sub-tasks come out as the model wrote them, and reading them calls no model.
 
     Making child calls of them is a later release's.
     """
@@ -225,7 +225,7 @@ def test_a_field_that_was_left_out_is_not_made_up() -> None:
     ],
     ids=["python", "prose around", "bare key and comment"],
 )
-def test_a_slip_with_one_meaning_is_mended(raw: str) -> None:
+def test_a_slip_with_one_meaning_is_repaired(raw: str) -> None:
     parsed = parse_llm_response(raw)
 
     assert (parsed.is_valid, parsed.conclusion, parsed.needs_more_info) == (True, "The trend is up.", False)
@@ -287,7 +287,7 @@ WRONG: Mapping[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_an_answer_that_breaks_the_form_says_nothing_and_tells_where(what: str) -> None:
+def test_an_answer_that_breaks_the_form_says_nothing_and_reports_where(what: str) -> None:
     raw, path = WRONG[what]
 
     parsed = parse_llm_response(raw)

@@ -6,12 +6,12 @@ from functools import partial
 import pytest
 
 from agentic_trading.app.options import OptionError, check_url
-from agentic_trading.llm.provider import checked_address, fault_of
+from agentic_trading.llm.provider import check_address, fault_of
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8080", "https://host/v1", "http://[::1]:1/v1/"])
 def test_a_plain_address_is_taken_as_it_is(address: str) -> None:
-    assert checked_address(address) == address
+    assert check_address(address) == address
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_plain_address_is_taken_as_it_is(address: str) -> None:
 )
 def test_another_one_is_refused_without_a_secret_in_it(address: str) -> None:
     with pytest.raises(ValueError, match="allowed is") as refused:
-        checked_address(address)
+        check_address(address)
 
     assert "secret" not in str(refused.value)
 
@@ -55,7 +55,7 @@ def test_an_option_and_an_adapter_refuse_the_same_addresses(address: str, fault:
         return False
 
     assert fault_of(address) == fault
-    assert refused(checked_address) is refused(partial(check_url, "--base-url")) is bool(fault)
+    assert refused(check_address) is refused(partial(check_url, "--base-url")) is bool(fault)
 
 
 def test_an_option_shows_no_secret_of_a_query() -> None:

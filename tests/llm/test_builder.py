@@ -135,7 +135,7 @@ def test_clock_and_ids_are_handed_in(clock: SimClock, ids: NewId) -> None:
     assert envelope.envelope_id != envelope.trace_id
 
 
-def test_dates_that_nobody_gave_stay_empty() -> None:
+def test_dates_that_were_not_given_stay_empty() -> None:
     envelope = builder().with_context({"a": 1}).add_evidence("s", 1).build()
 
     assert (envelope.as_of, envelope.context_as_of, envelope.deadline) == (None, None, None)
@@ -171,7 +171,7 @@ def test_other_workflows_may_choose_a_temperature() -> None:
     assert builder().for_analysis().with_temperature(0.7).build().temperature == 0.7
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     broken = builder().with_safety(require_deterministic=True).with_temperature(0.7)
     broken.add_evidence("a", 1, evidence_id="same").add_evidence("b", 2, evidence_id="same")
 

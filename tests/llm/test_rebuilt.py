@@ -1,4 +1,4 @@
-"""A copy is built anew: checked, and with nothing of the original's that no longer fits."""
+"""A copy is built again: checked, and with nothing of the original's that no longer fits."""
 
 from typing import Any
 
@@ -69,10 +69,10 @@ def test_a_copy_without_changes_is_equal_to_the_byte(original: Any) -> None:
 
 
 def test_a_copied_event_is_written_as_it_is() -> None:
-    told = event(id="fill-1", body={"qty": "1"})
-    assert b"fill-1" in told.wire
+    recorded = event(id="fill-1", body={"qty": "1"})
+    assert b"fill-1" in recorded.wire
 
-    copy = told.model_copy(update={"id": "fill-2", "body": {"qty": "999"}})
+    copy = recorded.model_copy(update={"id": "fill-2", "body": {"qty": "999"}})
 
     assert Event.from_wire(copy.wire) == copy
     assert (copy.id, copy.body) == ("fill-2", {"qty": "999"})

@@ -67,13 +67,13 @@ def test_the_wire_of_a_result_is_what_pydantic_spells(
         parser="P", transport="prompted", verdict=Stage.SCHEMA_VALIDATION, errors=(violation,)
     )
 
-    told = failed(
+    recorded = failed(
         FailureKind.TIMEOUT, latency_ms=latency_ms, raw_output=raw_output, dispatched_at=dispatched_at,
         reading=reading, **extra,
     )  # fmt: skip
 
-    spelled = TypeAdapter(LLMResult).dump_json(told, exclude={"parsed_output"})
-    assert told.wire == spelled[:-1] + b',"parsed_output":{}}'
+    spelled = TypeAdapter(LLMResult).dump_json(recorded, exclude={"parsed_output"})
+    assert recorded.wire == spelled[:-1] + b',"parsed_output":{}}'
 
 
 def test_either_cost_sets_the_other() -> None:

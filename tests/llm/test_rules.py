@@ -1,4 +1,4 @@
-"""What no envelope may be, whoever built it."""
+"""What no envelope may be, however it was built."""
 
 import re
 from typing import Any

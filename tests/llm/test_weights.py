@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.models import WEIGHTS, Weights, WeightsError, find, known, verify
+from agentic_trading.llm.models import (
+    WEIGHTS,
+    Weights,
+    WeightsError,
+    find_weights,
+    verify_weights,
+    weights_of,
+)
 
 CONTENT = b"not a model"
 SMALL = replace(WEIGHTS["smollm2-135m"], size_bytes=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest())
@@ -20,7 +27,7 @@ def stored(folder: Path, content: bytes, weights: Weights = SMALL) -> Path:
 
 
 def test_the_table_knows_the_small_model() -> None:
-    weights = known("smollm2-135m")
+    weights = weights_of("smollm2-135m")
 
     assert weights.member.endswith(weights.file)
     assert (weights.license, len(weights.sha256)) == ("Apache-2.0", 64)
@@ -28,41 +35,41 @@ def test_the_table_knows_the_small_model() -> None:
 
 def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownModelError, match="known are smollm2-135m"):
-        known("gpt-9")
+        weights_of("gpt-9")
 
 
 def test_published_weights_pass(tmp_path: Path) -> None:
-    verify(stored(tmp_path, CONTENT), SMALL)
+    verify_weights(stored(tmp_path, CONTENT), SMALL)
 
 
-def test_another_checksum_is_told_with_the_right_one(tmp_path: Path) -> None:
+def test_another_checksum_is_reported_with_the_right_one(tmp_path: Path) -> None:
     path = stored(tmp_path, CONTENT[::-1])
 
     with pytest.raises(WeightsError, match=SMALL.sha256) as wrong:
-        verify(path, SMALL)
+        verify_weights(path, SMALL)
 
     assert (wrong.value.path, wrong.value.model) == (path, "smollm2-135m")
     assert "agentic-trading models fetch smollm2-135m" in str(wrong.value)
 
 
-def test_a_cut_file_is_told_by_its_size(tmp_path: Path) -> None:
+def test_a_cut_file_is_reported_by_its_size(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="it has 3 bytes, the published weights have 11"):
-        verify(stored(tmp_path, CONTENT[:3]), SMALL)
+        verify_weights(stored(tmp_path, CONTENT[:3]), SMALL)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="there is no such file"):
-        find(tmp_path, "smollm2-135m")
+        find_weights(tmp_path, "smollm2-135m")
 
 
-def test_a_path_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_looked_at_is_reported(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="File name too long"):
-        verify(tmp_path / ("a" * 300), SMALL)
+        verify_weights(tmp_path / ("a" * 300), SMALL)
 
 
-def test_a_file_that_cannot_be_read_is_told() -> None:
+def test_a_file_that_cannot_be_read_is_reported() -> None:
     with pytest.raises(WeightsError, match="cannot be read"):
-        verify(Path("/proc/self/mem"), replace(SMALL, size_bytes=0))
+        verify_weights(Path("/proc/self/mem"), replace(SMALL, size_bytes=0))
 
 
 def test_weights_are_found_by_name_and_size(tmp_path: Path) -> None:
@@ -70,4 +77,4 @@ def test_weights_are_found_by_name_and_size(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(WEIGHTS["smollm2-135m"].size_bytes)
 
-    assert find(tmp_path, "smollm2-135m") == path
+    assert find_weights(tmp_path, "smollm2-135m") == path

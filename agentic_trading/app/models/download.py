@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.models import Weights, WeightsError, verify
+from agentic_trading.llm.models import Weights, WeightsError, verify_weights
 
 DownloadStep = Literal["downloading", "unpacking"]
 
@@ -98,7 +98,7 @@ def _last_error(stderr: str) -> str:
 
 def _is_right(path: Path, weights: Weights) -> bool:
     try:
-        verify(path, weights)
+        verify_weights(path, weights)
     except (WeightsError, OSError):  # a file that cannot be read cannot be used as it is
         return False
     return True

@@ -1,1 +1,1 @@
-"""Who answers: adapters of the `Provider` port."""
+"""Adapters of the `Provider` port."""

@@ -1,4 +1,4 @@
-"""Say what a status means for a call: the kind of failure, and whether the request may have been billed."""
+"""What the adapters of hosted APIs share: meanings of statuses, `Retry-After`, the SDK's client, calls of the answer tool."""
 
 import json
 import re
@@ -12,6 +12,9 @@ from typing import Final, Literal, NamedTuple
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ANSWER_TOOL
 
+PromptCacheTtl = Literal["", "5m", "1h"]
+"""How long a provider keeps a prompt's stable prefix: five minutes or an hour; empty requests no caching."""
+
 
 class StatusMapping(NamedTuple):
     """The kind of a failure; `sent` is False only where the request was surely not processed."""
@@ -21,29 +24,12 @@ class StatusMapping(NamedTuple):
 
 
 NEVER_PROCESSED: Final = frozenset({
-    400,
-    401,
-    402,
-    403,
-    404,
-    405,
-    411,
-    412,
-    413,
-    414,
-    415,
-    421,
-    422,
-    426,
-    428,
-    429,
-    431,
-    529,
-})
+    400, 401, 402, 403, 404, 405, 411, 412, 413, 414, 415, 421, 422, 426, 428, 429, 431, 529,
+})  # fmt: skip
 """The statuses by which a server says that it did not work on a request (RFC 9110, RFC 6585; 402 and 529: the vendors).
 
-One rule for every adapter: all others may have been billed. Among them are redirects, which nobody follows and which
-some servers answer with after the work, statuses that no document explains, conflicts, time-outs and failures inside.
+One rule for every adapter: all others may have been billed. Among them are redirects, which are not followed and
+which some servers answer with after the work, statuses that no document explains, conflicts, time-outs and failures inside.
 """
 
 _KINDS: Final = {
@@ -64,26 +50,26 @@ def meaning_of_status(status: int) -> StatusMapping:
     return StatusMapping(_KINDS.get(status, otherwise), sent=status not in NEVER_PROCESSED)
 
 
-LONGEST_S = 86_400.0
-"""A day: whoever asks for more means the same."""
+LONGEST_WAIT_S = 86_400.0
+"""A day: a longer wait counts as one."""
 
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def retry_after_s(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """Return the wait that `headers` ask for, in seconds from 0 to `LONGEST_S`; None where they ask for none.
+    """Return the wait that `headers` ask for, in seconds from 0 to `LONGEST_WAIT_S`; None where they ask for none.
 
-    Three forms (RFC 9110 §10.2.3, and a vendors' own): `retry-after-ms`, which goes first, and `retry-after` as
+    Three forms (RFC 9110 §10.2.3, and one of vendors): `retry-after-ms`, which goes first, and `retry-after` as
     seconds, also with a fraction, or as an HTTP date, which is 0 once it has passed. What is none of these, a
     negative number among them, counts as absent. Names of headers are read in any case.
     """
     fields = {name.lower(): value.strip() for name, value in headers.items()}
     milliseconds = fields.get("retry-after-ms", "")
     if _NUMBER.fullmatch(milliseconds):
-        return min(float(milliseconds) / 1000, LONGEST_S)
+        return min(float(milliseconds) / 1000, LONGEST_WAIT_S)
     wait = fields.get("retry-after", "")
     if _NUMBER.fullmatch(wait):
-        return min(float(wait), LONGEST_S)
+        return min(float(wait), LONGEST_WAIT_S)
     return _until(wait, now)
 
 
@@ -92,16 +78,16 @@ def _until(date: str, now: datetime) -> float | None:
         at = parsedate_to_datetime(date)
     except (ValueError, OverflowError):
         return None
-    if at.tzinfo is None:  # "-0000": UTC, from a sender who does not say where it stands
+    if at.tzinfo is None:  # "-0000": UTC, the sender's own zone unknown
         at = at.replace(tzinfo=UTC)
-    return min(max((at - now).total_seconds(), 0.0), LONGEST_S)
+    return min(max((at - now).total_seconds(), 0.0), LONGEST_WAIT_S)
 
 
 @contextmanager
 def nothing_sent() -> Iterator[None]:
     """Raise whatever goes wrong while an SDK is loaded and its client made as `invalid_request`, not sent.
 
-    Only what an import or the system says is told: other words may repeat a proxy's password.
+    Only messages of imports and of the system are repeated: others may hold a proxy's password.
     """
     try:
         yield
@@ -125,7 +111,7 @@ class ToolCall:
     arguments: str
 
 
-def text_of(calls: Sequence[ToolCall]) -> str:
+def answer_text(calls: Sequence[ToolCall]) -> str:
     """Return the input of the one call of the answer tool.
 
     Several calls, or one of a tool that was not offered, are no answer: they are spelled as a JSON list of calls, which
@@ -134,7 +120,3 @@ def text_of(calls: Sequence[ToolCall]) -> str:
     if len(calls) == 1 and calls[0].name == ANSWER_TOOL:
         return calls[0].arguments
     return json.dumps([{"name": call.name, "arguments": call.arguments} for call in calls])
-
-
-PrefixTtl = Literal["", "5m", "1h"]
-"""Five minutes or an hour; empty asks for no caching."""

@@ -1,4 +1,4 @@
-"""Whose key a request is sent with; no repr, error or log shows one."""
+"""The key that a request is sent with, and one client a key; no repr, error or log shows a key."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ class OneKey:
 
     async def key_of(self, tenant_id: str) -> str:  # noqa: ARG002 - the same for all
         """Return the key."""
-        return _checked(self._key, "the key")
+        return _check_key(self._key, "the key")
 
     @override
     def __repr__(self) -> str:
@@ -47,8 +47,8 @@ class SecretsFolder:
     """Keys in files: `folder/<tenant>/<name>`, else `folder/<name>`, else what `default` hands out.
 
     The file is read for each request, in a thread, so that a key is exchanged without a restart; exchange it by
-    renaming a new file into place, as secret mounts do. An empty or unreadable file is an error: the key of somebody
-    else does not take its place.
+    renaming a new file into place, as secret mounts do. An empty or unreadable file is an error: another key does not take its
+    place.
     """
 
     def __init__(self, folder: Path, name: str, default: Keys | None = None) -> None:
@@ -80,7 +80,7 @@ class SecretsFolder:
             except (OSError, UnicodeDecodeError) as e:
                 reason = e.strerror if isinstance(e, OSError) else "it is not text"
                 raise _no_key(f"{path} cannot be read", f"{reason}; allowed is a text file") from None
-            return _checked(text.strip(), f"{path}")
+            return _check_key(text.strip(), f"{path}")
         return None
 
     @override
@@ -88,7 +88,7 @@ class SecretsFolder:
         return f"SecretsFolder({str(self._folder)!r}, {self._name!r}, {self._default!r})"
 
 
-def _checked(key: str, where: str) -> str:
+def _check_key(key: str, where: str) -> str:
     if not _KEY.fullmatch(key):
         raise _no_key(f"{where} is empty or no key", "allowed is one line of visible ASCII characters")
     return key
@@ -102,7 +102,7 @@ P = TypeVar("P", bound=Provider)
 
 
 @dataclass(slots=True)
-class _Line(Generic[P]):
+class _SharedClient(Generic[P]):
     provider: P
     calls: int = 0
     is_retired: bool = False
@@ -111,54 +111,54 @@ class _Line(Generic[P]):
 class ClientPerKey(Generic[P]):
     """Lend the provider that was connected with a tenant's key.
 
-    Tenants of the same key share one. When the last tenant of a key has got another, its provider is closed as soon
+    Tenants of the same key share one. When the last tenant of a key has another one, its provider is closed as soon
     as its last call has ended. `connect` runs in a thread, as it may read files; it is called once a key.
     """
 
     def __init__(self, keys: Keys, connect: Callable[[str], P]) -> None:
         self._keys = keys
         self._connect = connect
-        self._lines: dict[str, _Line[P]] = {}
+        self._clients: dict[str, _SharedClient[P]] = {}
         self._key_of: dict[str, str] = {}
         self._connecting = asyncio.Lock()
 
     @asynccontextmanager
-    async def lent(self, tenant_id: str) -> AsyncIterator[P]:
+    async def lend(self, tenant_id: str) -> AsyncIterator[P]:
         """Lend the provider of a tenant for one call; raises what `Keys.key_of` raises."""
         key = await self._keys.key_of(tenant_id)
-        line = self._lines.get(key) or await self._connected(key)
-        line.calls += 1
+        client = self._clients.get(key) or await self._client_of(key)
+        client.calls += 1
         try:
-            await self._note(tenant_id, key)
-            yield line.provider
+            await self._assign(tenant_id, key)
+            yield client.provider
         finally:
-            line.calls -= 1
-            await _close_if_over(line)
+            client.calls -= 1
+            await _close_if_over(client)
 
     async def aclose(self) -> None:
         """Close every provider, whatever it is doing; harmless twice."""
-        lines, self._lines = list(self._lines.values()), {}
+        clients, self._clients = list(self._clients.values()), {}
         self._key_of.clear()
-        for line in lines:
-            await line.provider.aclose()
+        for client in clients:
+            await client.provider.aclose()
 
-    async def _connected(self, key: str) -> _Line[P]:
+    async def _client_of(self, key: str) -> _SharedClient[P]:
         async with self._connecting:
-            if key not in self._lines:
-                self._lines[key] = _Line(await asyncio.to_thread(self._connect, key))
-            return self._lines[key]
+            if key not in self._clients:
+                self._clients[key] = _SharedClient(await asyncio.to_thread(self._connect, key))
+            return self._clients[key]
 
-    async def _note(self, tenant_id: str, key: str) -> None:
+    async def _assign(self, tenant_id: str, key: str) -> None:
         before = self._key_of.get(tenant_id)
         if before == key:
             return
         self._key_of[tenant_id] = key
         if before is not None and before not in self._key_of.values():
-            line = self._lines.pop(before)
-            line.is_retired = True
-            await _close_if_over(line)
+            client = self._clients.pop(before)
+            client.is_retired = True
+            await _close_if_over(client)
 
 
-async def _close_if_over(line: _Line[P]) -> None:
-    if line.is_retired and not line.calls:
-        await line.provider.aclose()
+async def _close_if_over(client: _SharedClient[P]) -> None:
+    if client.is_retired and not client.calls:
+        await client.provider.aclose()

@@ -1,4 +1,4 @@
-"""llama.cpp's server within this process: loaded, asked and ended by calls that block."""
+"""The adapter for local models: llama.cpp's server within this process, on a thread of its own."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.models import WEIGHTS, WeightsError, verify
+from agentic_trading.llm.models import WEIGHTS, WeightsError, verify_weights
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 
@@ -27,55 +27,79 @@ _TOO_LONG = "exceed_context_size_error"
 
 Chunk = Mapping[str, Any]
 
+BATCH_TOKENS = 256
+"""Prompt tokens worked on at once: 2 to 4 s on a busy core, the longest that a stopped call keeps the model."""
 
-def local_chat_body(request: ModelRequest) -> dict[str, Any]:
-    """Return the body of a request: equal requests have equal bodies.
+_MOST_PROVEN = 256
 
-    The prompt cache is off: a prompt that is cached in part is computed in other pieces, and may round, and so
-    answer, differently. A request without a temperature is answered greedily.
+MODEL = "smollm2-135m"
+
+
+class LocalProvider:
+    """Answer with the model whose weights lie at `weights`, through llama.cpp in this process.
+
+    Calls wait in one queue, first come first served: the model has one slot and one thread of its own, and the event
+    loop stays free. The weights are checked and loaded by the first call. A call that is cancelled or times out
+    stops at its next token, or, while its prompt is read, after the 256 prompt tokens under way (2 to 4 s on a
+    busy core); so long it blocks the queue. Equal requests get equal answers on the same machine and build: greedy where
+    the temperature is 0, a fixed seed elsewhere.
+
+    `context_tokens` bounds prompt and answer together; a longer prompt is refused unread. Schemas are held by the
+    grammar engine LLGuidance, bounds, lengths and patterns included.
     """
-    body: dict[str, Any] = {
-        "messages": messages(request),
-        "max_tokens": request.max_tokens,
-        "temperature": request.temperature or 0.0,
-        "seed": SEED,
-        "cache_prompt": False,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_progress": True,
-    }
-    if request.response_schema is not None:
-        body["grammar"] = grammar(request.response_schema)
-    return body
 
+    def __init__(self, weights: Path, *, model: str = MODEL, context_tokens: int = 8192) -> None:
+        self._weights = weights
+        self._model = model
+        self._context_tokens = context_tokens
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-model")
+        self._closing = Event()
+        self._server: LlamaServer | None = None
 
-def messages(request: ModelRequest) -> list[dict[str, str]]:
-    """Return the system text and the one user message."""
-    return [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the answer to `request`.
 
+        Raises `ProviderError`: `invalid_request` where weights or llama.cpp are missing or the prompt is too long,
+        `shutdown` once this is closed, `server_error` for anything that fails in the model.
+        """
+        given_up = Event()
+        if self._closing.is_set():
+            raise _closed(sent=False)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, self._answer, request, given_up)
+        finally:
+            given_up.set()
 
-def grammar(schema: Mapping[str, Any]) -> str:
-    """Return the LLGuidance grammar of a schema's JSON, its properties in their order and without white space.
+    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
+        """Return None: llama.cpp counts a prompt only while it answers it."""
+        return None
 
-    White space costs tokens, and a small model may write nothing else until its cap.
-    """
-    compact = {**schema, "x-guidance": {"whitespace_flexible": False}}
-    return f"%llguidance {{}}\n{_START}%json {orjson.dumps(compact).decode()}"
+    async def aclose(self) -> None:
+        """End the call under way, then the server; 4 s at most on a busy core."""
+        self._closing.set()
+        await asyncio.to_thread(self._end)
 
+    def _answer(self, request: ModelRequest, given_up: Event) -> ModelResponse:
+        if self._closing.is_set():
+            raise _closed(sent=False)
+        if self._server is None:
+            self._server = LlamaServer(self._weights, self._model, self._context_tokens)
+        answer = self._server.chat(
+            local_chat_body(request), lambda: given_up.is_set() or self._closing.is_set()
+        )
+        return _response(answer)
 
-def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a request that shows whether the grammar of `body` is one that the server can hold.
-
-    Where it cannot (a pattern it does not know, bounds that nothing fits), it answers without any and says nothing.
-    The same grammar behind one sign, asked for one token, must begin with that sign.
-    """
-    proof = body["grammar"].replace(_START, f'{_START}"{PROOF}" ', 1)
-    return {**body, "messages": [{"role": "user", "content": "."}], "max_tokens": 1, "grammar": proof}
+    def _end(self) -> None:
+        self._executor.shutdown()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
 
 
 @dataclass(slots=True)
 class StreamedCompletion:
-    """An answer as its chunks come; `stop` is asked before each one is taken."""
+    """An answer as its chunks come; `stop` is called before each one is taken."""
 
     stop: Callable[[], bool]
     text: list[str] = field(default_factory=list)
@@ -98,35 +122,10 @@ class StreamedCompletion:
         return False
 
 
-def failure(error: Mapping[str, Any]) -> ProviderError:
-    """Return what an error of the server means: a request that it refuses was never worked on."""
-    message = str(error.get("message", "the server gave no reason"))
-    if error.get("type") == _TOO_LONG:
-        message = f"{message}; shorten the request, or give the model a larger context"
-    refused = 400 <= int(error.get("code", 500)) < 500
-    kind = FailureKind.INVALID_REQUEST if refused else FailureKind.SERVER_ERROR
-    return ProviderError(kind, message, sent=not refused)
-
-
-def _usage(told: Mapping[str, Any]) -> Usage:
-    cached = (told.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-    return Usage(
-        input_tokens=told["prompt_tokens"] - cached,
-        cache_read_tokens=cached,
-        output_tokens=told["completion_tokens"],
-    )
-
-
-BATCH_TOKENS = 256
-"""Prompt tokens worked on at once: 2 to 4 s on a busy core, the longest that a stopped call keeps the model."""
-
-_MOST_PROVEN = 256
-
-
 class LlamaServer:
     """One model, one slot, one thread: two threads are slower wherever another program uses the machine.
 
-    It is asked by function calls. The server wants an address all the same: it gets a socket file in a folder that
+    It is reached by function calls. The server wants an address all the same: it gets a socket file in a folder that
     only this user may enter, and that is removed as soon as it listens. No port is open to other programs, or to
     pages in a browser, and nothing is left behind when the process is killed.
     """
@@ -138,7 +137,7 @@ class LlamaServer:
         """
         self._proven: set[str] = set()
         llama = _llama()
-        _check(weights, model)
+        _check_weights(weights, model)
         with TemporaryDirectory(prefix="agentic-trading-") as folder:
             params = _params(llama, weights, model, context_tokens)
             params.hostnames = [f"{folder}/llama.sock"]
@@ -150,12 +149,12 @@ class LlamaServer:
     def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
         """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`.
 
-        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not asked: each
-        is tried once with a request of one token, some tenths of a second.
+        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not called:
+        each is tried once with a request of one token, some tenths of a second.
         """
         grammar = body.get("grammar", "")
         if grammar and grammar not in self._proven:
-            proof = self._asked(proof_body(body), stop)
+            proof = self._complete(proof_body(body), stop)
             if proof.usage is None:  # stopped
                 return proof
             if "".join(proof.text) != PROOF:
@@ -164,20 +163,20 @@ class LlamaServer:
             if len(self._proven) == _MOST_PROVEN:
                 self._proven.clear()
             self._proven.add(grammar)
-        return self._asked(body, stop)
+        return self._complete(body, stop)
 
     def close(self) -> None:
         """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
         self._server = None
 
-    def _asked(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
+    def _complete(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
         answer = StreamedCompletion(stop)
         try:
             self._server.handle_chat_completions(dict(body), answer.take)
         except ValueError as e:  # the server's own word for a body that it does not take
             raise _unusable(str(e)) from e
         if answer.error is not None:
-            raise failure(answer.error)
+            raise server_error(answer.error)
         return answer
 
 
@@ -204,14 +203,14 @@ def _llama() -> ModuleType:
         raise _unusable(message) from e
 
 
-def _check(weights: Path, model: str) -> None:
+def _check_weights(weights: Path, model: str) -> None:
     """Hold known weights against their checksum; those of other models must only be there."""
     if model not in WEIGHTS:
         if not weights.is_file():
             raise _unusable(f"{weights}: there is no such file; allowed are the GGUF weights of {model}")
         return
     try:
-        verify(weights, WEIGHTS[model])
+        verify_weights(weights, WEIGHTS[model])
     except WeightsError as e:
         raise _unusable(str(e)) from e
 
@@ -220,69 +219,68 @@ def _unusable(message: str) -> ProviderError:
     return ProviderError(FailureKind.INVALID_REQUEST, message, sent=False)
 
 
-MODEL = "smollm2-135m"
+def local_chat_body(request: ModelRequest) -> dict[str, Any]:
+    """Return the body of a request: equal requests have equal bodies.
 
-
-class LocalProvider:
-    """Answer with the model whose weights lie at `weights`, through llama.cpp in this process.
-
-    Calls wait in one lane, first come first served: the model has one slot and one thread of its own, and the event
-    loop stays free. The weights are checked and loaded by the first call. A call that is cancelled or times out
-    stops at its next token, or, while its prompt is read, after the 256 prompt tokens under way (2 to 4 s on a
-    busy core); so long it keeps the lane. Equal requests get equal answers on the same machine and build: greedy where
-    the temperature is 0, a fixed seed elsewhere.
-
-    `context_tokens` bounds prompt and answer together; a longer prompt is refused unread. Schemas are held by the
-    grammar engine LLGuidance, bounds, lengths and patterns included.
+    The prompt cache is off: a prompt that is cached in part is computed in other pieces, and may round, and so
+    answer, differently. A request without a temperature is answered greedily.
     """
+    body: dict[str, Any] = {
+        "messages": chat_messages(request),
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature or 0.0,
+        "seed": SEED,
+        "cache_prompt": False,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,
+    }
+    if request.response_schema is not None:
+        body["grammar"] = grammar(request.response_schema)
+    return body
 
-    def __init__(self, weights: Path, *, model: str = MODEL, context_tokens: int = 8192) -> None:
-        self._weights = weights
-        self._model = model
-        self._context_tokens = context_tokens
-        self._lane = ThreadPoolExecutor(max_workers=1, thread_name_prefix="local-model")
-        self._closing = Event()
-        self._server: LlamaServer | None = None
 
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the answer to `request`.
+def chat_messages(request: ModelRequest) -> list[dict[str, str]]:
+    """Return the system text and the one user message."""
+    return [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
 
-        Raises `ProviderError`: `invalid_request` where weights or llama.cpp are missing or the prompt is too long,
-        `shutdown` once this is closed, `server_error` for anything that fails in the model.
-        """
-        given_up = Event()
-        if self._closing.is_set():
-            raise _closed(sent=False)
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._lane, self._answer, request, given_up)
-        finally:
-            given_up.set()
 
-    async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
-        """Return None: llama.cpp counts a prompt only while it answers it."""
-        return None
+def grammar(schema: Mapping[str, Any]) -> str:
+    """Return the LLGuidance grammar of a schema's JSON, its properties in their order and without white space.
 
-    async def aclose(self) -> None:
-        """End the call under way, then the server; 4 s at most on a busy core."""
-        self._closing.set()
-        await asyncio.to_thread(self._end)
+    White space costs tokens, and a small model may write nothing else until its cap.
+    """
+    compact = {**schema, "x-guidance": {"whitespace_flexible": False}}
+    return f"%llguidance {{}}\n{_START}%json {orjson.dumps(compact).decode()}"
 
-    def _answer(self, request: ModelRequest, given_up: Event) -> ModelResponse:
-        if self._closing.is_set():
-            raise _closed(sent=False)
-        if self._server is None:
-            self._server = LlamaServer(self._weights, self._model, self._context_tokens)
-        answer = self._server.chat(
-            local_chat_body(request), lambda: given_up.is_set() or self._closing.is_set()
-        )
-        return _response(answer)
 
-    def _end(self) -> None:
-        self._lane.shutdown()
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a request that shows whether the grammar of `body` is one that the server can hold.
+
+    Where it cannot (a pattern it does not know, bounds that nothing fits), it answers without any and says nothing.
+    The same grammar behind one sign, asked for one token, must begin with that sign.
+    """
+    proof = body["grammar"].replace(_START, f'{_START}"{PROOF}" ', 1)
+    return {**body, "messages": [{"role": "user", "content": "."}], "max_tokens": 1, "grammar": proof}
+
+
+def server_error(error: Mapping[str, Any]) -> ProviderError:
+    """Return what an error of the server means: a request that it refuses was never worked on."""
+    message = str(error.get("message", "the server gave no reason"))
+    if error.get("type") == _TOO_LONG:
+        message = f"{message}; shorten the request, or give the model a larger context"
+    refused = 400 <= int(error.get("code", 500)) < 500
+    kind = FailureKind.INVALID_REQUEST if refused else FailureKind.SERVER_ERROR
+    return ProviderError(kind, message, sent=not refused)
+
+
+def _usage(reported: Mapping[str, Any]) -> Usage:
+    cached = (reported.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return Usage(
+        input_tokens=reported["prompt_tokens"] - cached,
+        cache_read_tokens=cached,
+        output_tokens=reported["completion_tokens"],
+    )
 
 
 def _response(answer: StreamedCompletion) -> ModelResponse:
@@ -298,5 +296,5 @@ def _response(answer: StreamedCompletion) -> ModelResponse:
 
 
 def _closed(*, sent: bool) -> ProviderError:
-    message = "the local model was ended before it had answered; start it anew for further calls"
+    message = "the local model was ended before it had answered; make a new provider for further calls"
     return ProviderError(FailureKind.SHUTDOWN, message, sent=sent)

@@ -1,4 +1,4 @@
-"""Answers of an earlier run, served again: no network, and a miss is an error."""
+"""Providers without a network: rules, scripts, and the answers of an earlier run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -43,8 +43,8 @@ Rule = Callable[[LLMEnvelope], str]
 class RulesProvider:
     """Answer with the rule of the envelope's schema: its `$id` names the rule.
 
-    The text goes the way of any model's: it is cut at the request's cap and read from its characters. Where the
-    policy wants the sentinel, it is appended, as a model that was asked for it would. Tokens are a stand-in count of
+    The text is treated as any model's: it is cut at the request's cap and read from its characters. Where the
+    policy wants the sentinel, it is appended, as a model would append it. Tokens are a stand-in count of
     four UTF-8 bytes each.
     """
 
@@ -102,7 +102,7 @@ class ScriptedProvider:
     """Answer from a script: lines in the order of the calls, or a function of the request.
 
     A text is an answer that ended by itself, from the requested model, with a stand-in count of four UTF-8 bytes a
-    token. `requests` holds what was asked, in order.
+    token. `requests` holds the requests, in order.
     """
 
     def __init__(self, script: Iterable[ScriptedReply] | Callable[[ModelRequest], ScriptedReply]) -> None:
@@ -147,7 +147,7 @@ class ScriptedProvider:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordedKey:
-    """What an answer is found by: the request, how often it was asked before, and the attempt (1-based)."""
+    """What an answer is found by: the request, how often it was made before, and the attempt (1-based)."""
 
     request_hash: str
     occurrence: int
@@ -155,7 +155,7 @@ class RecordedKey:
 
     @override
     def __str__(self) -> str:
-        """Say it as people read it."""
+        """Return the key as messages show it."""
         return f"{self.request_hash} (occurrence {self.occurrence}, attempt {self.attempt})"
 
 
@@ -163,10 +163,11 @@ _MISSES_KEPT = 10_000  # where every call may be a new one, every call is a miss
 
 
 class RecordedAnswers:
-    """Serve recorded attempts by request hash, occurrence and attempt; use it as a provider, or ask `find`.
+    """Serve recorded attempts by request hash, occurrence and attempt; use it as a provider, or call `find`.
 
     An answer comes back as it was written and is read again; a failure (time-out, refusal, budget, …) is the same
-    failure. No tenant is served what was answered to another. Where a key was recorded more than once, the attempt at the very same envelope is taken, else the first.
+    failure. No tenant is served what was answered to another. Where a key was recorded more than once, the attempt at
+    the very same envelope is taken, else the first.
     """
 
     def __init__(self, interactions: Iterable[LLMInteraction]) -> None:
@@ -196,12 +197,12 @@ class RecordedAnswers:
 
     @property
     def misses(self) -> list[RecordedKey]:
-        """What was asked for and is not recorded, sorted; at most 10,000."""
+        """Keys that were requested and are not recorded, sorted; at most 10,000."""
         return sorted(self._missed)
 
     @property
     def unused(self) -> list[RecordedKey]:
-        """What is recorded and was not asked for, sorted."""
+        """Keys that are recorded and were not requested, sorted."""
         known = {
             RecordedKey(*place, interaction.result.attempt_number)
             for place, interactions in self._known.items()
@@ -214,8 +215,8 @@ class RecordedAnswers:
         envelope = request.envelope
         result = await self.find(envelope, request.attempt)
         if result is None:
-            asked = RecordedKey(envelope.request_hash, envelope.occurrence, request.attempt)
-            message = f"no recorded answer to {asked}; replay what was recorded, or record this"
+            key = RecordedKey(envelope.request_hash, envelope.occurrence, request.attempt)
+            message = f"no recorded answer to {key}; replay what was recorded, or record this"
             raise ProviderError(FailureKind.REPLAY_MISS, message, sent=False)
         if _was_answered(result):
             return ModelResponse(
@@ -237,7 +238,7 @@ class RecordedAnswers:
         )
 
     async def count_tokens(self, _request: ModelRequest) -> int | None:
-        """Return None: a recording holds the count of what was asked, not of what will be."""
+        """Return None: a recording holds the counts of its own requests, not of new ones."""
         return None
 
     async def aclose(self) -> None:

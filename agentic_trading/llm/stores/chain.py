@@ -1,4 +1,4 @@
-"""The lines of a log: each holds one record and the hash of all that came before it."""
+"""The hash chain of a log: each line holds one record and the hash of all that came before it."""
 
 import re
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
 def read_line(raw: bytes) -> ChainedRecord:
     """Take a line apart, with or without its newline.
 
-    Raises `BrokenLineError` if it does not end in `seq`, `prev` and `hash`, or if the hash is not that of its bytes.
+    Raises `BrokenRecordError` if it does not end in `seq`, `prev` and `hash`, or if the hash is not that of its bytes.
     """
     end = len(raw) - raw.endswith(b"\n")
     tail = _TAIL.search(raw, max(0, end - _LONGEST_TAIL), end)
@@ -72,7 +72,7 @@ def read_line(raw: bytes) -> ChainedRecord:
 
 
 def check_link(line: ChainedRecord, head: ChainHead) -> ChainHead:
-    """Return the head after `line`; raises `BrokenLineError` if it does not continue the chain that ends in `head`."""
+    """Return the head after `line`; raises `BrokenRecordError` if it does not continue the chain that ends in `head`."""
     if line.seq != head.seq + 1:
         raise BrokenRecordError(f"it is number {line.seq} and stands where number {head.seq + 1} belongs")
     if line.prev != head.hash:
@@ -80,7 +80,7 @@ def check_link(line: ChainedRecord, head: ChainHead) -> ChainHead:
     return line.head
 
 
-def swallows_a_line(raw: bytes) -> bool:
+def holds_whole_line(raw: bytes) -> bool:
     """Say whether a whole line ends inside `raw` and something follows it: no unfinished write leaves that."""
     tail = _TAIL.search(raw)
     return tail is not None and tail.end() < len(raw) - raw.endswith(b"\n")

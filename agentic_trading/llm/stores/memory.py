@@ -13,7 +13,7 @@ from agentic_trading.llm.store import LogEntry, Record, Spend, SpendKey, TraceSu
 from agentic_trading.llm.stores.chain import BrokenRecordError, ChainHead, check_link, read_line, write_line
 from agentic_trading.llm.stores.record_codec import (
     IndexRow,
-    checked_keys,
+    check_keys,
     identity_of,
     index_row_of,
     interactions,
@@ -26,7 +26,7 @@ _PATH = Path("(memory)")
 
 
 class MemoryInteractionStore:
-    """Keep interactions and events as the lines that a file would have, so that nobody can change them afterwards.
+    """Keep interactions and events as the lines that a file would have, so that no caller can change them afterwards.
 
     Nothing is ever forgotten: about 7 KB an interaction.
     """
@@ -101,7 +101,7 @@ class MemoryInteractionStore:
     async def aclose(self) -> None:
         """End every `follow` and take nothing more; harmless twice."""
         self._is_closed = True
-        self._tell_followers()
+        self._wake_followers()
 
     def _keep(self, record: Record) -> None:
         if self._is_closed:
@@ -113,9 +113,9 @@ class MemoryInteractionStore:
         line, self._head = write_line(wire_of(record), self._head)
         self._lines.append(line)
         self._known[identity.key] = identity.facts
-        self._tell_followers()
+        self._wake_followers()
 
-    def _tell_followers(self) -> None:
+    def _wake_followers(self) -> None:
         for news in self._followers:
             news.set()
 
@@ -168,7 +168,7 @@ class MemoryRecords:
 
     async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
-        keys = checked_keys(by)
+        keys = check_keys(by)
         self._catch_up()
         groups: defaultdict[tuple[str, ...], list[IndexRow]] = defaultdict(list)
         for place in self._of(tenant, range(len(self._facts))):

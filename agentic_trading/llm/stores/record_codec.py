@@ -1,4 +1,4 @@
-"""A record and its bytes: which of the two kinds it is, what it is known by, and what makes two the same."""
+"""A record and its bytes: its kind, its identity in a log, and its row in the index."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import orjson
 from agentic_trading.canonical import canonical_bytes, utc_text
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record, SpendKey, TraceSummary
 
@@ -36,8 +37,11 @@ def wire_of(record: Record) -> bytes:
     try:
         return record.wire
     except (ValueError, TypeError, OverflowError) as e:
-        reason = f"it has no JSON spelling ({e}); mend it and store it again"
-        raise RecordError(id_of(record), reason) from e
+        raise _unspellable(record, e) from e
+
+
+def _unspellable(record: Record, e: Exception) -> RecordError:
+    return RecordError(id_of(record), f"it has no JSON spelling ({e}); correct it and store it again")
 
 
 def interactions(records: Iterable[Record]) -> list[LLMInteraction]:
@@ -47,7 +51,7 @@ def interactions(records: Iterable[Record]) -> list[LLMInteraction]:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a log knows a record by, `key`, and `facts`: marks of what two records with one key must have in common.
+    """The `key` by which a log knows a record, and `facts`: marks of what two records with one key must have in common.
 
     Facts are hashes of this process, 14 or 16 bytes: they are compared and never written.
     """
@@ -58,7 +62,7 @@ class Identity:
     def check(self, known: bytes) -> None:
         """Return if a record with the facts `known` may stand for this one.
 
-        An attempt of an earlier process is known by what was asked only: recorded again after a crash, it may have
+        An attempt of an earlier process is known by its request only: recorded again after a crash, it may have
         another answer and other times, and the first is the one that was acted on. Raises `RecordConflictError`.
         """
         if self.facts.startswith(known):
@@ -72,18 +76,18 @@ class Identity:
 
 
 def identity_of(record: Record) -> Identity:
-    """Return what a log knows a record by.
+    """Return the identity of a record.
 
     Raises `RecordError` for a body without a spelling, and for an event that would be read as an interaction.
     """
     if isinstance(record, LLMInteraction):
-        asked, result = record.envelope, record.result
+        envelope, result = record.envelope, record.result
         facts = _attempt_facts(
-            asked.tenant_id,
-            asked.envelope_id,
+            envelope.tenant_id,
+            envelope.envelope_id,
             result.attempt_number,
-            asked.request_hash,
-            asked.envelope_hash,
+            envelope.request_hash,
+            envelope.envelope_hash,
             result.output_hash,
         )
         return Identity(f"interaction:{record.interaction_id}", facts)
@@ -94,26 +98,26 @@ def identity_of(record: Record) -> Identity:
         )
     names = (record.kind, record.trace_id, record.causation_id, record.tenant_id, as_of)
     try:
-        body = canonical_bytes(record.body)
+        body = json_of(record.body)
     except ValueError as e:
-        raise RecordError(record.id, f"it has no JSON spelling ({e}); mend it and store it again") from e
+        raise _unspellable(record, e) from e
     return Identity(f"event:{record.id}", _event_facts(names, body))
 
 
 def identity_in(raw: bytes) -> Identity | None:
-    """Return what a record of an earlier process is known by; None for a kind that a newer release wrote."""
+    """Return the identity of a record of an earlier process; None for a kind that a newer release wrote."""
     fields = orjson.loads(raw)
     if "interaction_id" in fields:
-        asked, result = fields.get("envelope") or {}, fields.get("result") or {}
+        envelope, result = fields.get("envelope") or {}, fields.get("result") or {}
         facts = _attempt_facts(
-            asked.get("tenant_id"),
-            asked.get("envelope_id"),
+            envelope.get("tenant_id"),
+            envelope.get("envelope_id"),
             result.get("attempt_number"),
-            asked.get("request_hash"),
+            envelope.get("request_hash"),
             "",
             "",
         )
-        return Identity(f"interaction:{fields['interaction_id']}", facts[:_ASKED_BYTES])
+        return Identity(f"interaction:{fields['interaction_id']}", facts[:_REQUEST_BYTES])
     if "id" not in fields:
         return None
     names = ("kind", "trace_id", "causation_id", "tenant_id", "as_of")
@@ -123,7 +127,7 @@ def identity_in(raw: bytes) -> Identity | None:
 
 _EVENT_MARKS = Struct("<5HI")
 _ATTEMPT_MARKS = Struct("<2H3I")
-_ASKED_BYTES = 8  # tenant, attempt and request
+_REQUEST_BYTES = 8  # tenant, attempt and request
 _KINDS: dict[str, tuple[Struct, tuple[str, ...], str]] = {
     "event": (
         _EVENT_MARKS,
@@ -195,7 +199,7 @@ def index_row_of(raw: bytes) -> IndexRow:
     return _facts_of_interaction(fields) if "interaction_id" in fields else _facts_of_event(fields)
 
 
-def checked_keys(by: Sequence[SpendKey]) -> tuple[SpendKey, ...]:
+def check_keys(by: Sequence[SpendKey]) -> tuple[SpendKey, ...]:
     """Return the keys of a sum; raises `ValueError` for one that there is not, naming those there are."""
     allowed = get_args(SpendKey)
     unknown = [key for key in by if key not in allowed]

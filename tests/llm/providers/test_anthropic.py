@@ -74,7 +74,7 @@ async def test_text_is_all_text_blocks_and_thinking_is_part_of_the_output(
     assert (answer.usage.output_tokens, answer.usage.thinking_tokens) == (150, 120)
 
 
-async def test_cached_tokens_are_told_by_class(claude: AnthropicProvider) -> None:
+async def test_cached_tokens_are_counted_by_class(claude: AnthropicProvider) -> None:
     usage = (await claude.complete(playing("cached"))).usage
 
     assert usage == Usage(

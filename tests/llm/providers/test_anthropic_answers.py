@@ -107,7 +107,7 @@ def test_an_error_in_a_form_of_its_own_means_what_its_status_means(error: object
     assert (failed.kind, failed.sent) == (FailureKind.SERVER_ERROR, True)
 
 
-def test_a_key_that_is_repeated_in_another_form_is_not_told() -> None:
+def test_a_key_that_is_repeated_in_another_form_is_not_shown() -> None:
     error = meant(refused(401, {"type": "t", "message": ["sk-secret-1"]}), "sk-secret-1")
 
     assert "['***']" in error.message

@@ -87,7 +87,7 @@ def test_the_table_of_outcomes_is_that_of_the_stub() -> None:
 
 
 @pytest.mark.parametrize("word", OUTCOMES)
-async def test_a_refusal_is_told_apart(claude: AnthropicProvider, word: str) -> None:
+async def test_a_refusal_has_a_kind_of_its_own(claude: AnthropicProvider, word: str) -> None:
     error = await failure(claude, playing(word))
 
     assert (error.kind, error.sent, error.retry_after_s) == OUTCOMES[word]
@@ -101,7 +101,7 @@ async def test_without_a_schema_none_was_refused(claude: AnthropicProvider) -> N
     assert error.kind is K.INVALID_REQUEST
 
 
-async def test_a_schema_that_is_too_large_is_told_apart_from_other_bad_requests(
+async def test_a_schema_that_is_too_large_has_a_kind_of_its_own_from_other_bad_requests(
     claude: AnthropicProvider,
 ) -> None:
     refused = [await failure(claude, playing(word)) for word in ("grammar", "bad_request")]
@@ -151,7 +151,7 @@ async def test_an_unknown_model_is_an_invalid_request(claude: AnthropicProvider)
     assert "claude-none" in error.message
 
 
-async def test_a_wrong_key_is_told_without_the_key(claude_stub: str) -> None:
+async def test_a_wrong_key_is_reported_without_the_key(claude_stub: str) -> None:
     provider = AnthropicProvider(OneKey("sk-wrong-key"), base_url=claude_stub)
 
     error = await failure(provider, playing("answer"))
@@ -179,7 +179,7 @@ async def test_a_schema_that_the_sdk_cannot_send_is_an_invalid_request(claude: A
     assert "cannot be sent" in error.message
 
 
-def test_an_error_of_the_sdk_itself_is_told_with_its_class() -> None:
+def test_an_error_of_the_sdk_itself_is_reported_with_its_class() -> None:
     e = anthropic.CredentialsError("no profile")
 
     error = error_of(e, key="good", base_url="http://host", with_schema=False, now=NOW)
@@ -188,7 +188,7 @@ def test_an_error_of_the_sdk_itself_is_told_with_its_class() -> None:
     assert error.message == "CredentialsError: no profile"
 
 
-async def test_a_schema_that_the_sdk_cannot_rewrite_is_told_in_words_at_the_next_attempt(
+async def test_a_schema_that_the_sdk_cannot_rewrite_is_in_the_prompt_of_the_next_attempt(
     claude: AnthropicProvider,
 ) -> None:
     several_types = {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}

@@ -8,7 +8,7 @@ from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.anthropic.messages import counted_of, message_of
+from agentic_trading.llm.providers.anthropic.messages import count_arguments, create_arguments
 from tests.structured.asking import ORDER, request
 
 SONNET, WITH_SAMPLING = "claude-sonnet-5-5", "claude-sonnet-4-5-20250929"
@@ -21,7 +21,7 @@ def asking(model: str = SONNET, **changes: Any) -> ModelRequest:
 
 
 def spelled(model: str = SONNET, **changes: Any) -> dict[str, Any]:
-    return message_of(asking(model, **changes), ttl="5m")
+    return create_arguments(asking(model, **changes), ttl="5m")
 
 
 def thinking(tokens: int) -> LLMBudget:
@@ -31,7 +31,7 @@ def thinking(tokens: int) -> LLMBudget:
 def test_the_stable_part_comes_first_and_ends_in_the_mark_for_the_cache() -> None:
     made = asking(instructions="Judge.")
 
-    arguments = message_of(made, ttl="5m")
+    arguments = create_arguments(made, ttl="5m")
 
     mark = {"type": "ephemeral", "ttl": "5m"}
     assert arguments["system"] == [{"type": "text", "text": made.system, "cache_control": mark}]
@@ -39,7 +39,7 @@ def test_the_stable_part_comes_first_and_ends_in_the_mark_for_the_cache() -> Non
 
 
 def test_without_a_time_to_live_nothing_is_marked() -> None:
-    assert "cache_control" not in str(message_of(asking(), ttl=""))
+    assert "cache_control" not in str(create_arguments(asking(), ttl=""))
 
 
 def test_the_marked_part_is_the_same_for_other_data() -> None:
@@ -56,11 +56,11 @@ def test_a_schema_is_sent_closed_and_its_bounds_in_words() -> None:
     assert "10" in quantity["description"]
 
 
-def test_a_schema_told_in_words_is_not_sent_as_one() -> None:
+def test_a_schema_put_into_the_prompt_is_not_sent_as_one() -> None:
     assert "output_config" not in spelled(expected_output_schema={})
 
 
-def test_a_model_that_knows_efforts_is_told_to_think_by_one() -> None:
+def test_a_model_that_knows_efforts_gets_thinking_by_one() -> None:
     arguments = spelled(budget=thinking(8000))
 
     assert arguments["thinking"] == {"type": "adaptive", "display": "omitted"}
@@ -100,9 +100,9 @@ def test_only_the_tier_that_was_reserved_for_is_asked_for(model: str) -> None:
 
 def test_what_is_counted_is_what_is_billed_as_input() -> None:
     made = asking(budget=thinking(8000))
-    sent = message_of(made, ttl="1h")
+    sent = create_arguments(made, ttl="1h")
 
-    counted = counted_of(made, ttl="1h")
+    counted = count_arguments(made, ttl="1h")
 
     assert set(counted) == {"model", "system", "messages", "output_config", "thinking"}
     assert counted.items() <= sent.items()

@@ -13,7 +13,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.anthropic.messages import counted_of, message_of
+from agentic_trading.llm.providers.anthropic.messages import count_arguments, create_arguments
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.result import LLMResult
 from tests.gateway import asking, gateway, held
@@ -63,10 +63,10 @@ def playing(word: str, model: str = SONNET, *, forced: bool = False, **changes: 
 
 
 def spelled(**changes: Any) -> dict[str, Any]:
-    return message_of(playing("call", **changes), ttl="5m")
+    return create_arguments(playing("call", **changes), ttl="5m")
 
 
-async def told(claude: AnthropicProvider, made: ModelRequest) -> ProviderError:
+async def error_from(claude: AnthropicProvider, made: ModelRequest) -> ProviderError:
     with pytest.raises(ProviderError) as failed:
         await claude.complete(made)
     return failed.value
@@ -112,7 +112,7 @@ def test_a_call_is_not_demanded_of_a_model_that_thinks_by_a_budget() -> None:
 
 
 def test_a_tool_is_billed_as_input_and_so_it_is_counted() -> None:
-    assert counted_of(playing("call"), ttl="")["tools"] == spelled()["tools"]
+    assert count_arguments(playing("call"), ttl="")["tools"] == spelled()["tools"]
 
 
 @pytest.mark.parametrize("model", [SONNET, WITH_BUDGET])
@@ -145,7 +145,7 @@ async def test_without_a_call_the_text_is_the_answer(claude: AnthropicProvider) 
     assert (answer.text, answer.stop_reason) == (GOOD, "end_turn")
 
 
-async def test_a_call_that_was_told_and_is_not_there_leaves_no_answer(claude: AnthropicProvider) -> None:
+async def test_a_call_that_was_announced_and_is_not_there_leaves_no_answer(claude: AnthropicProvider) -> None:
     answer = await claude.complete(playing("lost_call"))
 
     assert (answer.text, answer.beside) == ("", OTHER)
@@ -183,7 +183,7 @@ async def test_a_refusal_is_one_whatever_was_called(claude: AnthropicProvider) -
 
 
 async def test_a_call_that_says_its_input_twice_is_no_answer(claude: AnthropicProvider) -> None:
-    e = await told(claude, playing("call_twice_said"))
+    e = await error_from(claude, playing("call_twice_said"))
 
     assert (e.kind, e.sent) == (FailureKind.SERVER_ERROR, True)
     assert "'input' stands 2 times" in e.message
@@ -193,13 +193,13 @@ async def test_a_call_that_says_its_input_twice_is_no_answer(claude: AnthropicPr
 async def test_a_tool_that_the_provider_does_not_take_is_a_refused_schema(
     claude: AnthropicProvider, word: str
 ) -> None:
-    e = await told(claude, playing(word))
+    e = await error_from(claude, playing(word))
 
     assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
 async def test_a_demand_that_the_model_does_not_take_is_a_refused_schema(claude: AnthropicProvider) -> None:
-    e = await told(claude, playing("call", forced=True))
+    e = await error_from(claude, playing("call", forced=True))
 
     assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
 

@@ -1,4 +1,4 @@
-"""A connection is made once a key, shared by its tenants, and closed when nobody has the key any more."""
+"""A connection is made once a key, shared by its tenants, and closed when no tenant has the key any more."""
 
 import asyncio
 
@@ -52,7 +52,7 @@ def by_key(keys: Handed, made: list[Connected]) -> ClientPerKey[Provider]:
 
 async def used(pool: ClientPerKey[Provider], tenant: str) -> str:
     """Use the provider of a tenant once; returns whose key it had."""
-    async with pool.lent(tenant) as provider:
+    async with pool.lend(tenant) as provider:
         assert isinstance(provider, Connected)
         assert not provider.closed
         return provider.key
@@ -90,7 +90,7 @@ async def test_a_connection_is_not_closed_while_a_call_is_under_way(made: list[C
     keys = Handed(a="k1")
     pool = by_key(keys, made)
 
-    async with pool.lent("a"):
+    async with pool.lend("a"):
         keys.now["a"] = "k2"
         await used(pool, "a")
         assert made[0].closed == 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.envelope_rules import PRESETS
-from agentic_trading.llm.providers.hosted import ToolCall, text_of
+from agentic_trading.llm.providers.hosted import ToolCall, answer_text
 from agentic_trading.structured.engine import read
 from agentic_trading.structured.outcome import Rejected
 from tests.build import response
@@ -23,7 +23,7 @@ CALLS = st.lists(st.builds(ToolCall, NAMES, st.sampled_from([VALID, "{}", "", "}
 def test_the_input_of_the_one_call_is_the_text_as_it_was_written() -> None:
     written = '{"qty": 1.50, "qty": 1.5e0}\n'
 
-    assert text_of([ToolCall("answer", written)]) == written
+    assert answer_text([ToolCall("answer", written)]) == written
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,16 @@ def test_the_input_of_the_one_call_is_the_text_as_it_was_written() -> None:
 def test_other_calls_are_read_as_no_object_under_any_policy(
     workflow: Any, schema: dict[str, Any], calls: list[ToolCall]
 ) -> None:
-    outcome = read(response(text_of(calls)), schema, PRESETS[workflow].output)
+    outcome = read(response(answer_text(calls)), schema, PRESETS[workflow].output)
 
     assert isinstance(outcome, Rejected)
 
 
 @given(CALLS)
-def test_other_calls_are_all_told_and_none_breaks_out_of_the_list(calls: list[ToolCall]) -> None:
+def test_other_calls_are_all_reported_and_none_breaks_out_of_the_list(calls: list[ToolCall]) -> None:
     if len(calls) == 1 and calls[0].name == "answer":
         return
 
-    assert json.loads(text_of(calls)) == [{"name": call.name, "arguments": call.arguments} for call in calls]
+    assert json.loads(answer_text(calls)) == [
+        {"name": call.name, "arguments": call.arguments} for call in calls
+    ]

@@ -16,7 +16,7 @@ SHARED = "sk-shared"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a key for everybody, and one for `acme`."""
+    """Return a folder with a shared key, and one for `acme`."""
     (tmp_path / NAME).write_text(f"{SHARED}\n", encoding="utf-8")
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / NAME).write_text("sk-acme", encoding="utf-8")
@@ -31,7 +31,7 @@ async def refused(keys: Keys, tenant: str = "acme") -> ProviderError:
     return caught.value
 
 
-async def test_one_key_is_everybodys() -> None:
+async def test_one_key_serves_every_tenant() -> None:
     keys = OneKey(" sk-1 \n")
 
     assert [await keys.key_of(tenant) for tenant in ("a", "b")] == ["sk-1", "sk-1"]
@@ -84,7 +84,7 @@ async def test_without_any_key_the_error_says_where_one_is_looked_for(tmp_path: 
     assert str(tmp_path / NAME) in error.message
 
 
-async def test_an_empty_file_is_an_error_and_not_somebody_elses_key(folder: Path) -> None:
+async def test_an_empty_file_is_an_error_and_not_another_key(folder: Path) -> None:
     (folder / "acme" / NAME).write_text("\n", encoding="utf-8")
 
     error = await refused(SecretsFolder(folder, NAME, OneKey("sk-default")))
@@ -92,7 +92,7 @@ async def test_an_empty_file_is_an_error_and_not_somebody_elses_key(folder: Path
     assert "empty" in error.message
 
 
-async def test_what_is_no_text_is_an_error_and_not_somebody_elses_key(folder: Path) -> None:
+async def test_what_is_no_text_is_an_error_and_not_another_key(folder: Path) -> None:
     (folder / "acme" / NAME).write_bytes(b"\xff\xfe")
 
     error = await refused(SecretsFolder(folder, NAME, OneKey("sk-default")))
@@ -100,7 +100,7 @@ async def test_what_is_no_text_is_an_error_and_not_somebody_elses_key(folder: Pa
     assert "cannot be read" in error.message
 
 
-async def test_what_is_no_file_is_an_error_and_not_somebody_elses_key(folder: Path) -> None:
+async def test_what_is_no_file_is_an_error_and_not_another_key(folder: Path) -> None:
     (folder / "acme" / NAME).unlink()
     (folder / "acme" / NAME).mkdir()
 

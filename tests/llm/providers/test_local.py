@@ -121,7 +121,7 @@ async def test_the_same_request_gets_the_same_answer_whatever_came_between(model
     assert await model.complete(story) == first
 
 
-async def test_an_answer_at_its_cap_is_told_as_cut(model: LocalProvider) -> None:
+async def test_an_answer_at_its_cap_is_reported_as_cut(model: LocalProvider) -> None:
     answer = await model.complete(ask("Tell a long story.", most=8))
 
     assert (answer.stop_reason, answer.usage.output_tokens) == ("length", 8)
@@ -196,7 +196,7 @@ async def test_weights_of_a_users_own_model_must_be_there(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("weights")
-async def test_weights_that_are_none_are_told(tmp_path: Path) -> None:
+async def test_weights_that_are_none_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "other.gguf"
     path.write_bytes(b"GGUF")
 

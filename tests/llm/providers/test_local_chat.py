@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.providers.local import StreamedCompletion, failure, grammar, local_chat_body
+from agentic_trading.llm.providers.local import StreamedCompletion, grammar, local_chat_body, server_error
 from agentic_trading.llm.result import Usage
 from tests.structured.asking import asked, capability, request
 
@@ -74,7 +74,7 @@ def test_cached_tokens_are_counted_apart() -> None:
     assert answer.usage == Usage(input_tokens=20, cache_read_tokens=10, output_tokens=7)
 
 
-def test_a_call_that_nobody_waits_for_stops_the_server() -> None:
+def test_a_call_that_no_task_waits_for_stops_the_server() -> None:
     assert StreamedCompletion(lambda: True).take(piece("more")) is True
 
 
@@ -90,13 +90,13 @@ def test_a_call_that_nobody_waits_for_stops_the_server() -> None:
 def test_what_the_server_refuses_was_never_worked_on(
     error: dict[str, Any], kind: FailureKind, *, sent: bool
 ) -> None:
-    failed = failure(error)
+    failed = server_error(error)
 
     assert (failed.kind, failed.sent) == (kind, sent)
     assert failed.message
 
 
-def test_a_model_that_holds_bounds_is_told_them_in_the_schema() -> None:
+def test_a_model_that_holds_bounds_gets_them_in_the_schema() -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 5}},
@@ -112,7 +112,7 @@ def test_a_model_that_holds_bounds_is_told_them_in_the_schema() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"^(?=a)a$", r"^(?i)a$", r"\bcat\b", r"^(a)\1$"])
-def test_a_pattern_that_no_grammar_holds_is_told_in_words(pattern: str) -> None:
+def test_a_pattern_that_no_grammar_holds_is_put_into_the_prompt(pattern: str) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "string", "pattern": pattern}},

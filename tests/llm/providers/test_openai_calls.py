@@ -89,7 +89,7 @@ def made(**changes: Any) -> ModelRequest:
     return select(CAPABILITY, envelope).request(envelope, CAPABILITY, attempt=1, answer=1)
 
 
-async def told(address: str, **changes: Any) -> ProviderError:
+async def error_from(address: str, **changes: Any) -> ProviderError:
     """Return what the adapter raises for a request."""
     async with desk(f"{address}/v1") as one:
         with pytest.raises(ProviderError) as failed:
@@ -208,7 +208,7 @@ async def test_a_failed_request_is_sent_once_by_the_sdk_and_again_by_the_runner_
     ("outcome", "wait_s"), [("429-ms", 1.5), ("429-seconds", 7), ("429-date", 30), ("429", None)]
 )
 async def test_a_server_says_how_long_to_wait(stub: str, outcome: str, wait_s: float | None) -> None:
-    e = await told(stub, outcomes=outcome)
+    e = await error_from(stub, outcomes=outcome)
 
     assert (e.kind, e.sent, e.retry_after_s, e.provider_request_id) == (
         FailureKind.RATE_LIMIT,
@@ -219,13 +219,13 @@ async def test_a_server_says_how_long_to_wait(stub: str, outcome: str, wait_s: f
 
 
 @pytest.mark.parametrize("outcome", ["no-schemas", "schema-too-large"])
-async def test_a_server_that_does_not_take_the_schema_is_told_apart(stub: str, outcome: str) -> None:
-    e = await told(stub, outcomes=outcome)
+async def test_a_server_that_does_not_take_the_schema_has_a_kind_of_its_own(stub: str, outcome: str) -> None:
+    e = await error_from(stub, outcomes=outcome)
 
     assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
-async def test_a_schema_that_a_server_does_not_take_is_told_in_words_and_answered(stub: str) -> None:
+async def test_a_schema_that_a_server_does_not_take_is_put_into_the_prompt_and_answered(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         last = await one.runner.run(asking("no-schemas,answer stepped down").build())
         kept = await attempts(one, last)
@@ -314,7 +314,7 @@ async def test_an_unreachable_server_is_named_and_nothing_was_sent() -> None:
         taken.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
 
-        e = await told(address)
+        e = await error_from(address)
 
     assert (e.kind, e.sent) == (FailureKind.SERVER_ERROR, False)
     assert e.message.startswith(f"cannot connect to {address}/v1 (ConnectError)")

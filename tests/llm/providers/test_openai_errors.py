@@ -165,7 +165,7 @@ def test_a_class_that_the_table_does_not_know_counts_as_its_nearest_parent() -> 
         {"detail": [{"loc": ["body", "response_format"], "msg": "extra fields not permitted"}]},
     ],
 )
-def test_a_server_that_does_not_take_the_schema_is_told_apart(body: dict[str, Any]) -> None:
+def test_a_server_that_does_not_take_the_schema_has_a_kind_of_its_own(body: dict[str, Any]) -> None:
     for status in (400, 422):
         error = mapped(refused(status, body), with_schema=True)
         assert (error.kind, error.sent) == (FailureKind.SCHEMA_REFUSED, False)

@@ -61,7 +61,7 @@ def test_instructions_are_the_system_text_and_data_is_the_users() -> None:
     ]
 
 
-def test_openai_is_told_the_cap_in_its_word_and_to_keep_no_copy_and_to_bill_at_the_standard_tier() -> None:
+def test_openai_gets_the_cap_in_its_own_field_and_to_keep_no_copy_and_to_bill_at_the_standard_tier() -> None:
     body = sent("openai")
 
     assert (body["max_completion_tokens"], body["store"], body["service_tier"]) == (
@@ -72,7 +72,7 @@ def test_openai_is_told_the_cap_in_its_word_and_to_keep_no_copy_and_to_bill_at_t
     assert "max_tokens" not in body
 
 
-def test_another_server_is_told_the_cap_in_the_older_word_and_nothing_that_only_openai_knows() -> None:
+def test_another_server_gets_the_cap_in_the_older_word_and_nothing_that_only_openai_knows() -> None:
     body = sent("compatible")
 
     assert body["max_tokens"] == request().max_tokens
@@ -185,7 +185,7 @@ def test_a_refusal_is_the_reason_and_the_text() -> None:
 
 
 @pytest.mark.parametrize("reason", ["tool_calls", "function_call"])
-def test_an_answer_that_calls_a_tool_nobody_offered_has_no_text(reason: str) -> None:
+def test_an_answer_that_calls_a_tool_that_was_not_offered_has_no_text(reason: str) -> None:
     answer = read({"finish_reason": reason, "message": {"content": '{"action":"buy"}'}})
 
     assert (answer.stop_reason, answer.text) == (reason, "")

@@ -115,7 +115,7 @@ async def test_without_a_call_the_text_is_the_answer(stub: str) -> None:
     assert (await answered(stub, "answer")).text == SAID
 
 
-async def test_a_call_that_was_told_and_is_not_there_leaves_no_answer(stub: str) -> None:
+async def test_a_call_that_was_announced_and_is_not_there_leaves_no_answer(stub: str) -> None:
     answer = await answered(stub, "lost-call")
 
     assert (answer.text, answer.beside) == ("", BESIDE)

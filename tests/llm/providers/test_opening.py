@@ -23,7 +23,7 @@ async def failure(provider: Provider) -> ProviderError:
     ("variable", "value"), [("SSL_CERT_FILE", "/nowhere"), ("HTTP_PROXY", "http://me:secret@host:port")]
 )
 @pytest.mark.parametrize("adapter", [AnthropicProvider, OpenAIProvider])
-async def test_an_environment_that_no_client_can_be_made_in_is_told_and_costs_nothing(
+async def test_an_environment_that_no_client_can_be_made_in_is_reported_and_costs_nothing(
     adapter: type[AnthropicProvider | OpenAIProvider],
     variable: str,
     value: str,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.providers.hosted import LONGEST_S, retry_after_s
+from agentic_trading.llm.providers.hosted import LONGEST_WAIT_S, retry_after_s
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -27,12 +27,12 @@ def test_three_spellings_of_one_wait_mean_the_same(seconds: int) -> None:
 def test_no_text_makes_a_wait_that_is_negative_or_longer_than_a_day(one: str, other: str) -> None:
     wait_s = retry_after_s({"retry-after-ms": one, "retry-after": other}, now=NOW)
 
-    assert wait_s is None or 0 <= wait_s <= LONGEST_S
+    assert wait_s is None or 0 <= wait_s <= LONGEST_WAIT_S
 
 
 @given(st.integers(0, 10**400))
 def test_a_number_of_any_length_is_cut_to_a_day(number: int) -> None:
-    assert retry_after_s({"Retry-After": str(number)}, now=NOW) == min(number, LONGEST_S)
+    assert retry_after_s({"Retry-After": str(number)}, now=NOW) == min(number, LONGEST_WAIT_S)
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
@@ -41,7 +41,7 @@ def test_a_date_of_any_year_gives_a_wait_within_a_day(at: datetime) -> None:
 
     # Mail and HTTP spell a year before 1000 like a short one of our time.
     assert wait_s is not None
-    assert 0 <= wait_s <= LONGEST_S
+    assert 0 <= wait_s <= LONGEST_WAIT_S
 
 
 def test_milliseconds_go_before_seconds() -> None:

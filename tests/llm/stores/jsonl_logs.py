@@ -19,7 +19,7 @@ class HastyDisk(Disk):
 def reopened(path: Path, *added: Event) -> LogFile:
     """Open the log at `path` for writing, add events, close it, and return what it found out."""
     file = LogFile(path, HastyDisk())
-    file.append([(identity_of(told), told.wire) for told in added], sync=True)
+    file.append([(identity_of(recorded), recorded.wire) for recorded in added], sync=True)
     file.close()
     return file
 

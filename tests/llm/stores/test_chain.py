@@ -15,8 +15,8 @@ from agentic_trading.llm.stores.chain import (
     BrokenRecordError,
     ChainHead,
     check_link,
+    holds_whole_line,
     read_line,
-    swallows_a_line,
     write_line,
 )
 from agentic_trading.llm.stores.record_codec import record_of
@@ -55,11 +55,11 @@ def test_a_record_comes_out_of_its_line_byte_for_byte(body: dict[str, Any]) -> N
 @settings(max_examples=30)
 @given(body=st.dictionaries(st.text(), plain_json, max_size=3))
 def test_an_event_comes_out_of_its_line_as_it_was(body: dict[str, Any]) -> None:
-    told = event(body=body)
+    recorded = event(body=body)
 
-    line, _ = write_line(told.wire, ChainHead())
+    line, _ = write_line(recorded.wire, ChainHead())
 
-    assert record_of(read_line(line).record) == told
+    assert record_of(read_line(line).record) == recorded
 
 
 def test_any_json_reader_reads_a_line() -> None:
@@ -133,10 +133,10 @@ def test_a_line_of_another_log_is_seen() -> None:
         check_link(read_line(stranger), head)
 
 
-def test_two_lines_that_have_run_together_are_told_from_an_unfinished_one() -> None:
+def test_two_lines_that_have_run_together_are_distinguished_from_an_unfinished_one() -> None:
     first, second = lines_of(RECORD, RECORD)
 
-    assert swallows_a_line(first.replace(b"\n", b" ") + second)
-    assert swallows_a_line(first[:-1] + b"\0\0\0")
-    assert not swallows_a_line(first)
-    assert not any(swallows_a_line(second[:length]) for length in range(len(second)))
+    assert holds_whole_line(first.replace(b"\n", b" ") + second)
+    assert holds_whole_line(first[:-1] + b"\0\0\0")
+    assert not holds_whole_line(first)
+    assert not any(holds_whole_line(second[:length]) for length in range(len(second)))

@@ -23,9 +23,9 @@ from tests.build import event
 
 async def caller(store, name):
     for number in range(10_000):
-        told = event(id=f"{name}-{number}", body={"text": "x" * 500})
-        await store.record(told)
-        print(told.id, flush=True)
+        recorded = event(id=f"{name}-{number}", body={"text": "x" * 500})
+        await store.record(recorded)
+        print(recorded.id, flush=True)
 
 async def main():
     store = JsonFileInteractionStore(Path(sys.argv[1]))
@@ -73,7 +73,7 @@ def test_what_a_killed_writer_acknowledged_is_there_and_the_log_goes_on(tmp_path
     assert verified(path).is_intact
 
 
-def test_of_two_processes_one_writes_and_the_other_is_told(tmp_path: Path) -> None:
+def test_of_two_processes_one_writes_and_the_other_gets_an_error(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     first = LogFile(path, Disk())
 

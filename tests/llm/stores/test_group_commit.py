@@ -62,17 +62,17 @@ async def record_all(store: JsonFileInteractionStore, events: list[Event]) -> li
     """Record all at once; return what each call raised."""
     outcomes: dict[str, BaseException | None] = {}
 
-    async def call(told: Event) -> None:
+    async def call(recorded: Event) -> None:
         try:
-            await store.record(told)
-            outcomes[told.id] = None
+            await store.record(recorded)
+            outcomes[recorded.id] = None
         except StoreError as e:
-            outcomes[told.id] = e
+            outcomes[recorded.id] = e
 
     async with asyncio.TaskGroup() as group:
-        for told in events:
-            group.create_task(call(told))
-    return [outcomes[told.id] for told in events]
+        for recorded in events:
+            group.create_task(call(recorded))
+    return [outcomes[recorded.id] for recorded in events]
 
 
 async def test_64_who_wait_together_wait_for_the_disk_a_few_times(path: Path) -> None:
@@ -128,12 +128,12 @@ async def test_a_record_given_again_is_not_acknowledged_before_the_first_is_safe
     await store.record(event())
     disk.gate.clear()
     disk.waiting.clear()
-    told = event()
+    recorded = event()
 
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(store.record(told))
+        first = group.create_task(store.record(recorded))
         assert await asyncio.to_thread(disk.waiting.wait, PATIENCE_S)
-        again = group.create_task(store.record(told))
+        again = group.create_task(store.record(recorded))
         await asyncio.sleep(0)
         assert not first.done()
         assert not again.done()
@@ -143,7 +143,7 @@ async def test_a_record_given_again_is_not_acknowledged_before_the_first_is_safe
     await store.aclose()
 
 
-async def test_a_failed_wait_for_the_disk_acknowledges_nobody_and_is_final(path: Path) -> None:
+async def test_a_failed_wait_for_the_disk_acknowledges_nothing_and_is_final(path: Path) -> None:
     disk = BrokenDisk()
     store = JsonFileInteractionStore(path, disk=disk)
     safe = event()
@@ -162,7 +162,7 @@ async def test_a_failed_wait_for_the_disk_acknowledges_nobody_and_is_final(path:
     await store.aclose()
 
 
-async def test_an_error_that_nobody_foresaw_is_final_too(path: Path) -> None:
+async def test_an_unforeseen_error_is_final_too(path: Path) -> None:
     class Cursed(Disk):
         """Fail in a way that no disk does."""
 
@@ -224,13 +224,13 @@ async def test_a_log_that_was_deleted_is_not_written_on(path: Path) -> None:
         await store.aclose()
 
 
-async def test_a_caller_that_gives_up_takes_nobody_along(path: Path) -> None:
+async def test_a_caller_that_gives_up_takes_no_other_along(path: Path) -> None:
     disk = GatedDisk()
     store = JsonFileInteractionStore(path, disk=disk)
     events = [event() for _ in range(3)]
 
     async with asyncio.TaskGroup() as group:
-        calls = [group.create_task(store.record(told)) for told in events]
+        calls = [group.create_task(store.record(recorded)) for recorded in events]
         assert await asyncio.to_thread(disk.waiting.wait, PATIENCE_S)
         calls[0].cancel()
         disk.gate.set()
@@ -243,17 +243,17 @@ async def test_a_caller_that_gives_up_takes_nobody_along(path: Path) -> None:
 async def test_a_second_writer_is_refused_and_may_try_again(path: Path) -> None:
     first, second = JsonFileInteractionStore(path), JsonFileInteractionStore(path)
     await first.record(event())
-    told = event()
+    recorded = event()
 
     with pytest.raises(
         StoreLockedError, match="another process writes to it; stop that one or choose another path"
     ):
-        await second.record(told)
+        await second.record(recorded)
     assert len(await kept(second)) == 1
     await first.aclose()
-    await second.record(told)
+    await second.record(recorded)
 
-    assert (await kept(second))[-1] == told
+    assert (await kept(second))[-1] == recorded
     await second.aclose()
 
 
@@ -262,8 +262,8 @@ async def test_relaxed_records_are_accepted_first_and_written_when_asked(path: P
     first, rest = event(), [event() for _ in range(20)]
     await store.record(first)
 
-    for told in rest:
-        await store.record(told)
+    for recorded in rest:
+        await store.record(recorded)
     assert len(lines_in(path)) == 1
     assert await kept(store) == [first, *rest]
     assert store.statistics().syncs == 0
@@ -279,8 +279,8 @@ async def test_relaxed_records_are_written_by_the_megabyte(path: Path) -> None:
     store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
     large = [event(body={"text": "x" * 100_000}) for _ in range(100)]
 
-    for told in large:
-        await store.record(told)
+    for recorded in large:
+        await store.record(recorded)
     commits = store.statistics().commits
     await store.aclose()
 
@@ -318,8 +318,8 @@ async def test_relaxed_records_that_could_not_be_written_are_an_error_of_flush_a
 async def test_closing_brings_relaxed_records_onto_the_disk(path: Path) -> None:
     store = JsonFileInteractionStore(path, durability=Durability.RELAXED)
     events = [event() for _ in range(10)]
-    for told in events:
-        await store.record(told)
+    for recorded in events:
+        await store.record(recorded)
 
     await store.aclose()
 
@@ -332,8 +332,8 @@ async def test_a_cancelled_close_still_writes_and_gives_the_log_back(path: Path)
     disk.gate.set()
     store = JsonFileInteractionStore(path, durability=Durability.RELAXED, disk=disk)
     events = [event() for _ in range(5)]
-    for told in events:
-        await store.record(told)
+    for recorded in events:
+        await store.record(recorded)
     disk.gate.clear()
     disk.waiting.clear()
 
@@ -368,9 +368,9 @@ async def test_a_follower_goes_on_from_where_it_stood_and_reads_nothing_twice(pa
 
     async with aclosing(JsonFileInteractionStore(path)) as store, aclosing(store.follow()) as entries:
         for number in range(3):
-            told = event(body={"number": number})
-            await store.record(told)
-            assert (await anext(entries)).record == told
+            recorded = event(body={"number": number})
+            await store.record(recorded)
+            assert (await anext(entries)).record == recorded
 
             await asyncio.to_thread(damage)
 

@@ -26,7 +26,7 @@ def ids_known(path: Path, *, busy_s: float = 10.0) -> list[str]:
     """Return all ids that an index of the log knows, in order."""
     index = LogIndex(LogReader(path), busy_s=busy_s)
     try:
-        return index.ask(
+        return index.answer(
             lambda db: [row[0] for row in db.execute("SELECT id FROM records ORDER BY seq")], None
         )
     finally:
@@ -91,7 +91,7 @@ def lose_tables(index: Path) -> None:
 )
 def test_an_index_that_is_lost_or_damaged_is_made_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path, count=50)]
+    ids = [recorded.id for recorded in written(path, count=50)]
     assert ids_known(path) == ids
 
     harm(index_of(path))
@@ -102,7 +102,7 @@ def test_an_index_that_is_lost_or_damaged_is_made_again(tmp_path: Path, harm: Ca
 
 def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:
     path, other = tmp_path / "log.jsonl", tmp_path / "other.jsonl"
-    ids = [told.id for told in written(path, count=5)]
+    ids = [recorded.id for recorded in written(path, count=5)]
     written(other, count=9)
     ids_known(other)
 
@@ -113,7 +113,7 @@ def test_an_index_of_another_log_is_made_again(tmp_path: Path) -> None:
 
 def test_an_index_of_a_log_that_became_shorter_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path, count=5)]
+    ids = [recorded.id for recorded in written(path, count=5)]
     ids_known(path)
 
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
@@ -137,7 +137,7 @@ def test_an_index_catches_up_from_where_it_stood(tmp_path: Path) -> None:
 
 def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path)]
+    ids = [recorded.id for recorded in written(path)]
     index_of(path).mkdir()
 
     assert ids_known(path) == ids
@@ -146,7 +146,7 @@ def test_an_index_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> No
 
 def test_an_index_that_another_process_is_busy_with_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path)]
+    ids = [recorded.id for recorded in written(path)]
     ids_known(path)
 
     with closing(sqlite3.connect(index_of(path), isolation_level=None)) as db:
@@ -158,11 +158,11 @@ def test_an_index_that_another_process_is_busy_with_is_left_alone(tmp_path: Path
 
 def test_two_who_index_at_once_index_each_line_once(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path)]
+    ids = [recorded.id for recorded in written(path)]
     first, second = LogIndex(LogReader(path)), LogIndex(LogReader(path))
 
     counts = [
-        index.ask(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), None)
+        index.answer(lambda db: db.execute("SELECT count(*) FROM records").fetchone(), None)
         for index in (first, second)
     ]
     first.close()
@@ -174,7 +174,7 @@ def test_two_who_index_at_once_index_each_line_once(tmp_path: Path) -> None:
 
 def test_who_comes_second_takes_the_firsts_work(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    ids = [told.id for told in written(path)]
+    ids = [recorded.id for recorded in written(path)]
 
     class Overtaken(LogReader):
         """Let another process index the log while this one reads it."""
@@ -184,7 +184,7 @@ def test_who_comes_second_takes_the_firsts_work(tmp_path: Path) -> None:
             return super().facts(line)
 
     index = LogIndex(Overtaken(path))
-    index.ask(lambda db: None, None)
+    index.answer(lambda db: None, None)
     index.close()
 
     assert ids_known(path) == ids
@@ -196,7 +196,7 @@ def test_a_question_that_is_wrong_is_an_error(tmp_path: Path) -> None:
     index = LogIndex(LogReader(path))
 
     with pytest.raises(StoreError, match="no such table: nowhere"):
-        index.ask(lambda db: db.execute("SELECT 1 FROM nowhere"), None)
+        index.answer(lambda db: db.execute("SELECT 1 FROM nowhere"), None)
 
     index.close()
 
@@ -204,7 +204,7 @@ def test_a_question_that_is_wrong_is_an_error(tmp_path: Path) -> None:
 def test_a_log_of_thousands_of_lines_is_indexed_whole(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
 
-    ids = [told.id for told in written(path, count=5_003)]
+    ids = [recorded.id for recorded in written(path, count=5_003)]
 
     assert ids_known(path) == ids
 
@@ -233,7 +233,7 @@ async def test_what_a_tenant_asks_takes_no_look_at_each_record(tmp_path: Path) -
     asked: list[str] = []
 
     async with aclosing(JsonlRecords(path)) as records:
-        await records._ask(lambda db: db.set_trace_callback(asked.append), nothing=None)
+        await records._query(lambda db: db.set_trace_callback(asked.append), nothing=None)
         await records.find("log-1", tenant="default")
         await records.trace("t", tenant="default")
         await records.traces(tenant="default", with_calls=True)
@@ -241,9 +241,9 @@ async def test_what_a_tenant_asks_takes_no_look_at_each_record(tmp_path: Path) -
         await records.by_envelope("log-1", tenant="default")
         await records.by_request("rk1:0", 0, tenant="default")
         await records.spend("agent", tenant="default")
-        await records._ask(lambda db: db.set_trace_callback(None), nothing=None)
+        await records._query(lambda db: db.set_trace_callback(None), nothing=None)
         queries = [query for query in asked if "tenant" in query]
-        plans: list[str] = await records._ask(
+        plans: list[str] = await records._query(
             lambda db: [row[3] for query in queries for row in db.execute(f"EXPLAIN QUERY PLAN {query}")],
             nothing=[],
         )
@@ -288,7 +288,7 @@ async def test_a_line_that_changed_after_it_was_indexed_is_not_given(tmp_path: P
             await records.find(events[1].id)
 
 
-async def test_a_reader_of_a_log_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_log_is_reported_to_its_reader(tmp_path: Path) -> None:
     async with aclosing(JsonlRecords(tmp_path / "log.jsonl")) as records:
         with pytest.raises(StoreError, match="there is no log here"):
             await records.traces()

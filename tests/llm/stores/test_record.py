@@ -57,11 +57,11 @@ def test_an_interaction_comes_back_from_its_line_equal_and_digit_for_digit(
     extra=st.dictionaries(st.sampled_from(["x", "y"]), contexts),
 )
 def test_an_event_comes_back_from_its_line_equal(body: dict[str, Any], extra: dict[str, Any]) -> None:
-    told = event(body=body, **extra)
+    recorded = event(body=body, **extra)
 
-    line, _ = write_line(told.wire, ChainHead())
+    line, _ = write_line(recorded.wire, ChainHead())
 
-    assert record_of(read_line(line).record) == told
+    assert record_of(read_line(line).record) == recorded
 
 
 def test_an_interaction_is_known_whatever_the_order_of_its_members() -> None:
@@ -81,9 +81,9 @@ def test_what_is_neither_is_refused(raw: bytes) -> None:
 
 
 def test_an_id_is_the_interactions_or_the_events() -> None:
-    answered, told = interaction(), event(id="e")
+    answered, recorded = interaction(), event(id="e")
 
-    assert (id_of(answered), id_of(told)) == (answered.interaction_id, "e")
+    assert (id_of(answered), id_of(recorded)) == (answered.interaction_id, "e")
 
 
 def test_the_facts_of_an_interaction_say_what_it_is_found_by_and_what_it_cost() -> None:

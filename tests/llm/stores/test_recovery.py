@@ -1,4 +1,4 @@
-"""A log is opened again: what a dead writer left half done is set aside, what somebody changed is refused."""
+"""A log is opened again: what a dead writer left half done is set aside, what was changed is refused."""
 
 from contextlib import aclosing
 from datetime import timedelta
@@ -50,16 +50,16 @@ def test_a_log_cut_at_any_byte_of_a_last_line_loses_only_what_was_cut(tmp_path: 
 async def test_what_was_set_aside_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"kind":"half')
-    told = event()
+    recorded = event()
 
     with capture_logs() as logs:
         async with aclosing(JsonFileInteractionStore(path)) as store:
             assert store.recovered is None
-            await store.record(told)
+            await store.record(recorded)
             assert store.recovered == tmp_path / "log.jsonl.torn-1"
             noted, after = await kept(store)
 
-    assert after == told
+    assert after == recorded
     assert isinstance(noted, Event)
     assert (noted.kind, noted.body) == (
         "log.tail_set_aside",
@@ -198,7 +198,7 @@ def test_an_id_is_known_after_the_log_was_opened_again(tmp_path: Path) -> None:
     new = event()
 
     file = LogFile(path, HastyDisk())
-    appended = file.append([(identity_of(told), told.wire) for told in [*events, new]], sync=True)
+    appended = file.append([(identity_of(recorded), recorded.wire) for recorded in [*events, new]], sync=True)
     file.close()
 
     assert (appended.lines, appended.duplicates) == (1, 3)

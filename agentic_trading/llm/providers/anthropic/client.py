@@ -1,4 +1,4 @@
-"""One SDK client, made for one key."""
+"""One client of the Anthropic SDK for one key; the SDK is loaded with this module."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,21 +11,21 @@ from agentic_trading.clock import Clock
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.errors import error_of
-from agentic_trading.llm.providers.anthropic.messages import counted_of, message_of, read_message
-from agentic_trading.llm.providers.hosted import PrefixTtl
+from agentic_trading.llm.providers.anthropic.messages import count_arguments, create_arguments, read_message
+from agentic_trading.llm.providers.hosted import PromptCacheTtl
 
 CONNECT_S = 5.0
 GRACE_S = 5.0
-"""How long the SDK waits longer than the caller, whose limit is over the whole call and not between two bytes."""
+"""How much longer the SDK waits than the caller, whose limit is over the whole call and not between two bytes."""
 
 
 class AnthropicClient:
     """Speak to the API with one key, over connections that are kept open. Made in a thread: certificates are read."""
 
-    def __init__(self, key: str, *, base_url: str, ttl: PrefixTtl, clock: Clock) -> None:
+    def __init__(self, key: str, *, base_url: str, ttl: PromptCacheTtl, clock: Clock) -> None:
         self._key = key
         self._base_url = base_url
-        self._ttl: PrefixTtl = ttl
+        self._ttl: PromptCacheTtl = ttl
         self._clock = clock
         self._client = AsyncAnthropic(
             api_key=key,
@@ -36,7 +36,7 @@ class AnthropicClient:
         )
         # Read from the environment otherwise, where they would go before the tenant's key.
         self._client._custom_headers = {}  # noqa: SLF001 - the SDK reads the variable in its constructor alone
-        # They take a tenth of a second the first time, which the loop would have to wait at the first call.
+        # Made here, in the thread: the first time takes a tenth of a second, which would hold up the loop.
         self._messages, self._models = self._client.messages, self._client.models
         self._raw = self._messages.with_raw_response
         Message.construct(
@@ -44,18 +44,18 @@ class AnthropicClient:
         )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Ask for one completion."""
-        arguments = _sendable(lambda: message_of(request, ttl=self._ttl))
-        with self._told_apart(with_schema=request.response_schema is not None):
+        """Return one completion."""
+        arguments = _sendable(lambda: create_arguments(request, ttl=self._ttl))
+        with self._sdk_errors_mapped(with_schema=request.response_schema is not None):
             answer: Any = await self._raw.create(**arguments, timeout=_patience(request))
             message, body = await answer.parse(), await answer.read()
         return read_message(message, body=body if "tools" in arguments else None)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """Return the count of input tokens, or None where the address gives none."""
-        arguments = _sendable(lambda: counted_of(request, ttl=self._ttl))
+        arguments = _sendable(lambda: count_arguments(request, ttl=self._ttl))
         try:
-            with self._told_apart():
+            with self._sdk_errors_mapped():
                 count: Any = await self._messages.count_tokens(**arguments, timeout=_patience(request))
         except ProviderError as e:
             e.sent = False  # a count is free
@@ -65,7 +65,7 @@ class AnthropicClient:
 
     async def describe_model(self, model: str) -> Mapping[str, Any]:
         """Return the API's own entry of a model as JSON."""
-        with self._told_apart():
+        with self._sdk_errors_mapped():
             entry: Any = await self._models.retrieve(model, timeout=CONNECT_S + GRACE_S)
         return dict(entry.model_dump(mode="json"))
 
@@ -74,8 +74,8 @@ class AnthropicClient:
         await self._client.close()
 
     @contextmanager
-    def _told_apart(self, *, with_schema: bool = False) -> Iterator[None]:
-        """Raise an error of the SDK as what it means; a traceback leaves out what repeats the key."""
+    def _sdk_errors_mapped(self, *, with_schema: bool = False) -> Iterator[None]:
+        """Raise an error of the SDK as a `ProviderError`; a traceback leaves out what repeats the key."""
         try:
             yield
         except AnthropicError as e:

@@ -121,28 +121,28 @@ _WHAT_HELPS = {
 def error_of(
     e: anthropic.AnthropicError, *, key: str, base_url: str, with_schema: bool, now: datetime
 ) -> ProviderError:
-    """Return what `e` means; `key` is taken out of whatever the other side says.
+    """Return what `e` means; `key` is taken out of the message, even where the server repeats it.
 
-    `with_schema` says that the request held a schema to be enforced: a refusal of that is told apart.
+    `with_schema` says that the request held a schema to be enforced: a refusal of that has a kind of its own.
     """
     match e:
         case anthropic.APIStatusError():
             return _refused(e, key=key, with_schema=with_schema, now=now)
         case anthropic.APIConnectionError() if any(isinstance(c, _NEVER_CONNECTED) for c in _causes(e)):
             message = (
-                f"no connection to {base_url}: {_told(_last(e), key)}; check the address and the network"
+                f"no connection to {base_url}: {_message(_last(e), key)}; check the address and the network"
             )
             return ProviderError(FailureKind.SERVER_ERROR, message, sent=False)
         case anthropic.APIConnectionError():
             meaning = classify_anthropic_error(e)
-            message = f"the connection to {base_url} ended without an answer: {_told(_last(e), key)}"
+            message = f"the connection to {base_url} ended without an answer: {_message(_last(e), key)}"
             return ProviderError(meaning.kind, message, sent=meaning.sent)
         case _:
             meaning = classify_anthropic_error(e)
-            return ProviderError(meaning.kind, _told(e, key), sent=meaning.sent)
+            return ProviderError(meaning.kind, _message(e, key), sent=meaning.sent)
 
 
-def without(key: str, text: str) -> str:
+def redact(key: str, text: str) -> str:
     """Return `text` without `key`; a word too short to be a secret stays."""
     return text.replace(key, "***") if len(key) >= _SHORTEST_SECRET else text
 
@@ -159,9 +159,9 @@ def _refused(e: anthropic.APIStatusError, *, key: str, with_schema: bool, now: d
     """Read an answer that is an error; its type goes before its status, which a proxy may have set."""
     meaning = classify_anthropic_error(e)
     kind = _BY_CODE.get(_word(e.error_code)) or _BY_TYPE.get(_word(e.type)) or meaning.kind
-    told = without(key, f"{e.api_message or e.message}")[:_MESSAGE_CHARS]
-    message = f"{e.status_code} {_word(e.type)}: {told}"
-    if with_schema and kind is FailureKind.INVALID_REQUEST and _SCHEMA_PROBLEM.search(told):
+    reported = redact(key, f"{e.api_message or e.message}")[:_MESSAGE_CHARS]
+    message = f"{e.status_code} {_word(e.type)}: {reported}"
+    if with_schema and kind is FailureKind.INVALID_REQUEST and _SCHEMA_PROBLEM.search(reported):
         kind = FailureKind.SCHEMA_REFUSED
     if kind in _WHAT_HELPS:
         message = f"{message}; {_WHAT_HELPS[kind]}"
@@ -174,9 +174,9 @@ def _refused(e: anthropic.APIStatusError, *, key: str, with_schema: bool, now: d
     )
 
 
-def _word(told: object) -> str:
+def _word(value: object) -> str:
     """Return a word of an error's body, which the SDK hands on unread."""
-    return told if isinstance(told, str) else ""
+    return value if isinstance(value, str) else ""
 
 
 def _causes(e: BaseException) -> Iterator[BaseException]:
@@ -192,5 +192,5 @@ def _last(e: BaseException) -> BaseException:
     return last
 
 
-def _told(e: BaseException, key: str) -> str:
-    return without(key, f"{type(e).__name__}: {e}")[:_MESSAGE_CHARS]
+def _message(e: BaseException, key: str) -> str:
+    return redact(key, f"{type(e).__name__}: {e}")[:_MESSAGE_CHARS]

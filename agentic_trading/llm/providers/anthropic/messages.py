@@ -1,4 +1,4 @@
-"""Read a message of the Messages API as a `ModelResponse`, or say why it is none."""
+"""The Messages API: the arguments of a request, and a message read as a `ModelResponse`."""
 
 import json
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ from pydantic import ValidationError
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
-from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, PrefixTtl, ToolCall, text_of
+from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, PromptCacheTtl, ToolCall, answer_text
 from agentic_trading.llm.result import Usage
 
 WITH_SAMPLING = "2023-06-01"
 """The last version of the API whose requests have a temperature; later ones refuse it at any value."""
 
 
-def message_of(request: ModelRequest, *, ttl: PrefixTtl) -> dict[str, Any]:
+def create_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, Any]:
     """Return the arguments of `messages.create`. Raises `ValueError` for a schema that cannot be sent."""
     return {
-        **counted_of(request, ttl=ttl),
+        **count_arguments(request, ttl=ttl),
         "max_tokens": request.max_tokens,
         "service_tier": "standard_only",  # another tier has another price than the one that was reserved
         **_sampling(request),
     }
 
 
-def counted_of(request: ModelRequest, *, ttl: PrefixTtl) -> dict[str, Any]:
+def count_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, Any]:
     """Return the arguments of `messages.count_tokens`: what is billed as input."""
     return {
         "model": request.envelope.model,
@@ -43,7 +43,7 @@ def counted_of(request: ModelRequest, *, ttl: PrefixTtl) -> dict[str, Any]:
     }
 
 
-def _marked(block: dict[str, Any], ttl: PrefixTtl) -> dict[str, Any]:
+def _marked(block: dict[str, Any], ttl: PromptCacheTtl) -> dict[str, Any]:
     return block | {"cache_control": {"type": "ephemeral", "ttl": ttl}} if ttl else block
 
 
@@ -58,7 +58,7 @@ def _output(request: ModelRequest) -> dict[str, Any]:
 
 
 def _tool(request: ModelRequest) -> dict[str, Any]:
-    """Offer the answer tool, once; it is demanded where the model takes that, which none does with a thinking budget."""
+    """Offer the answer tool, once; its call is demanded where the model takes that, which none does with a thinking budget."""
     if request.transport != "strict_tool" or request.response_schema is None:
         return {}
     tool = {
@@ -80,7 +80,7 @@ def _enforceable(schema_json: bytes) -> dict[str, Any]:
 def _thinking(request: ModelRequest) -> dict[str, Any]:
     """Ask for thinking where the envelope does: by a budget where the request has one, else adaptive, by effort.
 
-    Where it does not, nothing is said: some models always think, and refuse a word against it.
+    Where it does not, the field is left out: some models always think, and refuse to have it off.
     """
     if request.thinking_budget > 0:
         return {"thinking": {"type": "enabled", "budget_tokens": request.thinking_budget}}
@@ -97,6 +97,97 @@ def _sampling(request: ModelRequest) -> dict[str, Any]:
         "extra_body": {"temperature": request.temperature},
         "extra_headers": {"anthropic-version": WITH_SAMPLING},
     }
+
+
+def read_message(message: object, *, body: bytes | None = None) -> ModelResponse:
+    """Return the answer that `message` is: all its text, the thinking left out.
+
+    `body` is the message as it came, given where the answer tool was offered: the input of a call is cut out of it, for
+    in `message` it has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
+    Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
+    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message;
+    the SDK itself does not check what it reads.
+    """
+    if not isinstance(message, Message) or not isinstance(message.content, list):
+        raise _unusable("the answer is no message; is this the address of the Messages API?")
+    request_id = message._request_id or ""  # noqa: SLF001 - the SDK's documented way to it
+    if not _word(message.stop_reason):
+        raise _unusable("the answer was cut: it has no stop reason", request_id)
+    try:
+        kinds = {block.type for block in message.content}
+        text = "".join(block.text for block in message.content if block.type == "text")
+    except (AttributeError, TypeError) as e:
+        raise _unusable("the answer is made of other blocks than those of the API", request_id) from e
+    calls_tool = message.stop_reason == "tool_use" or "tool_use" in kinds
+    if message.stop_reason == "pause_turn" or (calls_tool and body is None):
+        raise _unusable(
+            f"the answer waits for a tool ({message.stop_reason}), and none was offered", request_id
+        )
+    beside = ""
+    if calls_tool and body is not None and message.stop_reason != "refusal":
+        text, beside = _input(body, request_id), text
+    try:
+        usage = usage_of(message.usage)
+    except (AttributeError, TypeError, ValidationError) as e:
+        raise _unusable("the answer does not say what it used", request_id) from e
+    return ModelResponse(
+        text=text,
+        stop_reason=_word(message.stop_reason),
+        usage=usage,
+        model=_word(message.model),
+        provider_request_id=request_id,
+        provider_response_id=_word(message.id),
+        beside=beside,
+    )
+
+
+def _input(body: bytes, request_id: str) -> str:
+    """Return the text of the message's calls; nothing where it holds none."""
+    try:
+        calls = calls_in(body)
+    except (ValueError, RecursionError) as e:
+        raise _unusable(f"the answer's tool call cannot be read: {e}", request_id) from e
+    return answer_text(calls) if calls else ""
+
+
+def usage_of(billed: Billed) -> Usage:
+    """Return the tokens by class of price; thinking is part of the output.
+
+    Tokens written to the cache without a duration count as the dearer kind. A count that is no whole number raises
+    `ValidationError`.
+    """
+    for_5m, for_1h = _written(billed)
+    details = billed.output_tokens_details
+    counted = {
+        "input_tokens": billed.input_tokens,
+        "output_tokens": billed.output_tokens,
+        "thinking_tokens": (details.thinking_tokens or 0) if details else 0,
+        "cache_read_tokens": billed.cache_read_input_tokens or 0,
+        "cache_write_5m_tokens": for_5m,
+        "cache_write_1h_tokens": for_1h,
+        "service_tier": billed.service_tier or "",
+        "speed": billed.speed or "",
+        "inference_geo": billed.inference_geo or "",
+    }
+    return Usage.model_validate(counted, strict=True)
+
+
+def _written(billed: Billed) -> tuple[int, int]:
+    """Return the tokens written to the cache for five minutes and for an hour; the API reports the sum, or the parts."""
+    written = billed.cache_creation_input_tokens or 0
+    if billed.cache_creation is None:
+        return 0, written
+    for_5m = billed.cache_creation.ephemeral_5m_input_tokens or 0
+    return for_5m, max(written - for_5m, billed.cache_creation.ephemeral_1h_input_tokens or 0)
+
+
+def _word(value: object) -> str:
+    """Return a text of the answer; the SDK hands on whatever stands in its place."""
+    return value if isinstance(value, str) else ""
+
+
+def _unusable(why: str, request_id: str = "") -> ProviderError:
+    return ProviderError(FailureKind.SERVER_ERROR, why, sent=True, provider_request_id=request_id)
 
 
 _BLANK = frozenset(" \t\n\r")
@@ -154,94 +245,3 @@ def _skip(text: str, at: int) -> int:
     while text[at : at + 1] in _BLANK:
         at += 1
     return at
-
-
-def read_message(message: object, *, body: bytes | None = None) -> ModelResponse:
-    """Return the answer that `message` is: all its text, the thinking left out.
-
-    `body` is the message as it came, given where the answer tool was offered: the input of a call is cut out of it, for
-    in `message` it has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
-    Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
-    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message;
-    the SDK itself does not check what it reads.
-    """
-    if not isinstance(message, Message) or not isinstance(message.content, list):
-        raise _unusable("the answer is no message; is this the address of the Messages API?")
-    request_id = message._request_id or ""  # noqa: SLF001 - the SDK's documented way to it
-    if not _word(message.stop_reason):
-        raise _unusable("the answer was cut: it has no stop reason", request_id)
-    try:
-        kinds = {block.type for block in message.content}
-        text = "".join(block.text for block in message.content if block.type == "text")
-    except (AttributeError, TypeError) as e:
-        raise _unusable("the answer is made of other blocks than those of the API", request_id) from e
-    calls_tool = message.stop_reason == "tool_use" or "tool_use" in kinds
-    if message.stop_reason == "pause_turn" or (calls_tool and body is None):
-        raise _unusable(
-            f"the answer waits for a tool ({message.stop_reason}), and none was offered", request_id
-        )
-    beside = ""
-    if calls_tool and body is not None and message.stop_reason != "refusal":
-        text, beside = _input(body, request_id), text
-    try:
-        usage = usage_of(message.usage)
-    except (AttributeError, TypeError, ValidationError) as e:
-        raise _unusable("the answer does not say what it used", request_id) from e
-    return ModelResponse(
-        text=text,
-        stop_reason=_word(message.stop_reason),
-        usage=usage,
-        model=_word(message.model),
-        provider_request_id=request_id,
-        provider_response_id=_word(message.id),
-        beside=beside,
-    )
-
-
-def _input(body: bytes, request_id: str) -> str:
-    """Return the text of the message's calls; nothing where it holds none."""
-    try:
-        calls = calls_in(body)
-    except (ValueError, RecursionError) as e:
-        raise _unusable(f"the answer's tool call cannot be read: {e}", request_id) from e
-    return text_of(calls) if calls else ""
-
-
-def usage_of(billed: Billed) -> Usage:
-    """Return the tokens by class of price; thinking is part of the output.
-
-    Tokens written to the cache of which nobody says for how long count as the dearer kind. What is no whole number
-    counts nothing: it raises `ValidationError`.
-    """
-    for_5m, for_1h = _written(billed)
-    details = billed.output_tokens_details
-    counted = {
-        "input_tokens": billed.input_tokens,
-        "output_tokens": billed.output_tokens,
-        "thinking_tokens": (details.thinking_tokens or 0) if details else 0,
-        "cache_read_tokens": billed.cache_read_input_tokens or 0,
-        "cache_write_5m_tokens": for_5m,
-        "cache_write_1h_tokens": for_1h,
-        "service_tier": billed.service_tier or "",
-        "speed": billed.speed or "",
-        "inference_geo": billed.inference_geo or "",
-    }
-    return Usage.model_validate(counted, strict=True)
-
-
-def _written(billed: Billed) -> tuple[int, int]:
-    """Return the tokens written to the cache for five minutes and for an hour; the sum may be told, or the parts."""
-    written = billed.cache_creation_input_tokens or 0
-    if billed.cache_creation is None:
-        return 0, written
-    for_5m = billed.cache_creation.ephemeral_5m_input_tokens or 0
-    return for_5m, max(written - for_5m, billed.cache_creation.ephemeral_1h_input_tokens or 0)
-
-
-def _word(told: object) -> str:
-    """Return a text of the answer; the SDK hands on whatever stands in its place."""
-    return told if isinstance(told, str) else ""
-
-
-def _unusable(why: str, request_id: str = "") -> ProviderError:
-    return ProviderError(FailureKind.SERVER_ERROR, why, sent=True, provider_request_id=request_id)

@@ -1,4 +1,4 @@
-"""Read the body of a chat completion."""
+"""Chat completions: the body of a request, and the body of an answer read as a `ModelResponse`."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
-from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, ToolCall, text_of
+from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, ToolCall, answer_text
 from agentic_trading.llm.result import Usage
 
 Dialect = Literal["openai", "compatible"]
@@ -25,7 +25,7 @@ def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) 
     """Return the body of `request`; what the request leaves open is not sent.
 
     The cap is `max_completion_tokens` at OpenAI, whose reasoning models refuse the older `max_tokens`, and
-    `max_tokens` elsewhere, because a server that did not know the newer word would write without end. OpenAI is
+    `max_tokens` elsewhere, because a server that did not know the newer name would write without end. OpenAI is
     asked to keep no copy (`store`) and to bill at the standard tier whatever the project's setting is.
     """
     cap = "max_completion_tokens" if dialect == "openai" else "max_tokens"
@@ -98,7 +98,7 @@ def _is_strict(schema: Mapping[str, Any]) -> bool:
 
 
 def _nested(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield `schema` and every schema inside it; names and data are passed over."""
+    """Yield `schema` and every schema inside it; names and data are skipped."""
     yield schema
     for keyword in ("properties", "$defs", "definitions"):
         for child in schema.get(keyword, {}).values():
@@ -110,7 +110,7 @@ def _nested(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 _Tokens = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
-"""Money goes by them: a count in another form is none."""
+"""Money is computed from them: a count in another form is refused."""
 
 _CALLS = frozenset({"tool_calls", "function_call"})
 _BROKEN_OFF = frozenset({"abort", "error"})  # vLLM's and some routers' words for an answer that was given up
@@ -205,20 +205,20 @@ def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> M
 
 def _text(choice: _Choice, reason: str, *, offers_tool: bool) -> tuple[str, str]:
     """Return the answer's text and what stands beside it."""
-    content, told = choice.message.content or "", choice.message.tool_calls
-    if offers_tool and told:
-        return text_of([_call(one) for one in (told if isinstance(told, list) else [told])]), content
+    content, calls = choice.message.content or "", choice.message.tool_calls
+    if offers_tool and calls:
+        return answer_text([_call(one) for one in (calls if isinstance(calls, list) else [calls])]), content
     return ("", content) if reason in _CALLS else (content, "")
 
 
-def _call(told: Any) -> ToolCall:
-    """Return a call as it was told; one in another form than the API's is a call of nothing that was offered."""
-    function = told.get("function") if isinstance(told, dict) else None
+def _call(call: Any) -> ToolCall:
+    """Return a call as the API spells it; one in another form than the API's is a call of nothing that was offered."""
+    function = call.get("function") if isinstance(call, dict) else None
     match function:
         case {"name": str(name), "arguments": str(arguments)}:
             return ToolCall(name, arguments)
         case _:
-            return ToolCall("", json.dumps(told))
+            return ToolCall("", json.dumps(call))
 
 
 def _read(answered: CompletionReply) -> _Chat:
@@ -233,7 +233,7 @@ def _usage(reported: _Usage, service_tier: str) -> Usage:
     """Take the prompt apart into what was read from the cache, written to it, and neither.
 
     The API counts both within the prompt's tokens, and thinking within the completion's. It knows one kind of write,
-    which the price book prices as the five-minute one. Parts that pass the whole are cut: the sum is what was told.
+    which the price book prices as the five-minute one. Parts that pass the whole are cut: the sum is what was reported.
     """
     inward = reported.prompt_tokens_details or _PromptDetails()
     outward = reported.completion_tokens_details or _CompletionDetails()
@@ -251,7 +251,7 @@ def _usage(reported: _Usage, service_tier: str) -> Usage:
 
 
 def _logprobs(choice: _Choice) -> tuple[float, ...]:
-    """Return those that are numbers: a token that could not be is told as minus infinity, which no record spells."""
+    """Return those that are numbers: an impossible token is reported as minus infinity, which no record spells."""
     content = choice.logprobs.content if choice.logprobs else None
     return tuple(token.logprob for token in content or () if math.isfinite(token.logprob))
 

@@ -1,4 +1,4 @@
-"""Hold the SDK's connections: the one place that loads it, which takes most of a second."""
+"""The connections of the OpenAI SDK; it is loaded with this module, which takes most of a second."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from agentic_trading.llm.providers.openai.chat import CompletionReply
 from agentic_trading.llm.providers.openai.errors import provider_error
 
 LONGEST_ANSWER_S = 600.0
-"""The SDK's own limit on each read; how long a whole call may take is the caller's to say."""
+"""The SDK's own limit on each read; the caller limits the whole call."""
 
 CONNECT_S = 5.0
 

@@ -66,12 +66,12 @@ def provider_error(
 ) -> ProviderError:
     """Return what `e` means for the call. The message never holds `key`, even where the server repeats it.
 
-    `with_schema` says that the request held a schema: a refusal of that is told apart.
+    `with_schema` says that the request held a schema: a refusal of that has a kind of its own.
     """
     if isinstance(e, openai.APIConnectionError):
         return _unconnected(e, base_url)
     kind, sent = classify_openai_error(e)
-    message = _told(e)
+    message = _message(e)
     if len(key) >= _SHORTEST_SECRET:
         message = message.replace(key, "***")
     message = message[:MESSAGE_CHARS]
@@ -103,7 +103,7 @@ def refuses_the_schema(e: openai.OpenAIError) -> bool:
     """Say whether the server refuses the schema itself: it does not know the feature, or finds the schema too much."""
     if not isinstance(e, openai.BadRequestError | openai.UnprocessableEntityError):
         return False
-    return _OF_THE_SCHEMA.search(f"{e.param} {_told(e)}") is not None
+    return _OF_THE_SCHEMA.search(f"{e.param} {_message(e)}") is not None
 
 
 def _unconnected(e: openai.APIConnectionError, base_url: str) -> ProviderError:
@@ -115,8 +115,8 @@ def _unconnected(e: openai.APIConnectionError, base_url: str) -> ProviderError:
     return ProviderError(kind, f"the connection to {base_url} was lost ({cause})", sent=sent)
 
 
-def _told(e: openai.OpenAIError) -> str:
-    """Return what the server says, in the forms that servers say it in."""
+def _message(e: openai.OpenAIError) -> str:
+    """Return the server's own message, in any of the forms that servers have for it."""
     if not isinstance(e, openai.APIStatusError):
         return str(e)
     body = e.body

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, checked_address
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, check_address
 from agentic_trading.llm.providers.hosted import nothing_sent
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.providers.openai.chat import (
@@ -36,9 +36,9 @@ class CompletionClient(Protocol):
 
 
 class OpenAIProvider:
-    """Ask a model over chat completions: at OpenAI, or at the server (llama.cpp, vLLM, …) behind `base_url`.
+    """Call a model over chat completions: at OpenAI, or at the server (llama.cpp, vLLM, …) behind `base_url`.
 
-    A server that wants no key gets any (`OneKey("none")`). Logprobs are asked for where `capabilities` say that the
+    A server that wants no key gets any (`OneKey("none")`). Logprobs are requested where `capabilities` say that the
     model offers them, and nowhere without. `clock` shows real time: a server may name the hour of the next try.
     """
 
@@ -52,19 +52,19 @@ class OpenAIProvider:
     ) -> None:
         """Raise `ValueError` for a base URL that is no plain http or https address."""
         self._keys = keys
-        self._base_url = OPENAI_URL if base_url is None else checked_address(base_url)
+        self._base_url = OPENAI_URL if base_url is None else check_address(base_url)
         self._dialect = _dialect_of(self._base_url)
         self._capabilities = capabilities
         self._clock = clock
         self._opening = asyncio.Lock()
-        self._session: CompletionClient | None = None
+        self._client: CompletionClient | None = None
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Ask for one completion; raises `ProviderError` for anything that fails."""
+        """Return one completion; raises `ProviderError` for anything that fails."""
         key = await self._keys.key_of(request.envelope.tenant_id)
         body = completion_body(request, self._dialect, logprobs=self._offers_logprobs(request))
-        session = await self._opened()
-        return model_response(await session.ask(key, body), offers_tool="tools" in body)
+        client = await self._open_client()
+        return model_response(await client.ask(key, body), offers_tool="tools" in body)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
         """Return None: chat completions have no count to give."""
@@ -72,9 +72,9 @@ class OpenAIProvider:
 
     async def aclose(self) -> None:
         """Close the connections; harmless twice."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     def _offers_logprobs(self, request: ModelRequest) -> bool:
         if self._capabilities is None:
@@ -84,11 +84,11 @@ class OpenAIProvider:
         except UnknownModelError:
             return False
 
-    async def _opened(self) -> CompletionClient:
+    async def _open_client(self) -> CompletionClient:
         async with self._opening:
-            if self._session is None:
-                self._session = await asyncio.to_thread(_open, self._base_url, self._clock)
-            return self._session
+            if self._client is None:
+                self._client = await asyncio.to_thread(_open, self._base_url, self._clock)
+            return self._client
 
 
 def _open(base_url: str, clock: Clock) -> CompletionClient:

@@ -1,4 +1,4 @@
-"""The file of a log, open for appending and locked; everything here blocks and belongs into a thread."""
+"""The file of a log: read and verified, or locked and appended to; everything here blocks and belongs into a thread."""
 
 import fcntl
 import os
@@ -21,8 +21,8 @@ from agentic_trading.llm.stores.chain import (
     ChainedRecord,
     ChainHead,
     check_link,
+    holds_whole_line,
     read_line,
-    swallows_a_line,
     write_line,
 )
 from agentic_trading.llm.stores.record_codec import (
@@ -74,12 +74,12 @@ class LogReader:
         if not self.exists():
             return
         position = start
-        with self._opened(start.offset) as file:
+        with self._open_at(start.offset) as file:
             for raw in file:
                 offset = position.offset + len(raw)
                 if not raw.endswith(b"\n") or (end is not None and offset > end):
                     return
-                line = self._checked(raw, position.head)
+                line = self._check(raw, position.head)
                 position = LogPosition(offset, line.head)
                 yield line, position
 
@@ -96,7 +96,7 @@ class LogReader:
 
     def line_at(self, offset: int, length: int) -> ChainedRecord | None:
         """Return the line that stands there, or None if there is no whole and unbroken line."""
-        with self._opened(offset) as file:
+        with self._open_at(offset) as file:
             raw = file.read(length)
         try:
             return read_line(raw) if len(raw) == length and raw.endswith(b"\n") else None
@@ -134,17 +134,17 @@ class LogReader:
         return Verification(position.head.seq, position.head.hash)
 
     @contextmanager
-    def _opened(self, offset: int) -> Iterator[BinaryIO]:
+    def _open_at(self, offset: int) -> Iterator[BinaryIO]:
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
                 yield file
         except OSError as e:
             raise StoreError(
-                self.path, f"cannot be read ({e.strerror}); allow reading it, or mend the disk"
+                self.path, f"cannot be read ({e.strerror}); allow reading it, or repair the disk"
             ) from e
 
-    def _checked(self, raw: bytes, head: ChainHead) -> ChainedRecord:
+    def _check(self, raw: bytes, head: ChainHead) -> ChainedRecord:
         try:
             line = read_line(raw)
             check_link(line, head)
@@ -208,14 +208,14 @@ class LogFile:
         self.known: dict[str, bytes] = {}
         self._is_unsynced = False
         self._failure: StoreError | None = None
-        with _opening(path), ExitStack() as undo:
+        with _errors_of_opening(path), ExitStack() as undo:
             made = _make_folders(path)
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             undo.callback(os.close, self._fd)
             _lock(self._fd, path)
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
                 _sync_folder(folder, disk)
-            torn = self._read_what_is_there()
+            torn = self._read_existing()
             # A line may stand there that never reached the disk, and its id is known from now on.
             disk.sync(self._fd)
             if self.set_aside is not None:
@@ -226,7 +226,7 @@ class LogFile:
     def append(self, records: Sequence[tuple[Identity, bytes]], *, sync: bool) -> Appended:
         """Write each record whose key is new, in order; with `sync`, return when all is on disk.
 
-        Raises `StoreError`, and from then on always: of a failed write nobody knows how much will be on the disk.
+        Raises `StoreError`, and from then on always: how much of a failed write will be on the disk is not known.
         """
         if self._failure is not None:
             raise self._failure
@@ -269,7 +269,7 @@ class LogFile:
         if os.fstat(self._fd).st_nlink == 0:
             raise FileNotFoundError(0, "the file was deleted")
 
-    def _read_what_is_there(self) -> bytes:
+    def _read_existing(self) -> bytes:
         reason = "two lines have run together"
         try:
             for line, position in LogReader(self._path).walk():
@@ -280,23 +280,23 @@ class LogFile:
             if not e.line:
                 raise
             reason = e.reason
-        return self._set_aside_what_is_torn(reason)
+        return self._set_aside_torn_tail(reason)
 
-    def _set_aside_what_is_torn(self, reason: str) -> bytes:
+    def _set_aside_torn_tail(self, reason: str) -> bytes:
         number = self.position.head.seq + 1
         torn, is_last = _line_after(self._path, self.position.offset)
         if not torn:
             return torn
-        if not is_last or torn.endswith(b"\n") or swallows_a_line(torn):
+        if not is_last or torn.endswith(b"\n") or holds_whole_line(torn):
             reason = f"{reason}; nothing was written: restore the log, or move it away to start another"
             raise StoreError(self._path, reason, line=number)
-        self.set_aside = _kept(self._path.with_name(f"{self._path.name}.torn-{number}"), torn, self._disk)
+        self.set_aside = _keep(self._path.with_name(f"{self._path.name}.torn-{number}"), torn, self._disk)
         os.ftruncate(self._fd, self.position.offset)
         return torn
 
 
 @contextmanager
-def _opening(path: Path) -> Iterator[None]:
+def _errors_of_opening(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
@@ -338,7 +338,7 @@ def _line_after(path: Path, offset: int) -> tuple[bytes, bool]:
         return file.readline(), not file.read(1)
 
 
-def _kept(path: Path, torn: bytes, disk: Disk) -> Path:
+def _keep(path: Path, torn: bytes, disk: Disk) -> Path:
     """Write `torn` to a new file, named `path` or, if that is taken, with a number behind it; it is on disk then."""
     names = chain([path], (path.with_name(f"{path.name}~{number}") for number in count(2)))
     free = next(name for name in names if not name.exists())

@@ -35,14 +35,14 @@ PRAGMA user_version = 3;
 COMMIT;
 """
 _INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_LINES_AT_ONCE = 5_000  # others may write in between
+_LINES_AT_ONCE = 5_000  # other processes may write in between
 _IN_MEMORY = ":memory:"
 
 
 class LogIndex:
-    """Answer queries about the log of `reader`, from a file beside it.
+    """Answer queries about the log of `reader`, from a file next to it.
 
-    A file that is missing, damaged, of another version or made for another log is made anew. Where none can be
+    A file that is missing, damaged, of another version or made for another log is replaced. Where none can be
     written, or another process keeps it busy for more than `busy_s` seconds, the index is made in memory.
     """
 
@@ -53,20 +53,20 @@ class LogIndex:
         self._place = str(self._file)
         self._db: sqlite3.Connection | None = None
 
-    def ask(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
+    def answer(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
         """Return what `query` finds, once the index has caught up with the log (as far as offset `end`).
 
         Raises `StoreError` for a log that cannot be read or is broken, and for a query that SQLite refuses.
         """
         for give_up in (self._start_afresh, self._move_to_memory):
             try:
-                return query(self._caught_up(end))
+                return query(self._catch_up(end))
             except sqlite3.DatabaseError as e:
                 self.close()
                 is_busy = getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
                 (self._move_to_memory if is_busy else give_up)()
         try:
-            return query(self._caught_up(end))
+            return query(self._catch_up(end))
         except sqlite3.Error as e:
             raise StoreError(self._reader.path, f"its index does not answer, not even in memory ({e})") from e
 
@@ -86,14 +86,14 @@ class LogIndex:
     def _move_to_memory(self) -> None:
         self._place = _IN_MEMORY
 
-    def _caught_up(self, end: int | None) -> sqlite3.Connection:
+    def _catch_up(self, end: int | None) -> sqlite3.Connection:
         if self._db is None:
-            self._db = _connected(self._place, self._busy_s)
+            self._db = _connect(self._place, self._busy_s)
         if not self._fits(self._db):
-            with _writing(self._db):
+            with _transaction(self._db):
                 self._db.execute("DELETE FROM records")
                 _move_head(self._db, START)
-        while self._take_in(self._db, end):
+        while self._index_next(self._db, end):
             pass
         return self._db
 
@@ -106,7 +106,7 @@ class LogIndex:
         line = self._reader.line_at(*place) if place else None
         return line is not None and line.head == head.head
 
-    def _take_in(self, db: sqlite3.Connection, end: int | None) -> bool:
+    def _index_next(self, db: sqlite3.Connection, end: int | None) -> bool:
         """Index the next lines of the log; False if there are none."""
         head = position = _head(db)
         rows = []
@@ -116,14 +116,14 @@ class LogIndex:
             position = reached
         if not rows:
             return False
-        with _writing(db):
+        with _transaction(db):
             if _head(db) == head:  # otherwise another process was faster
                 db.executemany(_INSERT, rows)
                 _move_head(db, position)
         return True
 
 
-def _connected(place: str, busy_s: float) -> sqlite3.Connection:
+def _connect(place: str, busy_s: float) -> sqlite3.Connection:
     db = sqlite3.connect(place, timeout=busy_s, isolation_level=None)
     try:
         _prepare(db)
@@ -143,7 +143,7 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def _writing(db: sqlite3.Connection) -> Iterator[None]:
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
     with db:
         yield

@@ -1,4 +1,4 @@
-"""The log as a store: what it is given is written in order, and can be asked for."""
+"""The log as a store: records are written in order, and found by queries."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -18,7 +18,7 @@ from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
 from agentic_trading.llm.stores.record_codec import (
     IndexRow,
-    checked_keys,
+    check_keys,
     identity_of,
     interactions,
     summary_of,
@@ -39,10 +39,10 @@ _COLUMN: dict[SpendKey, str] = {
 
 
 class JsonlRecords:
-    """Answer questions about the log at `path`: the port `Records`, and reading it line by line.
+    """Answer queries about the log at `path`: the port `Records`, and reading it line by line.
 
-    The first question makes the index beside the log, or brings it up to date. With the log's own `writer`, what it
-    has accepted is written before a question is answered, and a log that is not there yet is empty; otherwise a
+    The first query makes the index next to the log, or brings it up to date. With the log's own `writer`, what it
+    has accepted is written before a query is answered, and a log that is not there yet is empty; otherwise a
     missing log is a `StoreError`. A broken line is a `StoreError` that names it, except to `verify`.
     """
 
@@ -69,7 +69,7 @@ class JsonlRecords:
     ) -> list[TraceSummary]:
         """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
         query = partial(_newest_traces, limit=limit, with_calls=with_calls, tenant=tenant)
-        return await self._ask(query, nothing=[])
+        return await self._query(query, nothing=[])
 
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
@@ -91,7 +91,7 @@ class JsonlRecords:
 
     async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
-        return await self._ask(partial(_spend, by=checked_keys(by), tenant=tenant), nothing=[])
+        return await self._query(partial(_spend, by=check_keys(by), tenant=tenant), nothing=[])
 
     async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
@@ -133,11 +133,11 @@ class JsonlRecords:
         return self._writer.written.offset if self._writer.written else None
 
     async def _records(self, query: str, **values: str | int | None) -> list[Record]:
-        return await self._ask(
+        return await self._query(
             lambda db: [self._record(*place) for place in db.execute(query, values)], nothing=[]
         )
 
-    async def _ask(self, query: Callable[[Connection], T], *, nothing: T) -> T:
+    async def _query(self, query: Callable[[Connection], T], *, nothing: T) -> T:
         if self._is_closed:
             raise StoreError(self._reader.path, "the index is closed; make a new one to go on")
         end = await self._end()
@@ -147,7 +147,7 @@ class JsonlRecords:
 
     def _answer(self, query: Callable[[Connection], T], end: int | None, nothing: T) -> T:
         try:
-            return self._index.ask(query, end) if self._reader.exists() else nothing
+            return self._index.answer(query, end) if self._reader.exists() else nothing
         except UnicodeEncodeError:  # half a character, as a shell may give it: no record has a name like that
             return nothing
 
@@ -165,8 +165,8 @@ def _places(*conditions: str, order: str = "seq", tenant: str | None = None) -> 
 
 def _all_of(*conditions: str, tenant: str | None) -> str:
     """Return a condition that holds where all do, and only for the tenant's records if there is one."""
-    whose = () if tenant is None else ("tenant = :tenant",)
-    return " AND ".join((*conditions, *whose)) or "TRUE"
+    of_tenant = () if tenant is None else ("tenant = :tenant",)
+    return " AND ".join((*conditions, *of_tenant)) or "TRUE"
 
 
 def _newest_traces(db: Connection, *, limit: int, with_calls: bool, tenant: str | None) -> list[TraceSummary]:
@@ -189,8 +189,8 @@ def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[I
 def _spend(db: Connection, by: Sequence[SpendKey], tenant: str | None) -> list[Spend]:
     keys = ", ".join(_COLUMN[key] for key in by) or "NULL"
     sums = "count(*), sum(NOT success), sum(input_tokens), sum(output_tokens), sum(cost_nusd)"
-    whose = _all_of(_IS_ATTEMPT, tenant=tenant)
-    query = f"SELECT {keys}, {sums} FROM records WHERE {whose} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
+    of_tenant = _all_of(_IS_ATTEMPT, tenant=tenant)
+    query = f"SELECT {keys}, {sums} FROM records WHERE {of_tenant} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
     return [Spend(tuple(row[: len(by)]), *row[-5:]) for row in db.execute(query, {"tenant": tenant})]
 
 
@@ -202,7 +202,7 @@ class JsonFileInteractionStore:
 
     With `Durability.GROUP`, `store` and `record` return when the record is on disk; with `RELAXED`, when it is
     accepted (see `Durability`). The file and its folders are made with the first record; one process writes to a
-    file at a time, and a second one gets `StoreLockedError`. Questions need no lock. What a writer that died left of
+    file at a time, and a second one gets `StoreLockedError`. Queries need no lock. What a writer that died left of
     its last line (bytes without a newline) is moved to `<path>.torn-<number>`, and the log goes on with an event
     `log.tail_set_aside` that says so; a broken whole line is a `StoreError`, and nothing is written.
     A failed write is final: this store acknowledges nothing after it.
@@ -307,14 +307,14 @@ class JsonFileInteractionStore:
             await self._writer.aclose()
         finally:
             self._is_closed = True
-            self._tell_followers()
+            self._wake_followers()
             await self._records.aclose()
 
     async def _keep(self, record: Record) -> None:
         identity, wire = identity_of(record), wire_of(record)
-        self._tell_followers()
+        self._wake_followers()
         await self._writer.write(identity, wire)
 
-    def _tell_followers(self) -> None:
+    def _wake_followers(self) -> None:
         for news in self._followers:
             news.set()

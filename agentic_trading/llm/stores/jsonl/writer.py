@@ -1,4 +1,4 @@
-"""Group commit: whoever comes while the disk is busy is written next, all together."""
+"""Group commit: records that come while the disk is busy are written next, all together."""
 
 import asyncio
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class LogStatistics:
 
 @dataclass(slots=True)
 class _Group:
-    """Records that are written together. `is_due`: someone waits for that; `sync`: and for the disk."""
+    """Records that are written together. `is_due`: a call waits for the write; `sync`: and for the disk."""
 
     records: list[tuple[Identity, bytes]] = field(default_factory=list)
     size: int = 0
@@ -118,7 +118,7 @@ class LogWriter:
             self._make_due(group, sync=not self._is_relaxed)
         if not may_wait or group.size >= _WAIT_AT_BYTES:
             await self._commit_of(group)
-            self._check(identity)  # again: until the file was open, nobody knew what it holds
+            self._check(identity)  # again: what the file holds is known since it was opened
 
     async def settle(self, *, sync: bool = False) -> None:
         """Return when all that was accepted is in the file, and with `sync` on disk; raises `StoreError` if not."""
@@ -164,10 +164,10 @@ class LogWriter:
             self._commit_soon()
 
     def _commit_soon(self) -> None:
-        """Commit at the end of this turn of the loop, with all who are ready now.
+        """Commit at the end of this turn of the loop, with all records that come until then.
 
-        At once would be too early: of 256 who were told together, the first would get a commit of its own, and the
-        others would wait for two.
+        At once would be too early: of 256 tasks that were woken together, the first would get a commit of its own,
+        and the others would wait for two.
         """
         asyncio.get_running_loop().call_soon(self._start_commit)
 
@@ -204,7 +204,7 @@ class LogWriter:
             self._report(done)
         group.done.set()
         if self._group.is_due:
-            self._commit_soon()  # after those who were just told, whose next records then go along
+            self._commit_soon()  # after the tasks that were just woken, whose next records then go along
 
     def _fail(self, group: _Group, error: BaseException) -> None:
         if not isinstance(error, StoreError):
