@@ -61,7 +61,7 @@ def _answered() -> bool:
 
 
 def preflight_text(expected: Preflight) -> str:
-    """Say what a run with a model will probably come to, and what it cannot pass."""
+    """Return what a run with a model will probably cost and take, and its limits."""
     who = f"{expected.provider} ({', '.join(expected.models)})"
     return f"{who}: {_calls(expected)}, {_cost(expected)}, {_time(expected)}."
 
