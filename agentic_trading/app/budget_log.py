@@ -1,4 +1,4 @@
-"""What happened to budgets, from the log: what was ordered, refused, charged in doubt or above its reservation."""
+"""Budgets from the log: what happened to them, and a ledger rebuilt from what is on record."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ GOVERNED = frozenset({
     FailureKind.HALTED,
     FailureKind.NOT_ALLOWED,
 })  # fmt: skip
-"""Reasons for which the platform, and not a provider, let a call not run."""
+"""Reasons for which the platform, and not a provider, denied a call."""
 
 _WARNINGS = {"budget.threshold", "budget.exhausted", "budget.forecast"}
 
@@ -52,7 +52,7 @@ class BudgetEvent:
 
 
 def budget_events(records: Iterable[Record], tenant: str) -> Iterator[BudgetEvent]:
-    """Give what happened to a tenant's budgets, in the order of the log."""
+    """Yield the budget events of a tenant, in the order of the log."""
     for record in records:
         if isinstance(record, LLMInteraction):
             if record.envelope.tenant_id == tenant:
@@ -61,22 +61,20 @@ def budget_events(records: Iterable[Record], tenant: str) -> Iterator[BudgetEven
             yield from _of_event(record)
 
 
-async def budget_event(log: Path, tenant: str, *, together: bool) -> list[BudgetEvent]:
-    """Return what a log tells of a tenant's budgets; `together`, the same things that happen again and again are one.
+async def read_budget_events(log: Path, tenant: str, *, together: bool) -> list[BudgetEvent]:
+    """Return the budget events of a tenant in a log; with `together`, repeated ones are one.
 
     Raises `StoreError` for a log that cannot be read.
     """
     async with aclosing(wire.records_of(log)) as records:
-        found = [
-            happening async for entry in records.scan() for happening in budget_events([entry.record], tenant)
-        ]
-    return _together(found) if together else found
+        found = [event async for entry in records.scan() for event in budget_events([entry.record], tenant)]
+    return _merge_repeated(found) if together else found
 
 
-def _together(those: Iterable[BudgetEvent]) -> list[BudgetEvent]:
-    """Return the same with what happens again and again as one, where it happened first."""
+def _merge_repeated(events: Iterable[BudgetEvent]) -> list[BudgetEvent]:
+    """Return the events with repeated ones as one, at the place of the first."""
     found: dict[tuple[str, ...], BudgetEvent] = {}
-    for one in those:
+    for one in events:
         key = (one.what, one.subject) if one.what == "denied" else (one.what, one.subject, one.why)
         before = found.get(key)
         if before is None:
@@ -99,7 +97,7 @@ def _of_call(record: LLMInteraction) -> Iterator[BudgetEvent]:
         why = failure.description if failure is not None else "no answer was kept"
         yield BudgetEvent("in doubt", subject, why, at, at, result.cost_nusd)
     elif result.cost_nusd > result.reserved_nusd and result.served_from == "live":
-        why = f"more than the {usd_text(result.reserved_nusd)} that were set aside"
+        why = f"more than the {usd_text(result.reserved_nusd)} that were reserved"
         yield BudgetEvent("overrun", subject, why, at, at, result.cost_nusd)
 
 
@@ -135,7 +133,7 @@ def _with_reason(text: str, why: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRebuildReport:
-    """What a ledger was told again; amounts are in nano-dollars. `knew_nusd` is what it believed before."""
+    """What a rebuild has charged, in nano-dollars; `knew_nusd` is what the ledger had before."""
 
     tenant: str
     logs: tuple[str, ...]
@@ -147,31 +145,30 @@ class LedgerRebuildReport:
     generation: int
 
 
-async def rebuilt(
+async def rebuild_ledger(
     logs: Sequence[Path], ledger_url: str | None, tenant: str, *, zone: tzinfo = UTC
 ) -> LedgerRebuildReport:
-    """Book every call of a tenant that is on record again, on a server that forgets what it knew of them before.
+    """Charge every call of a tenant that is on record on a server, in place of what its ledger had of them.
 
-    `zone` is where days and months begin, the same as for those who count there.
-
+    `zone` is where days and months begin, the same as for the workers that share the server.
     Raises `OptionError` without a server, `StoreError` for a log that cannot be read, `LedgerUnavailableError`.
     """
     if not ledger_url:
         raise OptionError(
             "--ledger",
             "left out, and AGENTIC_LEDGER_URL is not set",
-            "the server to rebuild, redis://HOST:PORT; budgets of a folder need no rebuilding",
+            "the server to rebuild, redis://HOST:PORT; budgets of a folder need no rebuild",
         )
     check_ledger_url(ledger_url)
     calls = LedgerRebuild(tenant, "live")
-    readings = [_Reading(log, await asyncio.to_thread(_mode_of, log.parent)) for log in logs]
-    for reading in readings:  # so that a log that cannot be read closes no ledger
-        await reading.go_on(calls)
+    readers = [_LogReader(log, await asyncio.to_thread(_mode_of, log.parent)) for log in logs]
+    for reader in readers:  # so that a log that cannot be read closes no ledger
+        await reader.read_on(calls)
     async with aclosing(await asyncio.to_thread(wire_budgets.shared_ledger, ledger_url, zone=zone)) as ledger:
         knew_nusd = await _spent(ledger, tenant)
         await ledger.fence(tenant)
-        for reading in readings:  # what comes on record later has just ended, and that the ledger remembers
-            await reading.go_on(calls)
+        for reader in readers:  # what comes on record later has just ended, and that the ledger remembers
+            await reader.read_on(calls)
         bookings = calls.entries()
         if calls.checkpoint is not None:
             await ledger.require_at_least(tenant, calls.checkpoint)
@@ -190,15 +187,15 @@ async def rebuilt(
 
 
 @dataclass(slots=True)
-class _Reading:
-    """A log that is read as far as it has been written, and further when it has grown."""
+class _LogReader:
+    """Reads a log as far as it has been written, and further when it has grown."""
 
     log: Path
     mode: ClockMode
     last: int = 0
 
-    async def go_on(self, calls: LedgerRebuild) -> None:
-        """Tell `calls` what has come on record since."""
+    async def read_on(self, calls: LedgerRebuild) -> None:
+        """Add to `calls` what has come on record since."""
         calls.mode = self.mode
         async with aclosing(wire.records_of(self.log)) as records:
             async for entry in records.scan(self.last):
@@ -207,7 +204,7 @@ class _Reading:
 
 
 async def _spent(ledger: OperableLedger, tenant: str) -> int:
-    """Return what a server believes that a tenant has spent in all."""
+    """Return what a tenant has spent in total by the ledger of a server."""
     return sum(
         balance.spent.nusd
         for balance in await ledger.balances(tenant)
@@ -216,6 +213,6 @@ async def _spent(ledger: OperableLedger, tenant: str) -> int:
 
 
 def _mode_of(folder: Path) -> ClockMode:
-    """Return the mode of a session's last run; a log that no run has made is of live calls."""
+    """Return the mode of a session's last run; a log without a run is of live calls."""
     session = SessionFolder(folder)
     return session.read_manifest().mode if session.last_run() else "live"

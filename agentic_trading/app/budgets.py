@@ -1,4 +1,4 @@
-"""Orders of an operator, from the words of a command to the board."""
+"""The budgets of a place, and the commands of an operator to its controls."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -36,30 +36,30 @@ from agentic_trading.llm.limits import NANO
 
 @dataclass(frozen=True, slots=True)
 class BudgetLocationOptions:
-    """What a command was told of the place: a session's folder, or a server's address, which goes first."""
+    """Where budgets are: in a session's folder or on a server, which goes first."""
 
     folder: Path | None
     ledger_url: str | None = None
 
     @property
     def name(self) -> str:
-        """The place for people; of an address, nothing that may be secret."""
+        """The place as it is shown; of an address, nothing that may be secret."""
         return wire_budgets.host_of(self.ledger_url) if self.ledger_url else str(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetLocation:
-    """The boards of a place, and its ledger where other processes can ask it."""
+    """An open place: its controls and statuses, and its ledger where other processes can read it."""
 
     name: str
-    board: ControlStore
+    controls: ControlStore
     statuses: StatusFeed
     ledger: Ledger | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetView:
-    """A tenant's budgets at one moment: what is ordered, for it and for all; counters; who waits; what workers tell."""
+    """A tenant's budgets at one moment: its controls and those of all tenants, counters, queued requests, workers."""
 
     place: str
     tenant: str
@@ -71,19 +71,19 @@ class BudgetView:
 
 
 @asynccontextmanager
-async def budget_place(where: BudgetLocationOptions) -> AsyncGenerator[BudgetLocation]:
+async def open_location(where: BudgetLocationOptions) -> AsyncGenerator[BudgetLocation]:
     """Open a place for as long as the block lasts."""
-    place = await asyncio.to_thread(_opened, where)
+    place = await asyncio.to_thread(_open, where)
     try:
         yield place
     finally:
-        await place.board.aclose()
+        await place.controls.aclose()
         await place.statuses.aclose()
         if place.ledger is not None:
             await place.ledger.aclose()
 
 
-def _opened(where: BudgetLocationOptions) -> BudgetLocation:
+def _open(where: BudgetLocationOptions) -> BudgetLocation:
     if where.ledger_url is None:
         return BudgetLocation(where.name, *wire_budgets.folder_boards(where.folder or Path()))
     boards = wire_budgets.shared_boards(where.ledger_url)
@@ -91,38 +91,38 @@ def _opened(where: BudgetLocationOptions) -> BudgetLocation:
 
 
 async def read_status(where: BudgetLocationOptions, tenant: str) -> BudgetView:
-    """Open a place, look at a tenant's budgets once, and close it; raises what `look` raises."""
-    async with budget_place(where) as place:
+    """Open a place, look at a tenant's budgets once, and close it; raises what `read_view` raises."""
+    async with open_location(where) as place:
         return await read_view(place, tenant)
 
 
 async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
     """Return how a tenant stands now.
 
-    A server's ledger is asked itself; a ledger within another process, and forecasts, are as their worker told last.
+    A server's ledger is read itself; a ledger within another process, and forecasts, are as their worker last reported.
     Raises `LedgerUnavailableError` and `ControlsUnavailableError` for a server that does not answer.
     """
-    controls = await place.board.read(tenant)
-    platform = await place.board.read(PLATFORM)
+    controls = await place.controls.read(tenant)
+    platform = await place.controls.read(PLATFORM)
     workers = tuple(await place.statuses.read(tenant))
     newest = max(workers, key=lambda status: status.time, default=None)
-    told = newest.counters if newest is not None else ()
+    reported = newest.counters if newest is not None else ()
     if place.ledger is None:
-        line = newest.parked if newest is not None else ()
-        return BudgetView(place.name, tenant, controls, platform, told, line, workers)
-    forecasts = {_key(one): one for one in told}
+        queued = newest.parked if newest is not None else ()
+        return BudgetView(place.name, tenant, controls, platform, reported, queued, workers)
+    forecasts = {_key(one): one for one in reported}
     now = tuple(
         _with_forecast(one, forecasts.get(_key(one)))
         for one in counters(await place.ledger.balances(tenant), ())
     )
-    line = parked(await place.ledger.waiting(tenant))
-    return BudgetView(place.name, tenant, controls, platform, now, line, workers)
+    queued = parked(await place.ledger.waiting(tenant))
+    return BudgetView(place.name, tenant, controls, platform, now, queued, workers)
 
 
-def _with_forecast(counter: CounterStatus, told: CounterStatus | None) -> CounterStatus:
-    if told is None:
+def _with_forecast(counter: CounterStatus, reported: CounterStatus | None) -> CounterStatus:
+    if reported is None:
         return counter
-    forecast = {"nusd_per_hour": told.nusd_per_hour, "exhausted_at": told.exhausted_at}
+    forecast = {"nusd_per_hour": reported.nusd_per_hour, "exhausted_at": reported.exhausted_at}
     return counter.model_copy(update=forecast)
 
 
@@ -133,29 +133,29 @@ def _key(counter: CounterStatus) -> tuple[str, ...]:
 Word = TypeVar("Word", ScopeKind, Window)
 
 
-def halted(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> AddHalt:
-    """Return the order to halt one scope; raises `OptionError` for more than one."""
+def halt_command(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> AddHalt:
+    """Return the command to halt one scope; raises `OptionError` for more than one."""
     return AddHalt(*_scope(tenant, agent, workflow, model))
 
 
-def resumed(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> RemoveHalt:
-    """Return the order to take a halt back; raises `OptionError` for more than one scope."""
+def resume_command(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> RemoveHalt:
+    """Return the command to lift a halt; raises `OptionError` for more than one scope."""
     return RemoveHalt(*_scope(tenant, agent, workflow, model))
 
 
-def limited(
+def limit_command(
     scope: str, id_: str, window: str, *, usd: str | None, tokens: int | None, calls: int | None, remove: bool
 ) -> SetLimit | RemoveLimit:
-    """Return the order to set or remove a limit.
+    """Return the command to set or remove a limit.
 
-    Raises `OptionError` for words that name nothing, and for a ceiling that cannot be.
+    Raises `OptionError` for an unknown scope or window, and for a ceiling out of range.
     """
     kind = _word(ScopeKind, scope, "SCOPE")
-    span = _word(Window, window, "--per")
+    per = _word(Window, window, "--per")
     if remove:
         if (usd, tokens, calls) != (None, None, None):
             raise OptionError("--remove", "given together with a ceiling", "one or the other")
-        return RemoveLimit(kind, id_, span)
+        return RemoveLimit(kind, id_, per)
     if (usd, tokens, calls) == (None, None, None):
         raise OptionError("the ceiling", "left out", "--usd, --tokens or --calls, one at least, or --remove")
     if not id_:
@@ -163,19 +163,19 @@ def limited(
     _check_range("--tokens", tokens)
     _check_range("--calls", calls)
     nusd = None if usd is None else _nusd(usd)
-    return SetLimit(Limit(kind, id_, span, nusd=nusd, tokens=tokens, calls=calls))
+    return SetLimit(Limit(kind, id_, per, nusd=nusd, tokens=tokens, calls=calls))
 
 
 async def execute(
     where: BudgetLocationOptions, tenant: str, wanted: OperatorCommand, why: str
 ) -> TenantControls:
-    """Have an order stand on the board of a place; workers follow within a second. Returns what stands there then.
+    """Apply a command to the controls of a place and return them; workers follow within a second.
 
-    Raises `OrderError` for one that changes nothing or cannot be given, `ControlError` for a board that cannot be used.
+    Raises `CommandError` for one that changes nothing or is not allowed, `ControlError` for controls that cannot be used.
     """
-    async with budget_place(where) as place:
+    async with open_location(where) as place:
         return await execute_command(
-            place.board, tenant, wanted, by=user_name(), why=why, at=SystemClock().now()
+            place.controls, tenant, wanted, by=user_name(), why=why, at=SystemClock().now()
         )
 
 
@@ -191,9 +191,9 @@ def _scope(tenant: str, agent: str | None, workflow: str | None, model: str | No
     ]
     if len(named) > 1:
         (first, _), *others = named
-        beside = " and ".join(f"--{scope}" for scope, _ in others)
+        rest = " and ".join(f"--{scope}" for scope, _ in others)
         raise OptionError(
-            f"--{first}", f"given together with {beside}", "one of them; orders hold side by side"
+            f"--{first}", f"given together with {rest}", "one of them; halts of several scopes hold together"
         )
     if not named:
         return HaltScope.TENANT, tenant

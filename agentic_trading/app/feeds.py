@@ -26,7 +26,7 @@ SYMBOL = re.compile(r"\w[\w.]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class BarSource:
-    """One word after `--data`: what it names, and the symbol of its bars. `rows` is None where nobody knows."""
+    """One word after `--data`: what it names, and the symbol of its bars. `rows` is None where that is unknown."""
 
     data: DataSource
     rows: int | None
@@ -78,7 +78,7 @@ def _source(name: str) -> BarSource:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that no file can have, or a folder that nobody may look into
+    except OSError:  # a name that no file can have, or a folder that may not be read
         return False
 
 
@@ -114,7 +114,7 @@ def _content(path: Path) -> bytes:
 class ResumedFeed:
     """Give the bars that an earlier run was fed, then what `feed` has beyond them.
 
-    A hole between the two is told as any other: a stream that goes on may have lost what came while nobody read.
+    A gap between the two is noted as any other: a stream may have lost what came while no run read it.
     """
 
     def __init__(self, fed: Sequence[Bar], feed: BarFeed) -> None:

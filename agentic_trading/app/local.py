@@ -31,7 +31,7 @@ async def running_workers(pool: WorkerPool, broker: Broker) -> AsyncGenerator[Ga
                     yield client
             except Exception:
                 pool.stop()
-                await work  # the group would cancel it, and events that wait to be kept would be lost
+                await work  # the group would cancel it, and events that are not stored yet would be lost
                 raise
             pool.stop()
     finally:
@@ -48,10 +48,10 @@ async def local_gateway(
     tenant: str = wire.DEFAULT_TENANT,
     checks: Mapping[str, Check] | None = None,
 ) -> AsyncGenerator[GatewayClient]:
-    """Give a client whose calls are answered by `provider`, kept in `store`, and cost `budget_usd` at most in all.
+    """Give a client whose calls are answered by `provider`, kept in `store`, and cost `budget_usd` at most in total.
 
     That holds as long as no usage passes its estimate; one that does is charged all the same, and counted.
-    Who asks says for which tenant; one other than `tenant` is refused, so that there is one budget and not one each.
+    An envelope of another tenant than `tenant` is refused, so that there is one budget and not one each.
     `checks` are rules beyond JSON Schema, by the schema's `$id`. Leaving the block, also by an error, finishes
     the calls under way and keeps what was recorded; the store stays open, as it was handed in open. Errors come out
     in an `ExceptionGroup`: those of the block, and `StoreError` if the log cannot be written.

@@ -16,10 +16,10 @@ Estimate = Literal["bound", "exact"]
 ProviderName = Literal["rules", "recorded", "anthropic", "openai", "local"]
 
 HOSTED: frozenset[ProviderName] = frozenset({"anthropic", "openai"})
-"""Who answers over a network."""
+"""Providers that are reached over a network."""
 
 MODELS: frozenset[ProviderName] = HOSTED | {"local"}
-"""Who answers with a model: it takes its time, and may cost money."""
+"""Providers with a model: calls take time, and may cost money."""
 
 
 DEFAULT_BUDGET_USD = Decimal(5)
@@ -37,15 +37,15 @@ class OptionError(TradingError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """A run: its market data, its mode, who answers, and how much it may use.
+    """A run: its market data, its mode, its provider, and how much it may use.
 
     `data` names samples, CSV files, or `-` for lines on standard input. `bars` limits the bars of each symbol, not
     counting the first `warm_up` ones. `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit. `models_file` and
     `prices_file` add rows to the tables of models and prices. An empty `model` is the provider's default, `base_url`
-    None its own address. `record` says that a backtest may ask over a network; `max_calls` counts attempts, and
+    None its own address. `record` lets a backtest use a network; `max_calls` counts attempts, and
     `settings` hold keys and folders. `ledger_url` is a server whose ledger is used in place of one of the run's own;
-    what stands there goes before a budget that was not given. `policy_file` says who may do what, `principal` as whom the agents of the run ask. `estimate`
-    says how much is set aside for a call: by the bytes of its request, or by the provider's own count.
+    the limit that is set there goes before a budget that was not given. `policy_file` says who may do what, `principal` is the one that the run's agents run as. `estimate`
+    says how much is reserved for a call: by the bytes of its request, or by the provider's own count.
     Raises `OptionError` for values that no run can have.
     """
 
@@ -102,7 +102,7 @@ class RunOptions:
         if self.max_calls is not None and self.max_calls < 1:
             raise OptionError("--max-calls", self.max_calls, "1 and more")
         if self.provider in HOSTED and self.mode == "backtest" and not self.record:
-            allowed = f"--record with --provider {self.provider}: a backtest asks over a network only if it is told to"
+            allowed = f"--record with --provider {self.provider}: a backtest uses a network only with it"
             raise OptionError("--record", "left out", allowed)
 
     def _check_model(self) -> None:

@@ -1,4 +1,4 @@
-"""What a run with a model will probably come to, told before anything is sent or written."""
+"""What a run with a model will probably cost and take, found before anything is sent or written."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, what_of
 from agentic_trading.app.options import HOSTED, RunOptions
 from agentic_trading.app.providers import ProviderSelection, ready, select_provider
-from agentic_trading.app.run import stopped_by_signals
-from agentic_trading.app.run_setup import left_by, refuse_other_inputs
+from agentic_trading.app.run import stop_on_signals
+from agentic_trading.app.run_setup import read_interrupted_run, refuse_other_inputs
 from agentic_trading.app.session_folder import RunManifest, SessionFolder
-from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, run_play
+from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH
 from agentic_trading.desk.session import TradingSession
@@ -39,9 +39,9 @@ _UNLIMITED_NUSD: Final = 9 * 10**15
 class Preflight:
     """What is expected of a run.
 
-    `calls` is how many the rules would make over the same bars, at most `max_calls`, None for a stream; an answer that
-    is not accepted is asked for again, and comes on top. `bound_nusd` is the most that those calls can cost, by the
-    bound that the gate sets aside, `first_nusd` that of the first one, and `budget_nusd` the most that all can.
+    `calls` is how many the rules would make over the same bars, at most `max_calls`, None for a stream; a re-ask
+    of an answer that is not accepted comes on top. `bound_nusd` is the most that those calls can cost, by the
+    bound that the gate reserves, `first_nusd` that of the first one, and `budget_nusd` the most that all can.
     `seconds` take `seconds_a_call` of each. Of a run that `goes_on`, all of this is what is left of it.
     """
 
@@ -58,34 +58,34 @@ class Preflight:
 
 
 async def preflight(options: RunOptions) -> Preflight:
-    """Return what a run with a model will probably come to; nothing is sent, and nothing written.
+    """Return what a run with a model will probably cost and take; nothing is sent, and nothing written.
 
     The rules play the session beforehand, in memory: about a second for each 2,000 bars. The first SIGINT or SIGTERM
-    cancels this task. Raises `OptionError` and `WeightsError` for whatever keeps the model from being asked, what a
+    cancels this task. Raises `OptionError` and `WeightsError` for a model that cannot be used, what a
     feed raises for a bar that is none, and for a run that goes on `StoreError` for a log that cannot be read.
     """
-    with stopped_by_signals():
+    with stop_on_signals():
         return await _preflight(options)
 
 
 async def _preflight(options: RunOptions) -> Preflight:
     tables = await asyncio.to_thread(wire.load_tables, options.models_file, options.prices_file)
     named = await asyncio.to_thread(sources, options.data)
-    manifest = await _goes_on(options, named)
+    manifest = await _resumed_manifest(options, named)
     now = SystemClock().now()
-    who = select_provider(options, tables, now=now, model=manifest.model if manifest else "")
-    async with aclosing(await ready(options, who)):
-        pass  # that it can be made is all that was asked
-    left = await _left(options, manifest)
+    selection = select_provider(options, tables, now=now, model=manifest.model if manifest else "")
+    async with aclosing(await ready(options, selection)):
+        pass  # it can be made: no more is to be known
+    remaining = await _remaining(options, manifest)
     if any(what_of(source.data.name) == STDIN for source in named):
-        return _expected(options, who, left, None)
-    rehearsal = Rehearsal(wire.rules(inject="", seed="").provider, tables, now, left.after)
-    await _rehearse(options, named, who, left, rehearsal)
-    return _expected(options, who, left, rehearsal)
+        return _expected(options, selection, remaining, None)
+    rehearsal = Rehearsal(wire.rules(inject="", seed="").provider, tables, now, remaining.after)
+    await _rehearse(options, named, selection, remaining, rehearsal)
+    return _expected(options, selection, remaining, rehearsal)
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _Remaining:
     """What a run may still use: `calls` is None for no limit; `after` is up to when its answers are on record."""
 
     budget_nusd: int
@@ -96,7 +96,7 @@ class _Left:
 
 @dataclass(slots=True)
 class Rehearsal:
-    """The rules in the place of a model; what they are asked after `after` is counted, and priced as at `now`."""
+    """The rules in place of a model; requests after `after` are counted, and priced as at `now`."""
 
     inner: Provider
     tables: wire.Tables
@@ -129,61 +129,67 @@ class Rehearsal:
 
 
 @dataclass(slots=True)
-class _Enough:
+class _CallLimit:
     """Ends a rehearsal when as many calls were counted as the run may make."""
 
     rehearsal: Rehearsal
     most: int | None
-    held: list[TradingSession] = field(default_factory=list)
+    sessions: list[TradingSession] = field(default_factory=list)
 
     async def after_moment(self, _moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         if self.most is not None and self.rehearsal.calls >= self.most:
-            self.held[0].stop()
+            self.sessions[0].stop()
 
 
 async def _rehearse(
-    options: RunOptions, named: Sequence[BarSource], who: ProviderSelection, left: _Left, rehearsal: Rehearsal
+    options: RunOptions,
+    named: Sequence[BarSource],
+    selection: ProviderSelection,
+    remaining: _Remaining,
+    rehearsal: Rehearsal,
 ) -> None:
     feeds = [await open_feed(source.data) for source in named]
-    stage = SessionSetup(
+    setup = SessionSetup(
         session_id="preflight",
         mode="backtest",
         symbols=[feed.symbol for feed in feeds],
         feeds=feeds,
         most_bars=options.most_bars,
-        answers=wire.AnswerSource(rehearsal, who.llm, who.model),
+        answers=wire.AnswerSource(rehearsal, selection.llm, selection.model),
         tables=rehearsal.tables,
         store=wire.memory_log(),
         ledger=wire_budgets.budget_ledger(_UNLIMITED_NUSD),
         clock=wire.clock_for("backtest"),
         workers=options.workers,
     )
-    enough = _Enough(rehearsal, left.calls)
-    await run_play(stage, SessionResult(), SessionObserver(enough.after_moment, hold=enough.held.append))
+    limit = _CallLimit(rehearsal, remaining.calls)
+    await play_session(
+        setup, SessionResult(), SessionObserver(limit.after_moment, hold=limit.sessions.append)
+    )
 
 
 def _expected(
-    options: RunOptions, who: ProviderSelection, left: _Left, rehearsal: Rehearsal | None
+    options: RunOptions, selection: ProviderSelection, remaining: _Remaining, rehearsal: Rehearsal | None
 ) -> Preflight:
     calls = bound_nusd = a_call_s = seconds = None
     if rehearsal is not None:
-        calls = rehearsal.calls if left.calls is None else min(rehearsal.calls, left.calls)
+        calls = rehearsal.calls if remaining.calls is None else min(rehearsal.calls, remaining.calls)
         share = calls / rehearsal.calls if rehearsal.calls else 0
-        bound_nusd = min(int(rehearsal.bound_nusd * share), left.budget_nusd)
+        bound_nusd = min(int(rehearsal.bound_nusd * share), remaining.budget_nusd)
         a_call_s = _seconds_a_call(options, rehearsal)
         at_once = min(options.workers, len(options.data)) if options.provider in HOSTED else 1
         seconds = calls * a_call_s / at_once
     return Preflight(
         provider=options.provider,
-        models=tuple(dict.fromkeys(row.model for row in who.models.values())),
+        models=tuple(dict.fromkeys(row.model for row in selection.models.values())),
         calls=calls,
-        max_calls=left.calls,
+        max_calls=remaining.calls,
         bound_nusd=bound_nusd,
-        budget_nusd=left.budget_nusd,
+        budget_nusd=remaining.budget_nusd,
         seconds=seconds,
         seconds_a_call=a_call_s,
         first_nusd=rehearsal.first_nusd if rehearsal else 0,
-        goes_on=left.goes_on,
+        goes_on=remaining.goes_on,
     )
 
 
@@ -193,8 +199,8 @@ def _seconds_a_call(options: RunOptions, rehearsal: Rehearsal) -> float:
     return rehearsal.bytes_in / max(1, rehearsal.calls) / LOCAL_READ_BYTES_A_S + LOCAL_WRITE_S
 
 
-async def _goes_on(options: RunOptions, named: Sequence[BarSource]) -> RunManifest | None:
-    """Return the manifest of the run that goes on, if one shall; raises `OptionError` for other inputs than it had."""
+async def _resumed_manifest(options: RunOptions, named: Sequence[BarSource]) -> RunManifest | None:
+    """Return the manifest of the run to resume, if any; raises `OptionError` for other inputs than it had."""
     if not options.resume:
         return None
     manifest = await asyncio.to_thread(SessionFolder(options.out).read_manifest, option="--out")
@@ -202,15 +208,15 @@ async def _goes_on(options: RunOptions, named: Sequence[BarSource]) -> RunManife
     return manifest
 
 
-async def _left(options: RunOptions, manifest: RunManifest | None) -> _Left:
+async def _remaining(options: RunOptions, manifest: RunManifest | None) -> _Remaining:
     """Return what a run may use: all that it is given, or what one that goes on has not used yet."""
     if manifest is None:
-        return _Left(options.budget_nusd, options.max_calls)
+        return _Remaining(options.budget_nusd, options.max_calls)
     folder = SessionFolder(options.out)
     async with aclosing(wire.records_of(folder.log)) as records:
-        earlier = await left_by(folder, manifest, records)
+        earlier = await read_interrupted_run(folder, manifest, records)
     last = [bars[-1].close_time for bars in earlier.bars.values() if bars]
-    return _Left(
+    return _Remaining(
         budget_nusd=max(0, options.budget_nusd - earlier.spent_nusd),
         calls=None if options.max_calls is None else max(0, options.max_calls - earlier.calls),
         after=max(last, default=EPOCH),

@@ -1,4 +1,4 @@
-"""Who answers a run: which models it asks, and whether they can be asked, found out before anything is written."""
+"""The provider of a run: which models it uses, and whether they can be used, found before anything is written."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -37,96 +37,7 @@ from agentic_trading.llm.models import (
 )
 from agentic_trading.llm.provider import ModelRequest, Provider
 
-COUNTED_WITHIN_S = 15.0
-
-ALWAYS = frozenset({FailureKind.AUTH_ERROR, FailureKind.BILLING})
-"""What the next call would fail of as well, whenever it happens."""
-
-AT_FIRST = ALWAYS | {FailureKind.SERVER_ERROR, FailureKind.INVALID_REQUEST, FailureKind.INTERNAL_ERROR}
-"""What, of a provider that has not answered yet, says that it will not: no server there, an unknown model, no schema."""
-
-
-class UnusableProviderError(TradingError):
-    """A live run cannot go on, as its calls fail of what no later call would escape: `reason` says of what.
-
-    `begun` says that the session has a folder already, where its calls are on record.
-    """
-
-    def __init__(self, provider: str, reason: FailureReason, *, begun: bool) -> None:
-        self.provider = provider
-        self.reason = reason
-        self.begun = begun
-        goes_on = "; what was asked is on record, and --resume goes on behind it" if begun else ""
-        told = f"{provider} cannot be used ({reason.category}): {reason.description}"
-        super().__init__(f"{told}; put that right, or take another --provider{goes_on}")
-
-
-async def refuse_unusable(
-    provider: Provider, requests: Sequence[ModelRequest], *, has_own_server: bool
-) -> None:
-    """Have a request of each model counted, where the provider counts for nothing: it proves key, address and model.
-
-    Raises `UnusableProviderError`. What may pass (a time-out, a rate limit) is left to the first call, and so is what
-    a server of one's own (`has_own_server`) says about a request: it may not know how to count.
-    """
-    fatal = ALWAYS | ({FailureKind.SERVER_ERROR} if has_own_server else AT_FIRST)
-    for request in requests:
-        try:
-            async with asyncio.timeout(COUNTED_WITHIN_S):
-                await provider.count_tokens(request)
-        except TimeoutError:
-            return
-        except ProviderError as e:
-            if e.kind in fatal and not (has_own_server and e.sent):
-                reason = FailureReason(category=e.kind, description=e.message)
-                raise UnusableProviderError(request.envelope.provider, reason, begun=False) from e
-
-
-@dataclass(slots=True)
-class ProviderOutage:
-    """What a run has seen of its provider: whether it ever answered, and a failure that further calls would share."""
-
-    answered: bool = False
-    failure: FailureReason | None = None
-
-    def around(self, gateway: Gateway) -> Gateway:
-        """Return a gateway that looks at each answer."""
-        return OutageAwareGateway(gateway, self)
-
-    def hear(self, answer: GatewayReply) -> None:
-        """Take note of a call that has ended, after its retries; one that was not sent, or not live, tells nothing."""
-        if isinstance(answer, NoDecision):
-            return
-        result = answer.result
-        if result.dispatched_at is None or result.served_from == "recorded":
-            return
-        if result.reading is not None:
-            self.answered = True
-            return
-        failed_of = ALWAYS if self.answered else AT_FIRST
-        if result.failure is not None and result.failure.category in failed_of:
-            self.failure = self.failure or result.failure
-
-
-class OutageAwareGateway:
-    """A gateway whose answers an `Outage` sees."""
-
-    def __init__(self, gateway: Gateway, outage: ProviderOutage) -> None:
-        self._gateway = gateway
-        self._outage = outage
-
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Ask, and look at what came."""
-        answer = await self._gateway.ask(envelope)
-        self._outage.hear(answer)
-        return answer
-
-    async def record(self, event: Event) -> None:
-        """Record."""
-        await self._gateway.record(event)
-
-
-ASKED: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
+WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
 """The workflows of a session."""
 
 SECRETS: Final[Mapping[ProviderName, str]] = {"anthropic": "anthropic_api_key", "openai": "openai_api_key"}
@@ -138,10 +49,33 @@ _EXTRAS: Final[Mapping[ProviderName, tuple[str, str]]] = {
     "local": ("xllamacpp", "local"),
 }
 
+COUNTED_WITHIN_S = 15.0
+
+FATAL = frozenset({FailureKind.AUTH_ERROR, FailureKind.BILLING})
+"""Failures that every later call would share."""
+
+FATAL_AT_FIRST = FATAL | {FailureKind.SERVER_ERROR, FailureKind.INVALID_REQUEST, FailureKind.INTERNAL_ERROR}
+"""Failures that say of a provider without any answer so far that it will not: no server, an unknown model, no schema."""
+
+
+class UnusableProviderError(TradingError):
+    """A live run cannot go on: its calls fail, and every later one would; `reason` says why.
+
+    `begun` says that the session has a folder already, where its calls are on record.
+    """
+
+    def __init__(self, provider: str, reason: FailureReason, *, begun: bool) -> None:
+        self.provider = provider
+        self.reason = reason
+        self.begun = begun
+        goes_on = "; its calls are on record, and --resume goes on after them" if begun else ""
+        problem = f"{provider} cannot be used ({reason.category}): {reason.description}"
+        super().__init__(f"{problem}; put that right, or take another --provider{goes_on}")
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderSelection:
-    """The models of a run: `model` is empty where each workflow has its own, `models` says which one a workflow asks.
+    """The models of a run: `model` is empty where each workflow has its own, which `models` gives.
 
     `base_url` is None for the provider's own address.
     """
@@ -155,18 +89,18 @@ class ProviderSelection:
 def select_provider(
     options: RunOptions, tables: wire.Tables, *, now: datetime, model: str = ""
 ) -> ProviderSelection:
-    """Return the models of a live run; `model` is that of the run which goes on, and holds where none is asked for.
+    """Return the models of a live run; `model` is that of a resumed run, and holds where the options name none.
 
     Raises `OptionError` for a model that is unknown, has retired by the day of `now` (UTC) or has no price.
     """
     llm = LLMProvider(options.provider)
     name = options.model or model or _default(llm, tables)
-    models = {workflow: _row(tables, llm, name or PRESETS[workflow].model, now) for workflow in ASKED}
+    models = {workflow: _row(tables, llm, name or PRESETS[workflow].model, now) for workflow in WORKFLOWS}
     return ProviderSelection(llm, name, models, base_url_of(options))
 
 
-async def ready(options: RunOptions, who: ProviderSelection) -> Provider:
-    """Return who answers a live run; nothing has been sent yet, and closing it is the caller's.
+async def ready(options: RunOptions, selection: ProviderSelection) -> Provider:
+    """Return the provider of a live run; nothing has been sent yet, and the caller closes it.
 
     Raises `OptionError` where an extra is not installed or no key is to be found, `WeightsError` for weights that are
     missing or are not those that were published.
@@ -174,13 +108,13 @@ async def ready(options: RunOptions, who: ProviderSelection) -> Provider:
     _refuse_missing_extra(options.provider)
     settings = options.settings
     if options.provider == "local":
-        weights = await asyncio.to_thread(_weights, settings, who.model)
-        return wire.local(weights, model=who.model)
-    return await _hosted(options.provider, settings, who)
+        weights = await asyncio.to_thread(_weights, settings, selection.model)
+        return wire.local(weights, model=selection.model)
+    return await _hosted(options.provider, settings, selection)
 
 
 def base_url_of(options: RunOptions) -> str | None:
-    """Return the address of the server that a run asks, None for the provider's own.
+    """Return the address of a run's server, None for the provider's own.
 
     Raises `OptionError` for a variable that holds none.
     """
@@ -194,13 +128,6 @@ def base_url_of(options: RunOptions) -> str | None:
     return url
 
 
-async def prove(provider: Provider, who: ProviderSelection) -> None:
-    """Find out whether a hosted model can be asked, by what costs nothing; raises `UnusableProviderError`."""
-    names = dict.fromkeys(row.model for row in who.models.values())
-    requests = [_tiny_request(who, name) for name in names]
-    await refuse_unusable(provider, requests, has_own_server=who.base_url is not None)
-
-
 def host_free(base_url: str | None) -> str:
     """Return an address without its host, as a record may keep it: empty for the provider's own."""
     if base_url is None:
@@ -209,8 +136,36 @@ def host_free(base_url: str | None) -> str:
     return urlunsplit((parts.scheme, "…", parts.path.rstrip("/"), "", ""))
 
 
-def _tiny_request(who: ProviderSelection, model: str) -> ModelRequest:
-    envelope = EnvelopeBuilder().with_instructions("Answer.").with_provider(who.llm, model).build()
+async def check_provider(provider: Provider, selection: ProviderSelection) -> None:
+    """Check that a hosted model can be used, by a request that costs nothing; raises `UnusableProviderError`."""
+    names = dict.fromkeys(row.model for row in selection.models.values())
+    requests = [_tiny_request(selection, name) for name in names]
+    await refuse_unusable(provider, requests, has_own_server=selection.base_url is not None)
+
+
+async def refuse_unusable(
+    provider: Provider, requests: Sequence[ModelRequest], *, has_own_server: bool
+) -> None:
+    """Have a request of each model counted, where the provider counts for nothing: it proves key, address and model.
+
+    Raises `UnusableProviderError`. What may pass (a time-out, a rate limit) is left to the first call, and so is what
+    a server of one's own (`has_own_server`) says about a request: it may not know how to count.
+    """
+    fatal = FATAL | ({FailureKind.SERVER_ERROR} if has_own_server else FATAL_AT_FIRST)
+    for request in requests:
+        try:
+            async with asyncio.timeout(COUNTED_WITHIN_S):
+                await provider.count_tokens(request)
+        except TimeoutError:
+            return
+        except ProviderError as e:
+            if e.kind in fatal and not (has_own_server and e.sent):
+                reason = FailureReason(category=e.kind, description=e.message)
+                raise UnusableProviderError(request.envelope.provider, reason, begun=False) from e
+
+
+def _tiny_request(selection: ProviderSelection, model: str) -> ModelRequest:
+    envelope = EnvelopeBuilder().with_instructions("Answer.").with_provider(selection.llm, model).build()
     return ModelRequest(envelope, 1, 1, envelope.instructions, "Answer.", "text", max_tokens=16)
 
 
@@ -266,10 +221,10 @@ def _weights(settings: Settings | None, model: str) -> Path:
     return path
 
 
-async def _hosted(name: ProviderName, settings: Settings | None, who: ProviderSelection) -> Provider:
+async def _hosted(name: ProviderName, settings: Settings | None, selection: ProviderSelection) -> Provider:
     key = _secret(settings, name)
     folder = settings.secrets_dir if settings else None
-    is_free = name == "openai" and who.base_url is not None  # a server of one's own may ask for no key
+    is_free = name == "openai" and selection.base_url is not None  # a server of one's own may ask for no key
     keys = wire.keys(
         key.get_secret_value() if key else None, folder=folder, name=SECRETS[name], is_free=is_free
     )
@@ -281,11 +236,55 @@ async def _hosted(name: ProviderName, settings: Settings | None, who: ProviderSe
     except ProviderError as e:
         raise OptionError(_VARIABLES[name], f"of no use: {e.message}", allowed) from None
     if name == "anthropic":
-        return wire.anthropic(keys, who.base_url)
-    return wire.openai(keys, who.base_url, Capabilities(who.models.values()))
+        return wire.anthropic(keys, selection.base_url)
+    return wire.openai(keys, selection.base_url, Capabilities(selection.models.values()))
 
 
 def _secret(settings: Settings | None, name: ProviderName) -> SecretStr | None:
     if settings is None:
         return None
     return settings.anthropic_api_key if name == "anthropic" else settings.openai_api_key
+
+
+@dataclass(slots=True)
+class ProviderOutage:
+    """What a run has seen of its provider: whether it ever answered, and a failure that further calls would share."""
+
+    answered: bool = False
+    failure: FailureReason | None = None
+
+    def around(self, gateway: Gateway) -> Gateway:
+        """Return a gateway that notes each answer."""
+        return OutageAwareGateway(gateway, self)
+
+    def note(self, answer: GatewayReply) -> None:
+        """Note a call that has ended, after its retries; one that was not sent, or not live, is no evidence."""
+        if isinstance(answer, NoDecision):
+            return
+        result = answer.result
+        if result.dispatched_at is None or result.served_from == "recorded":
+            return
+        if result.reading is not None:
+            self.answered = True
+            return
+        failed_of = FATAL if self.answered else FATAL_AT_FIRST
+        if result.failure is not None and result.failure.category in failed_of:
+            self.failure = self.failure or result.failure
+
+
+class OutageAwareGateway:
+    """A gateway whose answers a `ProviderOutage` notes."""
+
+    def __init__(self, gateway: Gateway, outage: ProviderOutage) -> None:
+        self._gateway = gateway
+        self._outage = outage
+
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+        """Ask, and note the answer."""
+        answer = await self._gateway.ask(envelope)
+        self._outage.note(answer)
+        return answer
+
+    async def record(self, event: Event) -> None:
+        """Record."""
+        await self._gateway.record(event)

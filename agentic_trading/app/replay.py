@@ -12,7 +12,7 @@ from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import read_bars
 from agentic_trading.app.run_setup import recorded_attempts, refuse_unlisted
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
-from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, run_play
+from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.time_slices import TimeSlice
@@ -28,7 +28,7 @@ Edit = Callable[[LLMEnvelope], LLMEnvelope]
 
 
 class ReplayReport(BaseModel, frozen=True):
-    """What a replay came to. `identical` means: the decision log is the same, byte for byte.
+    """The outcome of a replay. `identical` means: the decision log is the same, byte for byte.
 
     `answered` counts calls served from the recording, `misses` attempts that it does not hold, `unused` recorded
     attempts that were not asked for. `first_difference` and `request_changes` name where the two part, and why.
@@ -88,9 +88,11 @@ async def replay(
 
     with no_network():
         try:
-            stage = await _stage(folder, manifest, recorded, workers, models_file)
-            watch = SessionObserver(after_moment, around=lambda gateway: ObservedGateway(gateway, seen, edit))
-            await run_play(stage, played, watch)
+            setup = await _setup(folder, manifest, recorded, workers, models_file)
+            observer = SessionObserver(
+                after_moment, around=lambda gateway: ObservedGateway(gateway, seen, edit)
+            )
+            await play_session(setup, played, observer)
         except _EndedByMissError:
             pass
     digest = _digest(lines)
@@ -117,10 +119,10 @@ class _EndedByMissError(TradingError):
 
 @dataclass(slots=True)
 class ReplayObservations:
-    """What a replay has asked: how many calls had an answer, and the envelopes of one moment that had none.
+    """The calls of a replay: how many had an answer, and the envelopes of one moment that had none.
 
-    `recorded` are the hashes of all requests on record: one that is not among them has no answer, whatever it failed
-    of before that could be seen.
+    `recorded` are the hashes of all requests on record: one that is not among them has no answer, whatever error
+    was seen first.
     """
 
     recorded: frozenset[str]
@@ -132,7 +134,7 @@ class ReplayObservations:
         """The first of them by subject: which one was seen first is up to the workers."""
         return min(self.missed, key=lambda asked: (asked.subject, asked.step), default=None)
 
-    def hear(self, asked: LLMEnvelope, answer: GatewayReply) -> None:
+    def note(self, asked: LLMEnvelope, answer: GatewayReply) -> None:
         """Take note of a call that has ended."""
         if asked.request_hash not in self.recorded or _is_miss(answer):
             self.missed.append(asked)
@@ -152,7 +154,7 @@ class ObservedGateway:
         """Ask, and see whether there was an answer."""
         asked = self._edit(envelope) if self._edit else envelope
         answer = await self._gateway.ask(asked)
-        self._seen.hear(asked, answer)
+        self._seen.note(asked, answer)
         return answer
 
     async def record(self, event: Event) -> None:
@@ -165,7 +167,7 @@ def _is_miss(answer: GatewayReply) -> bool:
     return failure is not None and failure.category is FailureKind.REPLAY_MISS
 
 
-async def _stage(
+async def _setup(
     folder: SessionFolder,
     manifest: RunManifest,
     recorded: wire.Recording,

@@ -1,4 +1,4 @@
-"""What a run came to, as a value: the command line prints it, a program reads it."""
+"""The report of a run as a value: the command line prints it, a program reads it."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -17,9 +17,9 @@ Counts = dict[str, int]
 
 
 class DataReport(BaseModel, frozen=True):
-    """What was fed of one symbol; `gaps` are told as they were found, none was filled.
+    """What was fed of one symbol; `gaps` stand as they were found, none was filled.
 
-    `quiet` tells runs of three and more bars in which nothing traded: there was a market, but nobody in it.
+    `quiet` are runs of three and more bars in which nothing traded.
     `is_sample` says that the bars ship with the package, so that the rules were written with them in view.
     """
 
@@ -73,12 +73,12 @@ class FillingCost(BaseModel, frozen=True):
 class RunReport(BaseModel, frozen=True):
     """A run in figures. Money is in the quote currency as exact decimals, cost in whole nano-dollars.
 
-    `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `injected` what became of each
+    `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `injected` the outcomes of each
     kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
     open of the next bar; `cancelled` counts orders by why the rest of them was not filled, and `working` are those
-    that were still open at the end, beside `open_positions`; `knowledge` counts calls by whether the model may have
+    that were still open at the end, as `open_positions` are; `knowledge` counts calls by whether the model may have
     seen the period in training; `sent` attempts reached a provider or may have, `accepted` of them gave an answer that
-    was used, and `max_calls` is how many were allowed; `assumed` is what the money rests on that no bar tells. An injected kind of fault
+    was used, and `max_calls` is how many were allowed; `assumed` are the assumptions that no bar confirms. An injected kind of fault
     that was asked for and hit nothing counts nothing. `digest` is the SHA-256 of the decision log.
     """
 

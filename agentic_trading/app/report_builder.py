@@ -1,4 +1,4 @@
-"""A report from what a session has left: counts, the log, and the account."""
+"""The report of a run from its counters, its log and its account."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from agentic_trading.llm.store import InteractionStore
 
 INJECTED = "injected"
 QUIET_BARS = 3
-"""From how many bars in a row without a trade on a market is told to have been quiet."""
+"""From this many bars in a row without a trade on, a market counts as quiet."""
 
 
 async def report_of(
@@ -49,10 +49,10 @@ async def report_of(
     *,
     elapsed_s: float,
 ) -> RunReport:
-    """Return the report of a run that has ended; what was asked is read from its log, the rest is counted."""
+    """Return the report of a run that has ended; attempts are read from its log, the rest was counted."""
     attempts = await _attempts(store, manifest.first_seq)
     results = [attempt.result for attempt in attempts]
-    tally = played.tally
+    counters = played.counters
     symbols = [source.symbol for source in manifest.data]
     market_now_pnl, market_now_fills = await _market_now(played, symbols)
     equity_end = _equity(played)
@@ -63,23 +63,23 @@ async def report_of(
         provider=manifest.provider,
         model=manifest.model or ", ".join(sorted({result.model_requested for result in results})),
         data=[_data_report(source, played) for source in manifest.data],
-        decisions={workflow: dict(counts) for workflow, counts in sorted(tally.decisions.items())},
-        no_decisions={workflow: dict(counts) for workflow, counts in sorted(tally.no_decisions.items())},
-        skips=dict(tally.skips),
+        decisions={workflow: dict(counts) for workflow, counts in sorted(counters.decisions.items())},
+        no_decisions={workflow: dict(counts) for workflow, counts in sorted(counters.no_decisions.items())},
+        skips=dict(counters.skips),
         attempts_by_outcome=dict(Counter(_outcome(result) for result in results)),
         **_sums(results),
         max_calls=manifest.max_calls,
         injected=_injected(attempts, wire.fault_kinds(manifest.inject)),
         budget_nusd=int(manifest.budget_usd * NANO),
-        intents=tally.intents,
-        intents_rejected=dict(tally.intents_rejected),
-        orders=tally.orders,
-        cancelled=dict(tally.cancelled),
+        intents=counters.intents,
+        intents_rejected=dict(counters.intents_rejected),
+        orders=counters.orders,
+        cancelled=dict(counters.cancelled),
         working=_working(played),
         open_positions=_open_positions(played),
-        fills=tally.fills,
-        first_fill_id=tally.first_fill_id,
-        fees=tally.fees,
+        fills=counters.fills,
+        first_fill_id=counters.first_fill_id,
+        fees=counters.fees,
         equity_start=wire.STARTING_CASH,
         equity_end=equity_end,
         pnl=EXACT.subtract(equity_end, wire.STARTING_CASH),
@@ -173,17 +173,17 @@ def _fault(result: LLMResult) -> str | None:
 
 
 def _injected(attempts: Sequence[LLMInteraction], asked_for: Sequence[str]) -> dict[str, Counts]:
-    """Return what became of the calls that each kind of fault hit, with those kinds that were asked for and hit none."""
+    """Return the outcomes of the calls that each kind of fault hit, with the kinds that were injected and hit none."""
     last = {attempt.envelope.envelope_id: attempt.result for attempt in attempts}
-    became: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in asked_for})
+    outcomes: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in asked_for})
     for attempt in attempts:
         fault = _fault(attempt.result)
         if fault is not None:
-            became[fault][_what_became(attempt.result, last[attempt.envelope.envelope_id])] += 1
-    return {fault: dict(counts) for fault, counts in sorted(became.items())}
+            outcomes[fault][_outcome_of_fault(attempt.result, last[attempt.envelope.envelope_id])] += 1
+    return {fault: dict(counts) for fault, counts in sorted(outcomes.items())}
 
 
-def _what_became(hit: LLMResult, final: LLMResult) -> str:
+def _outcome_of_fault(hit: LLMResult, final: LLMResult) -> str:
     if not final.actionable:
         return "no decision"
     if final.attempt_number == hit.attempt_number:

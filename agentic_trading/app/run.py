@@ -18,7 +18,7 @@ from agentic_trading.app.report import RunProgress, RunReport
 from agentic_trading.app.report_builder import report_of
 from agentic_trading.app.run_setup import PreparedRun, new_run, resumed_run
 from agentic_trading.app.session_folder import BarFiles, RunManifest, SessionFolder
-from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, run_play
+from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class StopSignals:
-    """Stops the session it holds when the process is told to end, or the task while there is none; `came` says that it was."""
+    """Stops the session it holds on a signal, or the task while there is none; `came` says that there was one."""
 
     task: asyncio.Task[object] | None
     came: bool = False
@@ -57,7 +57,7 @@ class StopSignals:
 
 
 @contextmanager
-def stopped_by_signals() -> Generator[StopSignals]:
+def stop_on_signals() -> Generator[StopSignals]:
     """Turn the first SIGINT or SIGTERM into a stop; a second one of the same kind ends the program at once.
 
     Before a session is held the first one cancels the present task, from within the loop: a handler of Python's own
@@ -103,11 +103,12 @@ class ReplayMissError(TradingError):
 async def run_session(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
     """Run a session into `options.out` and report on it; SIGINT and SIGTERM end it after the moment under way.
 
-    Before the first moment a signal cancels this task. Raises `OptionError` for options that do not fit together or name nothing and for a source that holds no bar or
-    bars of another length, `WeightsError` and `UnusableProviderError` for a model that cannot be asked, `StoreError` for a folder or log that cannot be used, and what a feed raises for a bar
-    that is none; all that was answered is on disk in any case.
+    Before the first moment a signal cancels this task. Raises `OptionError` for options that do not fit together or name
+    nothing and for a source without a bar or with bars of another length, `WeightsError` and `UnusableProviderError` for
+    a model that cannot be used, `StoreError` for a folder or log that cannot be used, and what a feed raises for a
+    broken bar; all that was answered is on disk in any case.
     """
-    with stopped_by_signals() as signals:
+    with stop_on_signals() as signals:
         return await _run(options, signals, on_progress)
 
 
@@ -131,16 +132,16 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
         running = ActiveRun(options, folder, opened, feeds, store, tables, rows, oversight, ledger)
         async with aclosing(opened.answers.provider), aclosing(running.ledger):
             await running.set_budget()
-            manifest = await running.to_the_end(signals, on_progress)
+            manifest = await running.play(signals, on_progress)
         elapsed_s = clock.monotonic() - started
         return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveRun:
-    """A run under way: what it was asked to be, what it runs on, and what it came to so far.
+    """A run under way: its options, what it runs on, and its result so far.
 
-    `rows` is how many bars all feeds together will give, None where one does not know.
+    `rows` is how many bars all feeds together will give, None where that is unknown.
     """
 
     options: RunOptions
@@ -156,39 +157,39 @@ class ActiveRun:
     outage: ProviderOutage = field(default_factory=ProviderOutage)
 
     async def set_budget(self) -> None:
-        """Have the run's budget stand on the board, where operators see it and can change it, and book what is spent.
+        """Set the run's budget in the controls, where operators see it and can change it, and restore what is spent.
 
-        What stands there already is kept where no budget was given to a run that goes on, and on a shared server. There
-        a run may ask for less than stands: raises `OptionError` for more, and `LedgerRolledBackError` if the ledger is
+        A limit that is set already is kept where no budget was given to a run that goes on, and on a shared server. There
+        a run may ask for less: raises `OptionError` for more, and `LedgerRolledBackError` if the ledger is
         behind what the log has seen of it.
         """
         options, tenant = self.options, wire.DEFAULT_TENANT
         limit = wire_budgets.tenant_limit(options.budget_nusd, options.max_calls)
-        stands = (await self.oversight.board.read(tenant)).limit(limit.scope, limit.id, limit.window)
+        present = (await self.oversight.controls.read(tenant)).limit(limit.scope, limit.id, limit.window)
         if options.ledger_url is not None:
-            await self._expect_no_less()
+            await self._require_checkpoint()
             if options.budget_is_given:
-                _refuse_to_raise(limit, stands)
-                await wire_budgets.set_budget(self.oversight.board, tenant, limit)
+                _refuse_to_raise(limit, present)
+                await wire_budgets.set_budget(self.oversight.controls, tenant, limit)
             return
-        if stands is None or options.budget_is_given or self.opened.earlier is None:
-            await wire_budgets.set_budget(self.oversight.board, tenant, limit)
+        if present is None or options.budget_is_given or self.opened.earlier is None:
+            await wire_budgets.set_budget(self.oversight.controls, tenant, limit)
         if self.opened.earlier is not None:
             await self.ledger.restore(tenant, self.opened.earlier.bookings)
 
-    async def _expect_no_less(self) -> None:
-        """Tell the ledger how far it had come when the log last heard of it."""
-        reading = LedgerRebuild(wire.DEFAULT_TENANT, self.opened.manifest.mode)
+    async def _require_checkpoint(self) -> None:
+        """Require the ledger to be as far as the log has seen it; raises `LedgerRolledBackError`."""
+        rebuild = LedgerRebuild(wire.DEFAULT_TENANT, self.opened.manifest.mode)
         async for entry in self.store.scan():
-            reading.read(entry.record)
-        if reading.checkpoint is not None:
-            await self.ledger.require_at_least(wire.DEFAULT_TENANT, reading.checkpoint)
+            rebuild.read(entry.record)
+        if rebuild.checkpoint is not None:
+            await self.ledger.require_at_least(wire.DEFAULT_TENANT, rebuild.checkpoint)
             found = await self.ledger.checkpoint(wire.DEFAULT_TENANT)
-            if (gone := rolled_back(wire.DEFAULT_TENANT, reading.checkpoint, found)) is not None:
+            if (gone := rolled_back(wire.DEFAULT_TENANT, rebuild.checkpoint, found)) is not None:
                 raise gone
 
-    async def to_the_end(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
-        """Play the session and write what it decides; return the manifest of the run that has ended."""
+    async def play(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
+        """Play the session to its end and write what it decides; return the manifest of the ended run."""
         manifest = self.opened.manifest
         log = DecisionLog(self.folder.decisions(manifest.run_number))
         bars = BarFiles(self.folder, manifest, self.opened.earlier.bars if self.opened.earlier else {})
@@ -202,11 +203,11 @@ class ActiveRun:
         async def after_moment(moment: TimeSlice, lines: Sequence[bytes]) -> None:
             await log.append(lines)
             self._refuse_misses()
-            self._refuse_to_ask_in_vain()
+            self._refuse_outage()
             on_progress(self._progress(moment))
 
         watch = SessionObserver(after_moment, before_moment, around=self.outage.around, hold=signals.hold)
-        await run_play(stage, self.played, watch)
+        await play_session(stage, self.played, watch)
         ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
         manifest = manifest.model_copy(update=ended)
         await asyncio.to_thread(self.folder.write_manifest, manifest)
@@ -227,7 +228,7 @@ class ActiveRun:
             ledger=self.ledger,
             oversight=self.oversight,
             clock=wire.clock_for(manifest.mode, paced=options.provider in MODELS),
-            # One model in this process answers one call at a time: who waits for it must not use up the call's time.
+            # One model in this process answers one call at a time: a call that waits for it must not use up its time.
             workers=1 if options.provider == "local" else options.workers,
         )
 
@@ -240,26 +241,26 @@ class ActiveRun:
         if self.options.provider == "recorded" and recorded is not None and recorded.misses:
             raise ReplayMissError(recorded.misses, bars=len(self.played.bars))
 
-    def _refuse_to_ask_in_vain(self) -> None:
+    def _refuse_outage(self) -> None:
         if self.outage.failure is not None:
             raise UnusableProviderError(self.options.provider, self.outage.failure, begun=True)
 
     def _progress(self, moment: TimeSlice) -> RunProgress:
-        tally = self.played.tally
+        counters = self.played.counters
         return RunProgress(
             bars_done=len(self.played.bars),
             bars_total=self.rows,
             as_of=moment.at,
-            calls=tally.calls,
-            fills=tally.fills,
+            calls=counters.calls,
+            fills=counters.fills,
         )
 
 
 def _oversight(options: RunOptions) -> wire_budgets.BudgetControls:
-    """Return what stands beside the run's calls.
+    """Return the budget controls of a run.
 
-    In simulated time nothing may depend on how long a call really took: rates and breakers are for who is asked over a
-    network. Raises `OptionError` for a principal whom the policy does not know, and for one without a policy.
+    In simulated time nothing may depend on how long a call really took: rates and breakers are for live providers.
+    Raises `OptionError` for a principal that the policy does not know, and for one without a policy.
     """
     made = wire_budgets.oversight(
         options.out,
@@ -271,7 +272,7 @@ def _oversight(options: RunOptions) -> wire_budgets.BudgetControls:
     known = made.policy.principals if made.policy is not None else None
     if known is not None and options.principal not in known:
         was = repr(options.principal) if options.principal else "left out"
-        raise OptionError("--principal", was, f"one whom {options.policy_file} names: {', '.join(known)}")
+        raise OptionError("--principal", was, f"one that {options.policy_file} names: {', '.join(known)}")
     if options.principal and known is None:
         allowed = "a name of a policy that has principals, in --policy or AGENTIC_POLICY_FILE"
         raise OptionError("--principal", repr(options.principal), allowed)
@@ -280,16 +281,16 @@ def _oversight(options: RunOptions) -> wire_budgets.BudgetControls:
 
 
 async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.BudgetControls) -> None:
-    """Ask a shared server, before anything is written, whether it can be used, and has a budget where none was given."""
+    """Raise, before anything is written, for a shared server that is away or has no budget where none was given."""
     if options.ledger_url is None:
         return
     tenant, place = wire.DEFAULT_TENANT, wire_budgets.host_of(options.ledger_url)
-    limits = (await oversight.board.read(tenant)).limits
+    limits = (await oversight.controls.read(tenant)).limits
     if not options.budget_is_given and not wire_budgets.has_limits(limits):
         raise OptionError(
             "--budget-usd",
             f"left out, and {place} has no limit on tenant {tenant}",
-            "an amount, or a limit that stands there: agentic-trading budget set tenant '*' --usd X",
+            "an amount, or a limit that is set there: agentic-trading budget set tenant '*' --usd X",
         )
     ledger = await asyncio.to_thread(wire_budgets.shared_ledger, options.ledger_url)
     async with aclosing(ledger):
@@ -307,19 +308,19 @@ def _zone(options: RunOptions) -> ZoneInfo:
     return ZoneInfo("UTC" if options.settings is None else options.settings.zone)
 
 
-def _refuse_to_raise(limit: Limit, stands: Limit | None) -> None:
-    """Raise `OptionError` for a budget above the one that an operator has set for all who share the server."""
-    if stands is None or stands.nusd is None or limit.nusd is None or limit.nusd <= stands.nusd:
+def _refuse_to_raise(limit: Limit, present: Limit | None) -> None:
+    """Raise `OptionError` for a budget above the one that an operator has set for all workers of the server."""
+    if present is None or present.nusd is None or limit.nusd is None or limit.nusd <= present.nusd:
         return
     raise OptionError(
         "--budget-usd",
-        f"{limit.nusd / NANO:g}, and {limit_text(stands)} stands on the server",
-        "as much or less; `agentic-trading budget set` raises it for all who share it",
+        f"{limit.nusd / NANO:g}, and {limit_text(present)} is set on the server",
+        "as much or less; `agentic-trading budget set` raises it for all workers",
     )
 
 
 def expected_rows(rows: Sequence[int | None], most: int | None) -> int | None:
-    """Return how many bars feeds of `rows` bars will give, each at most `most`; None where nobody knows."""
+    """Return how many bars feeds of `rows` bars will give, each at most `most`; None where that is unknown."""
     total = 0
     for each in rows:
         bound = most if each is None else min(each, most or each)

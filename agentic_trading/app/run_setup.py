@@ -10,7 +10,7 @@ from agentic_trading import __version__
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import BarSource, ReadAhead, read_bars
 from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions, pluralize
-from agentic_trading.app.providers import base_url_of, host_free, prove, ready, select_provider
+from agentic_trading.app.providers import base_url_of, check_provider, host_free, ready, select_provider
 from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH, Bar
@@ -51,7 +51,7 @@ class PreparedRun:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The run whose answers shall be given again."""
+    """The run whose answers are given again."""
 
     manifest: RunManifest
     attempts: Sequence[LLMInteraction]
@@ -66,13 +66,13 @@ async def new_run(
 ) -> PreparedRun:
     """Begin the folder's next run; nothing is written unless it can.
 
-    Raises `OptionError`, `WeightsError` or `FaultsError` for who shall answer, `StoreError` for a folder or log that
+    Raises `OptionError`, `WeightsError` or `FaultsError` for a source of answers that cannot be used, `StoreError` for a folder or log that
     cannot be used, `StoreLockedError` while another process runs in the folder.
     """
-    recorded = await _recorded(options)
+    recorded = await _recorded_run(options)
     if recorded is not None:
         _refuse_other_symbols(recorded.manifest, named)
-    answers = await _answers(options, recorded, tables)
+    answers = await _answer_source(options, recorded, tables)
     await asyncio.to_thread(folder.prepare)
     await store.open()
     run_number = await asyncio.to_thread(folder.last_run) + 1
@@ -107,22 +107,22 @@ async def resumed_run(
     store: wire.Log,
     tables: wire.Tables,
 ) -> PreparedRun:
-    """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those asked for now.
+    """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those of `options`.
 
     Raises what `new_run` raises, and `OptionError` for a folder without a run, for other inputs than the run was
     started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
     end if there is nothing more to feed it: nothing is written then.
     """
-    manifest = await _resumable(options, folder, feeds)
-    answers = await _answers(options, await _recorded(options), tables, manifest.model)
+    manifest = await _resumable_manifest(options, folder, feeds)
+    answers = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
     await asyncio.to_thread(folder.prepare)
     await store.open()
     # Once more: until the lock was ours, another process may have ended the run.
-    manifest = await _resumable(options, folder, feeds)
-    earlier = await left_by(folder, manifest, store)
+    manifest = await _resumable_manifest(options, folder, feeds)
+    earlier = await read_interrupted_run(folder, manifest, store)
     if options.provider != "recorded":
         answers = replace(answers, recorded=earlier.answers)
-    goes_on = {
+    resumed = {
         "bars": options.most_bars,
         "budget_usd": options.budget_usd,
         "max_calls": options.max_calls,
@@ -130,7 +130,7 @@ async def resumed_run(
         "interrupted": False,
         "digest": None,
     }
-    manifest = manifest.model_copy(update=goes_on)
+    manifest = manifest.model_copy(update=resumed)
     await asyncio.to_thread(folder.write_manifest, manifest)
     return PreparedRun(manifest, answers, earlier)
 
@@ -143,16 +143,18 @@ class ScannableLog(Protocol):
         ...
 
 
-async def left_by(folder: SessionFolder, manifest: RunManifest, store: ScannableLog) -> InterruptedRun:
-    """Return what a run has left in the log and beside it; a call of unknown end counts as what it could cost."""
+async def read_interrupted_run(
+    folder: SessionFolder, manifest: RunManifest, store: ScannableLog
+) -> InterruptedRun:
+    """Return what a run has left in its folder; a call of unknown outcome counts as what it could cost."""
     interactions: list[LLMInteraction] = []
-    reading = LedgerRebuild(wire.DEFAULT_TENANT, manifest.mode)
+    rebuild = LedgerRebuild(wire.DEFAULT_TENANT, manifest.mode)
     async for entry in store.scan(manifest.first_seq):
-        reading.read(entry.record)
+        rebuild.read(entry.record)
         if isinstance(entry.record, LLMInteraction):
             interactions.append(entry.record)
-    # A call of which only the dispatch is on record is asked again: what it may have cost is booked beside it.
-    bookings = reading.entries(lost_as=" (lost)")
+    # A call of which only the dispatch is on record is sent again: what it may have cost is charged as well.
+    bookings = rebuild.entries(lost_as=" (lost)")
     return InterruptedRun(wire.recording(interactions), bookings, await _fed(folder, manifest))
 
 
@@ -174,8 +176,8 @@ async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> lis
     ]
 
 
-async def _recorded(options: RunOptions) -> RecordedRun | None:
-    """Return the run whose answers shall be given again, if that was asked for."""
+async def _recorded_run(options: RunOptions) -> RecordedRun | None:
+    """Return the run of `--from`, if there is one."""
     if options.recorded_from is None:
         return None
     with ExitStack() as unpacked:
@@ -187,25 +189,27 @@ async def _recorded(options: RunOptions) -> RecordedRun | None:
     return RecordedRun(manifest, attempts)
 
 
-async def _answers(
+async def _answer_source(
     options: RunOptions, recorded: RecordedRun | None, tables: wire.Tables, model: str = ""
 ) -> wire.AnswerSource:
-    """Return who answers a run: the rules, a model, or an earlier session; `model` is that of a run that goes on."""
+    """Return the source of a run's answers: rules, a model, or an earlier session; `model` is that of a resumed run."""
     if recorded is not None:
         manifest = recorded.manifest
         refuse_unlisted(manifest, tables)
         return wire.replayed(wire.recording(recorded.attempts), manifest.provider, manifest.model)
     if options.provider not in MODELS:
         return wire.rules(inject=options.inject, seed=options.seed)
-    who = select_provider(options, tables, now=SystemClock().now(), model=model)
-    provider = await ready(options, who)
+    selection = select_provider(options, tables, now=SystemClock().now(), model=model)
+    provider = await ready(options, selection)
     if options.provider in HOSTED:
         try:
-            await prove(provider, who)
+            await check_provider(provider, selection)
         except BaseException:
             await provider.aclose()
             raise
-    answers = wire.AnswerSource(wire.with_faults(provider, options.inject, options.seed), who.llm, who.model)
+    answers = wire.AnswerSource(
+        wire.with_faults(provider, options.inject, options.seed), selection.llm, selection.model
+    )
     return replace(answers, counts=options.estimate == "exact")
 
 
@@ -224,15 +228,17 @@ def _session_id(
     if recorded is not None:
         own = recorded.manifest.session_id
         return own if run_number == 1 else derived_id("session", own, run_number)
-    # A ledger that others use knows calls by their ids: the same run again, elsewhere, makes calls of its own.
-    own_alone = () if options.ledger_url is None else (random_id(),)
+    # A shared ledger knows calls by their ids: the same run, started elsewhere, makes calls of its own.
+    nonce = () if options.ledger_url is None else (random_id(),)
     return derived_id(
-        "session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols, *own_alone
+        "session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols, *nonce
     )
 
 
-async def _resumable(options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]) -> RunManifest:
-    """Return the manifest of the run that shall go on, if it can; raises `OptionError`."""
+async def _resumable_manifest(
+    options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]
+) -> RunManifest:
+    """Return the manifest of the run to resume; raises `OptionError` if it cannot be."""
     manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
     refuse_other_inputs(options, manifest, [feed.name for feed in feeds])
     fed = await _fed(folder, manifest)
@@ -243,7 +249,7 @@ async def _resumable(options: RunOptions, folder: SessionFolder, feeds: Sequence
     if manifest.has_ended and sum(map(len, fed.values())) < manifest.bars_done:
         was = f"run {manifest.run_number}, which has ended, and whose {pluralize(manifest.bars_done, 'bar')} are not all here"
         raise OptionError("--resume", was, "a run with the files of bars that it was fed")
-    if manifest.has_ended and (options.most_bars == most or not await _goes_on(feeds, fed)):
+    if manifest.has_ended and (options.most_bars == most or not await _has_more_bars(feeds, fed)):
         was = (
             f"run {manifest.run_number}, which has come to its end after {pluralize(most, 'bar')} of a symbol"
         )
@@ -260,8 +266,8 @@ async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, list[B
     return {symbol: await read_bars(folder.bars(run, symbol), symbol) for symbol in symbols}
 
 
-async def _goes_on(feeds: Sequence[ReadAhead], fed: Mapping[str, Sequence[Bar]]) -> bool:
-    """Say whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
+async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, Sequence[Bar]]) -> bool:
+    """Whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
     for feed in feeds:
         last = fed[feed.symbol][-1].close_time if fed[feed.symbol] else EPOCH
         if await feed.show(1, after=last):
@@ -270,8 +276,8 @@ async def _goes_on(feeds: Sequence[ReadAhead], fed: Mapping[str, Sequence[Bar]])
 
 
 def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
-    """Raise `OptionError` for what a run that goes on cannot change; `names` are those of its data now."""
-    asked_and_before = {
+    """Raise `OptionError` for an input that a resumed run cannot change; `names` are those of its data now."""
+    now_and_before = {
         "--data": (",".join(names), ",".join(source.name for source in manifest.data)),
         "--mode": (options.mode, manifest.mode),
         "--provider": (options.provider, manifest.answers),
@@ -280,14 +286,14 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         "--inject": (options.inject, manifest.inject),
         "--seed": (options.seed, manifest.seed),
     }
-    for option, (asked, before) in asked_and_before.items():
-        if asked != before:
+    for option, (now, before) in now_and_before.items():
+        if now != before:
             allowed = f"{before!r}, as run {manifest.run_number} was started with"
-            raise OptionError(option, repr(asked), allowed)
+            raise OptionError(option, repr(now), allowed)
 
 
 def refuse_unlisted(manifest: RunManifest, tables: wire.Tables) -> None:
-    """Raise `OptionError` where the model that answered a run is in no table: every call would fail of that alone."""
+    """Raise `OptionError` where the model that answered a run is in no table: every call would fail."""
     names = [row.model for row in tables.capabilities if row.provider is manifest.provider]
     if manifest.model and manifest.model not in names:
         was = f"without a row for {manifest.provider}/{manifest.model}, which answered the recorded run"

@@ -1,4 +1,4 @@
-"""The published JSON Schemas: generated from the models, and compared with the files that stand in the repository."""
+"""The published JSON Schemas: generated from the models, and compared with the files in the repository."""
 
 import json
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ ANSWERS: Final = (CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA, ANSWER_SCHEMA)
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A file that is not what the models say; `what` tells the first place where they differ."""
+    """A file that is not what the models say; `what` names the first place where they differ."""
 
     file: Path
     what: str

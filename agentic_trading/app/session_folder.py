@@ -42,10 +42,10 @@ class DataSource(BaseModel, frozen=True):
 
 
 class RunManifest(BaseModel, frozen=True):
-    """What a run was asked to be and how far it came: what a replay needs, beside the log and the bars.
+    """What a run was asked to be and how far it came: what a replay needs with the log and the bars.
 
-    `answers` says who was asked: the rules, a model, or a recording of what `provider` answered. `model` is empty where
-    each workflow asked its own; `base_url` is a server's address without its host, empty for the provider's own;
+    `answers` is the kind of provider: the rules, a model, or a recording of what `provider` answered. `model` is empty where
+    each workflow had its own; `base_url` is a server's address without its host, empty for the provider's own;
     `max_calls` counts attempts, None where they were not limited. `first_seq` is the number of
     the log line before its first one. `digest` is that of the decision log, None while the run has not ended.
     """
@@ -122,7 +122,7 @@ class SessionFolder:
         """
         try:
             last = self.last_run()
-        except OSError as e:  # a name that no file can have, or a folder that nobody may look into
+        except OSError as e:  # a name that no file can have, or a folder that may not be read
             raise OptionError(option, f"{self.path} ({e.strerror})", MADE_BY_RUN) from e
         if last == 0:
             lacks = "where no run is" if self.path.is_dir() else "where no folder is"
@@ -223,7 +223,7 @@ _PACKED_AT = (1980, 1, 1, 0, 0, 0)
 
 
 def shipped_names(shipped: Path = SHIPPED) -> list[str]:
-    """Return the names that `--from` takes beside a folder, sorted."""
+    """Return the names that `--from` takes in place of a folder, sorted."""
     return sorted(path.stem for path in shipped.glob("*.zip"))
 
 

@@ -40,9 +40,9 @@ class SessionSetup:
 
 @dataclass(slots=True)
 class SessionResult:
-    """What a session came to so far: counts, bars and notes as they were fed, intents and fills, the account, and what is still open."""
+    """A session so far: counts, bars and notes as they were fed, intents and fills, the account, and open orders."""
 
-    tally: SessionCounters = field(default_factory=SessionCounters)
+    counters: SessionCounters = field(default_factory=SessionCounters)
     bars: list[Bar] = field(default_factory=list)
     notes: list[Gap | Duplicate] = field(default_factory=list)
     intents: list[OrderIntent] = field(default_factory=list)
@@ -60,9 +60,9 @@ async def _nothing_to_do(_moment: TimeSlice) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SessionObserver:
-    """Who looks on while a session is played.
+    """What is called while a session is played.
 
-    `after_moment` is told each moment when it is over, with its lines of the decision log; `before_moment` before
+    `after_moment` is called with each moment when it is over and its lines of the decision log, `before_moment` before
     anything is done at it. `around` wraps the gateway that the agents see, `hold` is handed the session before it
     starts, to stop it.
     """
@@ -73,66 +73,65 @@ class SessionObserver:
     hold: Callable[[TradingSession], None] = lambda _session: None
 
 
-async def run_play(stage: SessionSetup, played: SessionResult, watch: SessionObserver) -> None:
-    """Play a session to its end and fill `played` as it goes.
+async def play_session(setup: SessionSetup, result: SessionResult, observer: SessionObserver) -> None:
+    """Play a session to its end and fill `result` as it goes.
 
     Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
-    ends the session; what came before it is in `played` and in the store.
+    ends the session; what came before it is in `result` and in the store.
     """
     broker = wire.memory_broker()
-    venue = wire.venue(stage.symbols)
+    venue = wire.venue(setup.symbols)
     exchange = wire.paper_exchange(venue)
     pool = wire.worker_pool(
-        mode=stage.mode,
+        mode=setup.mode,
         broker=broker,
-        store=stage.store,
-        ledger=stage.ledger,
-        answers=stage.answers,
-        tables=stage.tables,
-        clock=stage.clock,
-        workers=stage.workers,
-        oversight=stage.oversight,
+        store=setup.store,
+        ledger=setup.ledger,
+        answers=setup.answers,
+        tables=setup.tables,
+        clock=setup.clock,
+        workers=setup.workers,
+        oversight=setup.oversight,
     )
     try:
         async with running_workers(pool, broker) as client:
-            await _trade(stage, played, watch, client, venue, exchange)
+            await _trade(setup, result, observer, client, venue, exchange)
     except BaseExceptionGroup as group_of_errors:
         raise _first(group_of_errors) from group_of_errors
     finally:
-        played.account = await exchange.account()
-        played.open_orders = await exchange.open_orders()
+        result.account = await exchange.account()
+        result.open_orders = await exchange.open_orders()
 
 
 async def _trade(
-    stage: SessionSetup,
-    played: SessionResult,
-    watch: SessionObserver,
+    setup: SessionSetup,
+    result: SessionResult,
+    observer: SessionObserver,
     client: Gateway,
     venue: wire.PaperVenue,
     exchange: Exchange,
 ) -> None:
-    blotter = DecisionLoggingGateway(CountingGateway(watch.around(client), played.tally))
+    gateway = DecisionLoggingGateway(CountingGateway(observer.around(client), result.counters))
 
-    async def over(moment: TimeSlice) -> None:
-        played.bars.extend(moment.bars)
-        played.notes.extend(moment.notes)
-        await watch.after_moment(moment, blotter.close())
+    async def after_moment(moment: TimeSlice) -> None:
+        result.bars.extend(moment.bars)
+        result.notes.extend(moment.notes)
+        await observer.after_moment(moment, gateway.close())
 
-    beside = await asyncio.to_thread(wire.companions, stage.symbols)
     session = wire.trading_session(
         venue,
-        session_id=stage.session_id,
-        gateway=blotter,
-        clock=stage.clock,
+        session_id=setup.session_id,
+        gateway=gateway,
+        clock=setup.clock,
         exchange=exchange,
-        answers=stage.answers,
-        beside=beside,
-        before_moment=watch.before_moment,
-        after_moment=over,
+        answers=setup.answers,
+        companions=await asyncio.to_thread(wire.companions, setup.symbols),
+        before_moment=observer.before_moment,
+        after_moment=after_moment,
     )
-    played.intents, played.fills = session.intents, session.fills
-    watch.hold(session)
-    await session.run(stage.feeds, most_bars=stage.most_bars)
+    result.intents, result.fills = session.intents, session.fills
+    observer.hold(session)
+    await session.run(setup.feeds, most_bars=setup.most_bars)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

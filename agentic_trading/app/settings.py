@@ -44,7 +44,7 @@ class Settings(
 
     `store` is the log, or the folder of a session, that `trace` and `spend` read; without it they take the newest
     session below `runs`, where sessions go that are given no folder. `models_file` and `prices_file` hold rows in
-    place of or beside the shipped ones. `models_dir` is where weights lie, `secrets_dir` where keys do, in files.
+    place of the shipped ones or in addition. `models_dir` is the folder of weights, `secrets_dir` that of keys, in files.
     `ledger_url` is a Redis server whose ledger workers share, `policy_file` says who may do what, `zone`
     where days and months begin.
     """

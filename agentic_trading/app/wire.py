@@ -1,4 +1,4 @@
-"""Where it is put together: the only code, beside a front door, that names adapters."""
+"""The composition: the only code, apart from front doors, that names adapters."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -95,7 +95,7 @@ class PaperVenue:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSource:
-    """Who answers: `provider` is asked, unless `recorded` knows the answer; `llm` and `model` stand in envelopes.
+    """The source of answers: `provider`, unless `recorded` has the answer; `llm` and `model` stand in envelopes.
 
     `counts` says that its own count of a request bounds the input, where it has one, in place of the bytes.
     """
@@ -123,7 +123,7 @@ def with_faults(provider: Provider, inject: str, seed: str) -> Provider:
 def keys(key: str | None, *, folder: Path | None, name: str, is_free: bool) -> Keys | None:
     """Return where keys come from: files called `name` in `folder`, else `key`; None without both.
 
-    Of a server that `is_free` it is not known whether it asks for a key: without one it is told some word.
+    Of a server that `is_free` it is not known whether it asks for a key: without one some word is sent.
     """
     one = OneKey(key or "none") if key or is_free else None
     return one if folder is None else SecretsFolder(folder, name, one)
@@ -181,7 +181,7 @@ def stdin_feed(*, symbol: str) -> BarFeed:
 
 
 def memory_broker() -> MemoryBroker:
-    """Return a bus within this process; it forgets what everybody has read, however long a session is."""
+    """Return a bus within this process; it forgets what every reader has read, however long a session is."""
     return MemoryBroker(retain_acknowledged=False)
 
 
@@ -201,7 +201,7 @@ def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
 
 
 def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True) -> Log:
-    """Return the log of a session: durable before anybody is told, written behind in a backtest that can be repeated."""
+    """Return the log of a session: durable before it is published, written behind in a backtest that can be repeated."""
     durability = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
     return Log(path, durability=durability)
 
@@ -215,7 +215,7 @@ class Tables:
 
 
 def load_tables(models_file: Path | None = None, prices_file: Path | None = None) -> Tables:
-    """Read the shipped tables, and the rows of these files in place of or beside theirs; reads files."""
+    """Read the shipped tables, and the rows of these files in place of theirs or in addition; reads files."""
     models, prices = ([file] if file else [] for file in (models_file, prices_file))
     return Tables(Capabilities.load(*models), PriceBook.load(None, *prices))
 
@@ -242,7 +242,7 @@ def worker_pool(
     """Return the workers of a gateway; execution is strict on paper: on disk before each call.
 
     They serve one `tenant` and refuse every other one: a limit on tenants is then a limit on all that they spend.
-    Without `oversight` nobody outside looks on.
+    Without `oversight` there are no controls, statuses or rates.
     """
     recorder = Recorder(store, broker)
     gate = _gate(mode, ledger, tables, clock, tenant, oversight)
@@ -295,11 +295,12 @@ def _gate(
 def _housekeeper(
     ledger: Ledger, gate: Gate, recorder: Recorder, clock: Clock, tenant: str, oversight: BudgetControls
 ) -> Housekeeper:
-    board, statuses = oversight.board, oversight.statuses
-    watched = HousekeepingScope(ledger, gate, board, statuses, (tenant,), outlives=oversight.outlives)
+    scope = HousekeepingScope(
+        ledger, gate, oversight.controls, oversight.statuses, (tenant,), outlives=oversight.outlives
+    )
     meter = BurnRateMeter(Windows(oversight.zone))
     alerts = Alerts(oversight.warn_at)
-    return Housekeeper(watched, meter, recorder, clock, SystemClock(), oversight.worker, alerts)
+    return Housekeeper(scope, meter, recorder, clock, SystemClock(), oversight.worker, alerts)
 
 
 def venue(symbols: Iterable[str], bars: Iterable[Bar] = ()) -> PaperVenue:
@@ -316,11 +317,11 @@ def paper_exchange(venue: PaperVenue) -> PaperExchange:
 
 
 def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:
-    """Return the shipped market that runs beside a shipped one in a session of its own; reads files."""
-    name, beside = SHIPPED_PAIRS.get(symbols[0], ("", "")) if len(symbols) == 1 else ("", "")
+    """Return the shipped reference market of a shipped one in a session of its own; reads files."""
+    name, other = SHIPPED_PAIRS.get(symbols[0], ("", "")) if len(symbols) == 1 else ("", "")
     if not name:
         return {}
-    return {symbols[0]: ReferenceMarketFeed(load_sample(name), load_sample(beside), decision=DECISION)}
+    return {symbols[0]: ReferenceMarketFeed(load_sample(name), load_sample(other), decision=DECISION)}
 
 
 def trading_session(
@@ -331,13 +332,13 @@ def trading_session(
     clock: MovableClock,
     exchange: Exchange,
     answers: AnswerSource,
-    beside: Mapping[str, ReferenceMarketFeed],
+    companions: Mapping[str, ReferenceMarketFeed],
     before_moment: Callable[[TimeSlice], Awaitable[None]],
     after_moment: Callable[[TimeSlice], Awaitable[None]],
 ) -> TradingSession:
     """Return a session over the symbols of `venue` whose agents ask through `gateway`.
 
-    Each market is looked at beside the first other one of the session, or the one in `beside`.
+    Each market has a reference market: the first other one of the session, or the one in `companions`.
     """
     fill_limits, risk_limits = FillLimits(), RiskLimits()
     patience = PATIENCE.get(answers.llm)
@@ -354,7 +355,7 @@ def trading_session(
                 retry_policy=patience,
             ),
             reference_view=next((other for name, other in views.items() if name != symbol), None),
-            reference_feed=beside.get(symbol),
+            reference_feed=companions.get(symbol),
         )
         for symbol, view in views.items()
     }

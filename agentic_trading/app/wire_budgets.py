@@ -27,15 +27,15 @@ from agentic_trading.ids import random_id
 
 @dataclass(frozen=True, slots=True)
 class BudgetControls:
-    """What stands beside a gateway's calls: orders of operators, what workers tell, who may do what, and how fast.
+    """What governs a gateway's calls: controls of operators, statuses of workers, a policy and rates.
 
-    Who sends is proved to `verifier` where there is one; without, it is `principal`, whom the wiring trusts.
+    The sender is proved to `verifier` where there is one; without, it is `principal`, which is trusted.
 
     `outlives` says that the ledger will be there when this process is not; `worker` is the name under which this one
-    tells of itself. `zone` is where days begin, `warn_at` the share of a ceiling from which on it is told.
+    reports. `zone` is where days begin, `warn_at` the share of a ceiling from which on warnings are recorded.
     """
 
-    board: ControlStore
+    controls: ControlStore
     statuses: StatusFeed
     outlives: bool = False
     policy: Policy | None = None
@@ -47,15 +47,15 @@ class BudgetControls:
     warn_at: Fraction = WARN_AT
 
     async def aclose(self) -> None:
-        """Give back what was opened."""
-        await self.board.aclose()
+        """Close every connection."""
+        await self.controls.aclose()
         await self.statuses.aclose()
         if self.limiter is not None:
             await self.limiter.aclose()
 
 
 def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:
-    """Return the limit that `--budget-usd` and `--max-calls` mean: on what each tenant spends in all."""
+    """Return the limit that `--budget-usd` and `--max-calls` mean: on what each tenant spends in total."""
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd, calls=max_calls)
 
 
@@ -77,12 +77,12 @@ def lasting_ledger(url: str, *, zone: tzinfo = UTC) -> Ledger:
 
 
 def folder_boards(folder: Path) -> tuple[ControlStore, StatusFeed]:
-    """Return where orders and tidings of a session stand: in its folder, for other processes to read and write."""
+    """Return the controls and statuses of a session: in its folder, for other processes to read and write."""
     return FileControlStore(folder), FileStatusFeed(folder)
 
 
 def shared_boards(url: str) -> tuple[ControlStore, StatusFeed]:
-    """Return where orders and tidings stand on a server that workers share."""
+    """Return the controls and statuses on a server that workers share."""
     from agentic_trading.governance.control_stores.redis import RedisControlStore
     from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 
@@ -100,13 +100,13 @@ def oversight(
 ) -> BudgetControls:
     """Return the oversight of a session: on the server where its ledger is, else in its folder; reads files.
 
-    With `keys` every message has to be signed; without them `principal` is who sends. Raises `PolicyError` for a policy
-    that says what it cannot, `SigningKeyError` for keys that are none.
+    With `keys` every message has to be signed; without them `principal` is the sender. Raises `PolicyError` for a wrong policy,
+    `SigningKeyError` for wrong keys.
     """
-    board, statuses = shared_boards(ledger_url) if ledger_url else folder_boards(folder)
+    controls, statuses = shared_boards(ledger_url) if ledger_url else folder_boards(folder)
     policy = Policy.load(policy_file) if policy_file is not None else None
     return BudgetControls(
-        board=board,
+        controls=controls,
         statuses=statuses,
         outlives=ledger_url is not None,
         policy=policy,
@@ -133,12 +133,12 @@ def _keys(folder: Path, policy: Policy | None) -> dict[str, bytes]:
     return keys if policy is None else keys_by_principal(keys, policy.keys)
 
 
-async def set_budget(board: ControlStore, tenant: str, limit: Limit) -> None:
-    """Have a limit stand on the board, if it does not already."""
-    there = (await board.read(tenant)).limit(limit.scope, limit.id, limit.window)
-    if there != limit:
+async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:
+    """Set a limit in the controls, if it is not set already."""
+    present = (await controls.read(tenant)).limit(limit.scope, limit.id, limit.window)
+    if present != limit:
         await execute_command(
-            board, tenant, SetLimit(limit), by="run", why="--budget-usd", at=SystemClock().now()
+            controls, tenant, SetLimit(limit), by="run", why="--budget-usd", at=SystemClock().now()
         )
 
 
@@ -148,6 +148,6 @@ def has_limits(limits: Sequence[Limit]) -> bool:
 
 
 def host_of(url: str) -> str:
-    """Return an address without what may be secret in it."""
+    """Return an address without its secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname or parts.path}" + (f":{parts.port}" if parts.port else "")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.run_setup import left_by, recorded_attempts
+from agentic_trading.app.run_setup import read_interrupted_run, recorded_attempts
 from agentic_trading.app.session_folder import BarFiles, SessionFolder
-from agentic_trading.app.session_run import SessionObserver, SessionResult, run_play
+from agentic_trading.app.session_run import SessionObserver, SessionResult, play_session
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -44,7 +44,7 @@ async def test_an_answered_call_counts_with_its_cost_and_a_lost_one_with_all_it_
     await store.record(dispatched(lost, 900))
     await store.record(event("order.intent"))
 
-    earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
 
     assert earlier.spent_nusd == 70 + 3 + 900
     assert earlier.bars == {"BTCUSDT": []}
@@ -59,7 +59,7 @@ async def test_an_attempt_is_lost_even_if_another_one_was_answered(tmp_path: Pat
     await store.store(interaction(envelope=asked, attempt_number=1, cost_nusd=0))
     await store.record(dispatched(asked, 600, attempt=2))
 
-    earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
 
     assert earlier.spent_nusd == 600
 
@@ -69,7 +69,7 @@ async def test_what_an_earlier_run_has_left_in_the_log_is_not_this_runs(tmp_path
     await store.store(interaction(cost_nusd=1000))
     await store.store(interaction(cost_nusd=7))
 
-    earlier = await left_by(SessionFolder(tmp_path), manifest(2, first_seq=1), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(2, first_seq=1), store)
 
     assert earlier.spent_nusd == 7
 
@@ -85,7 +85,7 @@ async def test_calls_that_were_answered_or_may_have_been_are_counted(tmp_path: P
     await store.store(interaction())
     await store.record(dispatched(lost, 900))
 
-    earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
 
     assert earlier.calls == 3
 
@@ -96,7 +96,7 @@ async def test_the_bars_that_were_fed_are_what_is_gone_on_with(tmp_path: Path) -
     await files.open()
     await files.append([bar(0), bar(1)])
 
-    earlier = await left_by(folder, manifest(), MemoryInteractionStore())
+    earlier = await read_interrupted_run(folder, manifest(), MemoryInteractionStore())
 
     assert earlier.bars == {"BTCUSDT": [bar(0), bar(1)]}
 
@@ -138,7 +138,7 @@ async def part(store: InteractionStore, budget_nusd: int, bars: int, recorded: w
         answers=wire.AnswerSource(provider, *PRICED, recorded),
         ledger=wire_budgets.budget_ledger(budget_nusd),
     )
-    await run_play(set_up, played, stopping_at(bars, played))
+    await play_session(set_up, played, stopping_at(bars, played))
 
 
 async def budget_for(percent: int) -> int:
@@ -155,7 +155,7 @@ async def test_both_parts_of_a_run_together_keep_the_budget(percent: int, tmp_pa
     budget_nusd = await budget_for(percent)
     store = MemoryInteractionStore()
     await part(store, budget_nusd, 370, None)
-    earlier = await left_by(SessionFolder(tmp_path), manifest(), store)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
 
     await part(store, budget_nusd - earlier.spent_nusd, 450, earlier.answers)
 

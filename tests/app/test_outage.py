@@ -30,7 +30,7 @@ def answered() -> LLMInteraction:
 def heard(*answers: GatewayReply) -> FailureKind | None:
     outage = ProviderOutage()
     for answer in answers:
-        outage.hear(answer)
+        outage.note(answer)
     return outage.failure.category if outage.failure else None
 
 
@@ -95,7 +95,7 @@ def test_an_unusable_provider_is_told_with_its_reason_and_what_is_left_to_do() -
 
     assert str(UnusableProviderError("openai", reason, begun=True)) == (
         "openai cannot be used (auth_error): invalid key; put that right, or take another --provider; "
-        "what was asked is on record, and --resume goes on behind it"
+        "its calls are on record, and --resume goes on after them"
     )
     assert "--resume" not in str(UnusableProviderError("openai", reason, begun=False))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire
-from agentic_trading.app.session_run import SessionObserver, SessionResult, run_play
+from agentic_trading.app.session_run import SessionObserver, SessionResult, play_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
@@ -69,7 +69,7 @@ async def test_what_was_recorded_before_a_bad_bar_is_kept_however_slow_the_log_i
         lines.extend(new)
 
     with pytest.raises(BarFormatError) as raised:
-        await run_play(set_up, played, SessionObserver(after_moment))
+        await play_session(set_up, played, SessionObserver(after_moment))
 
     kept = {entry.record.id for entry in [e async for e in store.scan()] if isinstance(entry.record, Event)}
     decided = {line["id"] for line in lines_of(b"\n".join(lines)) if line["kind"] != "call"}
@@ -94,7 +94,7 @@ async def test_an_error_of_ours_in_a_moment_is_not_hidden() -> None:
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        await run_play(stage(most_bars=3), SessionResult(), SessionObserver(broken))
+        await play_session(stage(most_bars=3), SessionResult(), SessionObserver(broken))
 
 
 async def test_a_moment_is_announced_before_anything_is_done_at_it() -> None:
@@ -108,6 +108,6 @@ async def test_a_moment_is_announced_before_anything_is_done_at_it() -> None:
     async def after(moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         happened.append(("after", len(moment.bars)))
 
-    await run_play(set_up, SessionResult(), SessionObserver(after, before))
+    await play_session(set_up, SessionResult(), SessionObserver(after, before))
 
     assert [what for what, _ in happened] == ["before", "after"] * len(BTC)

@@ -10,7 +10,7 @@ import pytest
 from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.providers import (
-    ASKED,
+    WORKFLOWS,
     ProviderSelection,
     base_url_of,
     host_free,
@@ -36,7 +36,7 @@ def own(tmp_path: Path) -> wire.Tables:
 
 
 def names(who: ProviderSelection) -> list[str]:
-    return [who.models[workflow].model for workflow in ASKED]
+    return [who.models[workflow].model for workflow in WORKFLOWS]
 
 
 def test_without_a_name_each_workflow_asks_its_own_claude() -> None:
@@ -204,4 +204,4 @@ def test_a_record_keeps_no_host(address: str | None, kept: str) -> None:
 
 
 def test_every_workflow_of_a_session_has_a_model() -> None:
-    assert set(ASKED) == {EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION}
+    assert set(WORKFLOWS) == {EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION}

@@ -84,9 +84,9 @@ def test_the_first_that_was_missed_does_not_depend_on_who_was_answered_first() -
     one, other = seen_of(), seen_of()
 
     for asked in (first, second):
-        one.hear(asked, NoDecision(reason=MISS))
+        one.note(asked, NoDecision(reason=MISS))
     for asked in (second, first):
-        other.hear(asked, NoDecision(reason=MISS))
+        other.note(asked, NoDecision(reason=MISS))
 
     assert one.first_missed == other.first_missed == first
     assert seen_of().first_missed is None

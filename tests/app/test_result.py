@@ -155,7 +155,7 @@ async def test_equity_is_cash_and_what_is_held_at_its_last_close() -> None:
     assert cost.market_now.total_bps not in {None, cost.total.total_bps}
     assert 0 < cost.total.fees < report.fees  # those of stops and targets are not in it
     assert (report.orders, report.fills, report.fees) == (
-        played.tally.orders,
-        played.tally.fills,
-        played.tally.fees,
+        played.counters.orders,
+        played.counters.fills,
+        played.counters.fees,
     )

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agentic_trading.app.report import RunReport
-from agentic_trading.app.run import stopped_by_signals
+from agentic_trading.app.run import stop_on_signals
 from agentic_trading.desk.session import TradingSession
 from tests.flows.sessions import ran
 
@@ -30,7 +30,7 @@ class Stopped(TradingSession):
 async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
     session = Stopped()
 
-    with stopped_by_signals() as signals, capture_logs() as logs:
+    with stop_on_signals() as signals, capture_logs() as logs:
         signals.hold(session)
         came_before = signals.came
         signal.raise_signal(number)
@@ -45,7 +45,7 @@ async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
 async def test_a_second_signal_of_the_same_kind_ends_the_program() -> None:
     session = Stopped()
 
-    with stopped_by_signals() as signals:
+    with stop_on_signals() as signals:
         signals.hold(session)
         signal.raise_signal(signal.SIGINT)
         await session.was_stopped.wait()
@@ -60,7 +60,7 @@ async def test_a_second_signal_of_the_same_kind_ends_the_program() -> None:
 async def test_a_signal_before_the_session_cancels_the_task_from_within_the_loop(
     number: signal.Signals,
 ) -> None:
-    with stopped_by_signals() as signals:
+    with stop_on_signals() as signals:
         signal.raise_signal(number)
         came_at_once = (
             signals.came
@@ -72,7 +72,7 @@ async def test_a_signal_before_the_session_cancels_the_task_from_within_the_loop
 
 
 async def test_afterwards_a_signal_is_the_programs_own_again() -> None:
-    with stopped_by_signals():
+    with stop_on_signals():
         pass
 
     with pytest.raises(KeyboardInterrupt):

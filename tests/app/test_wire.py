@@ -99,7 +99,7 @@ async def test_what_costs_nothing_needs_no_budget_and_what_does_gets_none_of_not
     free = await evening(ledger=wire_budgets.budget_ledger(0))
     priced = await evening(Priced(), model=PRICED, ledger=wire_budgets.budget_ledger(0))
 
-    assert free.played.tally.no_decisions == {}
-    assert free.played.tally.decisions["analysis"].total() > 0
-    assert set(priced.played.tally.no_decisions["analysis"]) == {FailureKind.BUDGET_EXHAUSTED}
-    assert priced.played.tally.decisions == {}
+    assert free.played.counters.no_decisions == {}
+    assert free.played.counters.decisions["analysis"].total() > 0
+    assert set(priced.played.counters.no_decisions["analysis"]) == {FailureKind.BUDGET_EXHAUSTED}
+    assert priced.played.counters.decisions == {}

@@ -37,7 +37,7 @@ async def test_a_principal_whom_the_policy_does_not_name_is_refused(tmp_path: Pa
     await refused(
         tmp_path,
         OptionError,
-        r"--principal is 'somebody'; allowed: one whom .* names: desk",
+        r"--principal is 'somebody'; allowed: one that .* names: desk",
         policy_file=policy,
         principal="somebody",
     )

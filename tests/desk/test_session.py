@@ -47,7 +47,7 @@ class Stage:
             clock=self.clock,
             exchange=wire.paper_exchange(where),
             answers=wire.AnswerSource(self.desk.provider, LLMProvider.RULES, wire.RULES_MODEL),
-            beside={},
+            companions={},
             before_moment=self._before,
             after_moment=self._after,
         )

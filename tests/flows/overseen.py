@@ -15,7 +15,7 @@ import pytest
 
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.budgets import BudgetLocationOptions, execute
-from agentic_trading.app.session_run import SessionObserver, run_play
+from agentic_trading.app.session_run import SessionObserver, play_session
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.commands import OperatorCommand
@@ -125,8 +125,8 @@ class Overseen:
         """Play it to its end."""
         folder = self.place.folder or Path()
         made = await asyncio.to_thread(wire_budgets.oversight, folder, self.place.ledger_url)
-        self.board = Obeyed(made.board)
-        beside = replace(made, board=self.board, limiter=None)
+        self.board = Obeyed(made.controls)
+        beside = replace(made, controls=self.board, limiter=None)
         fields = {"model": PRICED, "most_bars": 420, **self.changes}
         set_up = stage(Priced(), **fields, oversight=beside)
         self.evening = Evening(set_up.store)
@@ -140,7 +140,7 @@ class Overseen:
             self.evening.log.extend(lines)
 
         async with aclosing(beside), aclosing(set_up.ledger):
-            await run_play(set_up, self.evening.played, SessionObserver(after_moment, before_moment))
+            await play_session(set_up, self.evening.played, SessionObserver(after_moment, before_moment))
         return self.evening
 
     async def order(self, wanted: OperatorCommand) -> None:

@@ -18,7 +18,7 @@ from agentic_trading.app.options import RunOptions
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
 from agentic_trading.app.session_folder import BAR_COLUMNS, bar_row
-from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, run_play
+from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.time_slices import TimeSlice
@@ -216,5 +216,5 @@ async def evening(provider: Provider | None = None, **changes: Any) -> Evening:
     async def after_moment(_moment: TimeSlice, lines: Sequence[bytes]) -> None:
         played.log.extend(lines)
 
-    await run_play(set_up, played.played, SessionObserver(after_moment))
+    await play_session(set_up, played.played, SessionObserver(after_moment))
     return played

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.budget_log import BudgetEvent, budget_event
+from agentic_trading.app.budget_log import BudgetEvent, read_budget_events
 from agentic_trading.app.budgets import BudgetLocationOptions, read_status
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
@@ -52,7 +52,7 @@ async def test_the_run_finishes_with_no_decision_for_the_rest_and_never_passes_i
 
 
 async def test_the_history_tells_why(spent_up: RunReport) -> None:
-    found = await budget_event(spent_up.log, "default", together=True)
+    found = await read_budget_events(spent_up.log, "default", together=True)
 
     (ordered,) = [one for one in found if one.what == "command"]
     (refused,) = [one for one in found if one.what == "denied"]
@@ -69,12 +69,12 @@ async def test_the_history_tells_why(spent_up: RunReport) -> None:
 
 
 async def test_each_refusal_is_told_by_itself_if_asked_for(spent_up: RunReport) -> None:
-    found = await budget_event(spent_up.log, "default", together=False)
+    found = await read_budget_events(spent_up.log, "default", together=False)
 
     refused = [one for one in found if one.what == "denied"]
     assert len(refused) == spent_up.no_decisions["analysis"]["budget_exhausted"]
     assert {one.times for one in refused} == {1}
-    assert await budget_event(spent_up.log, "somebody-else", together=True) == list[BudgetEvent]()
+    assert await read_budget_events(spent_up.log, "somebody-else", together=True) == list[BudgetEvent]()
 
 
 async def test_what_the_worker_told_last_is_what_the_log_sums_up_to(spent_up: RunReport) -> None:

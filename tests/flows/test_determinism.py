@@ -65,7 +65,7 @@ async def test_all_bars_give_the_same_log_with_one_and_with_eight_workers_out_of
 
     assert mixed.digest == plain.digest
     assert len(plain.played.bars) == sum(map(len, LOADED.values()))
-    assert plain.played.tally.fills > 0
+    assert plain.played.counters.fills > 0
 
 
 async def test_the_same_bars_from_a_file_give_the_same_digest_as_the_sample(tmp_path: Path) -> None:

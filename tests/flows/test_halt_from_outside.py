@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire_budgets
-from agentic_trading.app.budgets import BudgetLocationOptions, halted, limited, read_status, resumed
+from agentic_trading.app.budgets import (
+    BudgetLocationOptions,
+    halt_command,
+    limit_command,
+    read_status,
+    resume_command,
+)
 from agentic_trading.app.replay import replay
 from agentic_trading.llm.errors import FailureKind
 from tests.flows.overseen import Overseen, Waiting, agentic_trading, rehearsal
@@ -76,7 +82,7 @@ async def test_who_is_parked_is_told_and_goes_on_with_a_raised_limit(
     report = run.result()
 
     actions = events_in(await kept_in(report.log), "operator.action")
-    assert "Waiting for headroom: 1" in told
+    assert "Queued for headroom: 1" in told
     assert [action.body["after"] for action in actions] == ["0.06 USD", "5 USD"]
     assert report.no_decisions == {}
     monkeypatch.undo()
@@ -85,7 +91,9 @@ async def test_who_is_parked_is_told_and_goes_on_with_a_raised_limit(
 
 async def test_what_was_refused_for_want_of_money_goes_on_with_a_raised_limit(tmp_path: Path) -> None:
     async def more(session: Overseen) -> None:
-        await session.order(limited("tenant", "*", "none", usd="5", tokens=None, calls=None, remove=False))
+        await session.order(
+            limit_command("tenant", "*", "none", usd="5", tokens=None, calls=None, remove=False)
+        )
 
     session = Overseen(
         BudgetLocationOptions(tmp_path),
@@ -104,10 +112,10 @@ async def test_what_was_refused_for_want_of_money_goes_on_with_a_raised_limit(tm
 
 async def test_between_a_halt_and_its_end_nothing_is_sent(tmp_path: Path) -> None:
     async def halt(session: Overseen) -> None:
-        await session.order(halted("default", **NOBODY))
+        await session.order(halt_command("default", **NOBODY))
 
     async def resume(session: Overseen) -> None:
-        await session.order(resumed("default", **NOBODY))
+        await session.order(resume_command("default", **NOBODY))
 
     session = Overseen(
         BudgetLocationOptions(tmp_path), {AFTER_THE_FIRST_CALLS: halt, AFTER_THE_FIRST_CALLS + 30: resume}
@@ -136,7 +144,7 @@ async def test_a_halt_stops_its_own_scope_only(
     scope: dict[str, str], stopped: set[str], tmp_path: Path
 ) -> None:
     async def halt(session: Overseen) -> None:
-        await session.order(halted("default", **{**NOBODY, **scope}))
+        await session.order(halt_command("default", **{**NOBODY, **scope}))
 
     played = await Overseen(BudgetLocationOptions(tmp_path), {1: halt}, {"most_bars": 480}).play()
 

@@ -116,7 +116,7 @@ async def test_what_was_charged_in_doubt_counts_against_the_budget() -> None:
     assert doubtful
     assert sum(result.cost_nusd for result in results) <= 10**9
     assert all(result.cost_nusd == result.reserved_nusd > 0 for result in doubtful)
-    assert played.played.tally.orders == 0
+    assert played.played.counters.orders == 0
 
 
 async def test_an_execution_call_of_unknown_end_is_not_tried_again() -> None:
@@ -130,9 +130,9 @@ async def test_an_execution_call_of_unknown_end_is_not_tried_again() -> None:
 
     calls = [one for one in calls_in(await played.records()) if one.envelope.workflow == "execution"]
     assert [one.result.attempt_number for one in calls] == [1] * len(calls)
-    assert len(calls) == played.played.tally.intents > 0
-    assert played.played.tally.orders == 0
-    assert played.played.tally.no_decisions["execution"] == {"timeout": len(calls)}
+    assert len(calls) == played.played.counters.intents > 0
+    assert played.played.counters.orders == 0
+    assert played.played.counters.no_decisions["execution"] == {"timeout": len(calls)}
 
 
 async def test_the_least_budget_is_enough_for_rules_that_cost_nothing(tmp_path: Path) -> None:

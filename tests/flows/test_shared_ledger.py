@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import wire_budgets
-from agentic_trading.app.budget_log import rebuilt
+from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.app.budgets import BudgetLocationOptions, read_status
 from agentic_trading.app.replay import replay
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
@@ -154,7 +154,7 @@ async def test_a_server_that_was_set_back_lets_nothing_run_until_it_is_rebuilt(
 
     with pytest.raises(LedgerRolledBackError, match="agentic-trading budget rebuild"):
         await ran(out, **asked)
-    report = await rebuilt([out / "interactions.jsonl"], own_redis.url, "default")
+    report = await rebuild_ledger([out / "interactions.jsonl"], own_redis.url, "default")
     again = await ran(out, **asked)
 
     assert again.no_decisions == {}

@@ -98,10 +98,10 @@ def set_limit(
     as_json: AsJson = False,
 ) -> None:
     """Set a limit in place of the one on the same scope, id and window; workers follow within a second."""
-    from agentic_trading.app.budgets import limited
+    from agentic_trading.app.budgets import limit_command
     from agentic_trading.app.cli.budget_tables import execute_and_print
 
-    wanted = limited(scope, id_, per, usd=usd, tokens=tokens, calls=calls, remove=remove)
+    wanted = limit_command(scope, id_, per, usd=usd, tokens=tokens, calls=calls, remove=remove)
     execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)
 
 
@@ -116,12 +116,12 @@ def history(
     """List from the log commands, warnings, denials, and what was charged in doubt or above its reservation."""
     from dataclasses import asdict
 
-    from agentic_trading.app.budget_log import budget_event
+    from agentic_trading.app.budget_log import read_budget_events
     from agentic_trading.app.cli.budget_tables import history_table
     from agentic_trading.app.cli.log_selection import log_of
     from agentic_trading.app.cli.output import print_table, show_json
 
-    found = asyncio.run(budget_event(log_of(store), tenant, together=not every))
+    found = asyncio.run(read_budget_events(log_of(store), tenant, together=not every))
     if as_json:
         show_json([asdict(one) for one in found])
     else:
@@ -143,19 +143,21 @@ def rebuild(
     from dataclasses import asdict
     from zoneinfo import ZoneInfo
 
-    from agentic_trading.app.budget_log import rebuilt
-    from agentic_trading.app.cli.budget_tables import rebuilt_lines
+    from agentic_trading.app.budget_log import rebuild_ledger
+    from agentic_trading.app.cli.budget_tables import rebuild_lines
     from agentic_trading.app.cli.log_selection import log_of
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.settings import start
 
     logs = [log_of(store) for store in stores] if stores else [log_of(None)]
     settings = start()
-    report = asyncio.run(rebuilt(logs, ledger or settings.ledger_url, tenant, zone=ZoneInfo(settings.zone)))
+    report = asyncio.run(
+        rebuild_ledger(logs, ledger or settings.ledger_url, tenant, zone=ZoneInfo(settings.zone))
+    )
     if as_json:
         show_json(asdict(report))
     else:
-        print_table(*rebuilt_lines(report))
+        print_table(*rebuild_lines(report))
 
 
 Tenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose calls; * means every tenant's.")]
@@ -186,10 +188,10 @@ def halt(
 
     Every worker follows within a second. What was sent is charged, all of it is on record, and `resume` lifts the halt.
     """
-    from agentic_trading.app.budgets import halted
+    from agentic_trading.app.budgets import halt_command
     from agentic_trading.app.cli.budget_tables import execute_and_print
 
-    wanted = halted(tenant, agent=agent, workflow=workflow, model=model)
+    wanted = halt_command(tenant, agent=agent, workflow=workflow, model=model)
     execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)
 
 
@@ -205,8 +207,8 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Lift the halt of exactly this scope; others stay."""
-    from agentic_trading.app.budgets import resumed
+    from agentic_trading.app.budgets import resume_command
     from agentic_trading.app.cli.budget_tables import execute_and_print
 
-    wanted = resumed(tenant, agent=agent, workflow=workflow, model=model)
+    wanted = resume_command(tenant, agent=agent, workflow=workflow, model=model)
     execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)

@@ -15,8 +15,8 @@ from agentic_trading.app.budgets import (
     BudgetLocation,
     BudgetLocationOptions,
     BudgetView,
-    budget_place,
     execute,
+    open_location,
     read_view,
 )
 from agentic_trading.app.cli.log_selection import log_of
@@ -113,7 +113,7 @@ def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableT
     return [heading(f"Budget events of tenant {tenant}"), rows(made, cells)]
 
 
-def rebuilt_lines(report: LedgerRebuildReport) -> list[RenderableType]:
+def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
     """Return what a rebuild has charged."""
     lines = [
         *(("from", log) for log in report.logs),
@@ -307,7 +307,7 @@ async def _print(out: Console, views: AsyncGenerator[Group]) -> None:
 async def _views(where: BudgetLocationOptions, tenant: str, seconds: float | None) -> AsyncGenerator[Group]:
     clock = SystemClock()
     started = clock.monotonic()
-    async with budget_place(where) as place:
+    async with open_location(where) as place:
         while seconds is None or clock.monotonic() - started < seconds:
             yield await _view(place, tenant)
             await asyncio.sleep(_LOOK_EVERY_S)

@@ -21,77 +21,137 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
 from agentic_trading.llm.store import Record, Records, TraceSummary
 
-MOST_CHANGES: Final = 5
-MOST_ERRORS: Final = 3
-ANSWER_CHARS: Final = 160
-VALUE_CHARS: Final = 80
+ChainOutcome = tuple[TraceSummary, str]
+"""A chain with its outcome."""
+
+ROOM_FOR_FIGURES: Final = 100
+"""Columns from which on a list of chains has room for the number of calls and their cost."""
 
 
-def attempt_lines(attempts: Sequence[LLMInteraction]) -> list[str]:
-    """Return a line for each attempt, lines for how its answer was read, and the sum where there are several."""
-    lines = [line for attempt in attempts for line in _attempt(attempt)]
-    if len(attempts) > 1:
-        lines.append(_total([attempt.result for attempt in attempts]))
-    return [printable(line) for line in lines]
+def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
+    """Return a row a chain, in 80 columns without figures: an id that is wrapped cannot be copied."""
+    figures = ("calls", "USD") if width >= ROOM_FOR_FIGURES else ()
+    drawn = table("last record", "subject", *figures, "outcome", "trace", right=figures)
+    drawn.columns[-1].no_wrap = True
+    return rows(
+        drawn,
+        (
+            (
+                chain.last[:16].replace("T", " "),
+                chain.subject or "-",
+                *((f"{chain.attempts:,}", usd(chain.cost_nusd)) if figures else ()),
+                outcome or "-",
+                chain.trace_id,
+            )
+            for chain, outcome in chains
+        ),
+    )
 
 
-def _attempt(attempt: LLMInteraction) -> Iterator[str]:
-    result = attempt.result
-    facts = [f"attempt {result.attempt_number} {verdict_of(attempt)}", *_sums([result])]
-    if result.served_from == "recorded":
-        facts.append("from the recording")
-    if result.failure is not None:
-        facts.append(result.failure.description)
-    yield " · ".join(facts)
-    if result.reading is not None:
-        yield from (f"  {line}" for line in _read(result.reading, result))
+async def newest_chains(
+    records: Records, limit: int, *, with_calls: bool, tenant: str | None
+) -> list[ChainOutcome]:
+    """Return the newest chains with their outcomes: a tenant's, or without one all of them."""
+    chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
+    return [(chain, chain_outcome(await records.trace(chain.trace_id, tenant=tenant))) for chain in chains]
 
 
-def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
-    """Yield what was changed and what was wrong: nothing for an answer that was accepted as it stood."""
-    changes = [*reading.fixes, *reading.coercions, *reading.patches]
-    if changes or reading.errors:
-        answer = " ".join(result.raw_output[: 2 * ANSWER_CHARS].split())
-        yield f"answered: {answer[:ANSWER_CHARS]}{'…' if len(answer) > ANSWER_CHARS else ''}"
-    if changes:
-        more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
-        yield f"read as {reading.decode}: {'; '.join(map(_change, changes[:MOST_CHANGES]))}{more}"
-    yield from map(_error, reading.errors[:MOST_ERRORS])
-    if len(reading.errors) > MOST_ERRORS:
-        yield f"{len(reading.errors) - MOST_ERRORS} more rules are broken"
+def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
+    """Return a whole chain, each node below its cause; where tenants share it, with whose each is."""
+    drawn = Tree(Text(f"trace {trace_id} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold"))
+    below = {-1: drawn}
+    is_shared = len(chain.tenants) > 1
+    for row in chain.rows():
+        below[row.depth] = below[row.depth - 1].add(_label(row.node, is_shared=is_shared))
+    orphans = [
+        f"  {node.kind} {node.id} names a cause that is not here: {node.cause}" for node in chain.orphans
+    ]
+    cycles = [f"  these name each other as their cause: {', '.join(ring)}" for ring in chain.cycles]
+    return Group(drawn, *(Text(odd, "red") for odd in (*orphans, *cycles)))
 
 
-def _change(fix: Fix) -> str:
-    before, after = _short(fix.before), _short(fix.after)
-    if before and after:
-        became = f"{before} became {after}"
-    else:
-        became = f"{before} left out" if before else f"{after} put in"
-    return f"{fix.kind.replace('_', ' ')} at {fix.where}: {became}"
+def path_of(answer: CausalPath) -> RenderableType:
+    """Return the way from the first cause to the record, with its siblings and its effects."""
+    shown = (*answer.path, *answer.siblings, *answer.effects)
+    is_shared = len({node.tenant for node in shown}) > 1
+    path = Table.grid(padding=(0, 1, 0, 0))
+    for number, node in enumerate(answer.path, start=1):
+        path.add_row(Text(f"{number}", "dim"), _label(node, is_shared=is_shared))
+    parts: list[RenderableType] = [Text(f"why {answer.record_id}", "bold"), path]
+    if answer.missing_cause:
+        parts.append(Text(f"the path breaks off: {answer.missing_cause} is not in this trace", "red"))
+    for title, nodes in (("Siblings", answer.siblings), ("Effects", answer.effects)):
+        if nodes:
+            parts.extend([heading(title), *(_label(node, is_shared=is_shared) for node in nodes)])
+    return Group(*parts)
 
 
-def _error(violation: Violation) -> str:
-    facts = {"was": violation.actual, "allowed": violation.allowed, "nearest": violation.suggestion}
-    shown = [f"{name}: {_short(_joined(value))}" for name, value in facts.items() if value is not None]
-    return "; ".join([f"{violation.path}: {violation.message}", *shown])
+def _label(node: TraceNode, *, is_shared: bool) -> RenderableType:
+    whose = (f"  tenant {printable(node.tenant)}", "yellow") if is_shared else ""
+    name = Text.assemble(
+        (node.kind, "bold cyan"), "  ", (format_time(node.as_of), "dim"), "  ", (node.id, "dim"), whose
+    )
+    return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in step_text(node)))
 
 
-def _joined(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+def values_of(chain: TraceTree) -> list[dict[str, Any]]:
+    """Return every step with its depth, in the order of the tree; records are as they stand in the log."""
+    return [{"depth": row.depth, **_value(row.node)} for row in chain.rows()]
 
 
-def _short(text: str) -> str:
-    return f"{text[:VALUE_CHARS]}…" if len(text) > VALUE_CHARS else text
+def values_of_path(answer: CausalPath) -> dict[str, Any]:
+    """Return the path, its siblings, and its effects."""
+    return {
+        "record_id": answer.record_id,
+        "trace_id": answer.trace_id,
+        "missing_cause": answer.missing_cause,
+        "path": [_value(node) for node in answer.path],
+        "siblings": [_value(node) for node in answer.siblings],
+        "effects": [_value(node) for node in answer.effects],
+    }
 
 
-def _total(results: Sequence[LLMResult]) -> str:
-    return " · ".join([f"{len(results)} attempts together", *_sums(results)])
+def _value(node: TraceNode) -> dict[str, Any]:
+    records = node.attempts if isinstance(node, CallNode) else (node.event,)
+    return {
+        "kind": node.kind,
+        "id": node.id,
+        "cause": node.cause,
+        "as_of": node.as_of,
+        "records": [Fragment(record.wire) for record in records],
+    }
 
 
-def _sums(results: Sequence[LLMResult]) -> tuple[str, str]:
-    tokens_in = sum(result.usage.total_input_tokens for result in results)
-    tokens_out = sum(result.output_tokens for result in results)
-    return f"{tokens_in:,} tokens in, {tokens_out:,} out", f"{usd(sum(r.cost_nusd for r in results))} USD"
+STOPPED = {
+    "order.submitted": "unfilled",
+    "order.rejected": "rejected",
+    "intent.rejected": "rejected",
+    "intent.skipped": "skipped",
+}
+"""The outcome of a verdict without a fill, by the kind of event that says so; the first that holds."""
+
+
+def chain_outcome(records: Sequence[Record]) -> str:
+    """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
+    events = [record for record in records if isinstance(record, Event)]
+    assessed = next((str(event.body.get("verdict")) for event in events if event.kind == "assessment"), "")
+    failed = next((_reason(event) for event in events if event.kind == "no_decision"), "")
+    followed = _followed(Counter(event.kind for event in events)) or failed
+    if assessed:
+        return f"{assessed} → {followed}" if followed else assessed
+    calls = [record for record in records if isinstance(record, LLMInteraction)]
+    return failed or (verdict_of(calls[-1]) if calls else "")
+
+
+def _reason(event: Event) -> str:
+    reason = event.body.get("reason")
+    return str(reason.get("category")) if isinstance(reason, dict) else "no_decision"
+
+
+def _followed(kinds: Counter[str]) -> str:
+    if kinds["fill"]:
+        return pluralize(kinds["fill"], "fill")
+    return next((word for kind, word in STOPPED.items() if kinds[kind]), "")
 
 
 LAYERS: Final = "(layers)"
@@ -196,134 +256,74 @@ def _says_something(value: Any) -> bool:
     return value is not None and value not in ("", [], {})
 
 
-STOPPED = {
-    "order.submitted": "unfilled",
-    "order.rejected": "rejected",
-    "intent.rejected": "rejected",
-    "intent.skipped": "skipped",
-}
-"""The outcome of a verdict without a fill, by the kind of event that says so; the first that holds."""
+MOST_CHANGES: Final = 5
+MOST_ERRORS: Final = 3
+ANSWER_CHARS: Final = 160
+VALUE_CHARS: Final = 80
 
 
-def chain_outcome(records: Sequence[Record]) -> str:
-    """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
-    events = [record for record in records if isinstance(record, Event)]
-    assessed = next((str(event.body.get("verdict")) for event in events if event.kind == "assessment"), "")
-    failed = next((_reason(event) for event in events if event.kind == "no_decision"), "")
-    followed = _followed(Counter(event.kind for event in events)) or failed
-    if assessed:
-        return f"{assessed} → {followed}" if followed else assessed
-    calls = [record for record in records if isinstance(record, LLMInteraction)]
-    return failed or (verdict_of(calls[-1]) if calls else "")
+def attempt_lines(attempts: Sequence[LLMInteraction]) -> list[str]:
+    """Return a line for each attempt, lines for how its answer was read, and the sum where there are several."""
+    lines = [line for attempt in attempts for line in _attempt(attempt)]
+    if len(attempts) > 1:
+        lines.append(_total([attempt.result for attempt in attempts]))
+    return [printable(line) for line in lines]
 
 
-def _reason(event: Event) -> str:
-    reason = event.body.get("reason")
-    return str(reason.get("category")) if isinstance(reason, dict) else "no_decision"
+def _attempt(attempt: LLMInteraction) -> Iterator[str]:
+    result = attempt.result
+    facts = [f"attempt {result.attempt_number} {verdict_of(attempt)}", *_sums([result])]
+    if result.served_from == "recorded":
+        facts.append("from the recording")
+    if result.failure is not None:
+        facts.append(result.failure.description)
+    yield " · ".join(facts)
+    if result.reading is not None:
+        yield from (f"  {line}" for line in _read(result.reading, result))
 
 
-def _followed(kinds: Counter[str]) -> str:
-    if kinds["fill"]:
-        return pluralize(kinds["fill"], "fill")
-    return next((word for kind, word in STOPPED.items() if kinds[kind]), "")
+def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
+    """Yield what was changed and what was wrong: nothing for an answer that was accepted as it stood."""
+    changes = [*reading.fixes, *reading.coercions, *reading.patches]
+    if changes or reading.errors:
+        answer = " ".join(result.raw_output[: 2 * ANSWER_CHARS].split())
+        yield f"answered: {answer[:ANSWER_CHARS]}{'…' if len(answer) > ANSWER_CHARS else ''}"
+    if changes:
+        more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
+        yield f"read as {reading.decode}: {'; '.join(map(_change, changes[:MOST_CHANGES]))}{more}"
+    yield from map(_error, reading.errors[:MOST_ERRORS])
+    if len(reading.errors) > MOST_ERRORS:
+        yield f"{len(reading.errors) - MOST_ERRORS} more rules are broken"
 
 
-ChainOutcome = tuple[TraceSummary, str]
-"""A chain with its outcome."""
-
-ROOM_FOR_FIGURES: Final = 100
-"""Columns from which on a list of chains has room for the number of calls and their cost."""
-
-
-def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
-    """Return a row a chain, in 80 columns without figures: an id that is wrapped cannot be copied."""
-    figures = ("calls", "USD") if width >= ROOM_FOR_FIGURES else ()
-    drawn = table("last record", "subject", *figures, "outcome", "trace", right=figures)
-    drawn.columns[-1].no_wrap = True
-    return rows(
-        drawn,
-        (
-            (
-                chain.last[:16].replace("T", " "),
-                chain.subject or "-",
-                *((f"{chain.attempts:,}", usd(chain.cost_nusd)) if figures else ()),
-                outcome or "-",
-                chain.trace_id,
-            )
-            for chain, outcome in chains
-        ),
-    )
+def _change(fix: Fix) -> str:
+    before, after = _short(fix.before), _short(fix.after)
+    if before and after:
+        became = f"{before} became {after}"
+    else:
+        became = f"{before} left out" if before else f"{after} put in"
+    return f"{fix.kind.replace('_', ' ')} at {fix.where}: {became}"
 
 
-async def newest_chains(
-    records: Records, limit: int, *, with_calls: bool, tenant: str | None
-) -> list[ChainOutcome]:
-    """Return the newest chains with their outcomes: a tenant's, or without one all of them."""
-    chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
-    return [(chain, chain_outcome(await records.trace(chain.trace_id, tenant=tenant))) for chain in chains]
+def _error(violation: Violation) -> str:
+    facts = {"was": violation.actual, "allowed": violation.allowed, "nearest": violation.suggestion}
+    shown = [f"{name}: {_short(_joined(value))}" for name, value in facts.items() if value is not None]
+    return "; ".join([f"{violation.path}: {violation.message}", *shown])
 
 
-def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
-    """Return a whole chain, each node below its cause; where tenants share it, with whose each is."""
-    drawn = Tree(Text(f"trace {trace_id} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold"))
-    below = {-1: drawn}
-    is_shared = len(chain.tenants) > 1
-    for row in chain.rows():
-        below[row.depth] = below[row.depth - 1].add(_label(row.node, is_shared=is_shared))
-    orphans = [
-        f"  {node.kind} {node.id} names a cause that is not here: {node.cause}" for node in chain.orphans
-    ]
-    cycles = [f"  these name each other as their cause: {', '.join(ring)}" for ring in chain.cycles]
-    return Group(drawn, *(Text(odd, "red") for odd in (*orphans, *cycles)))
+def _joined(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def path_of(answer: CausalPath) -> RenderableType:
-    """Return the way from the first cause to the record, with its siblings and its effects."""
-    shown = (*answer.path, *answer.siblings, *answer.effects)
-    is_shared = len({node.tenant for node in shown}) > 1
-    path = Table.grid(padding=(0, 1, 0, 0))
-    for number, node in enumerate(answer.path, start=1):
-        path.add_row(Text(f"{number}", "dim"), _label(node, is_shared=is_shared))
-    parts: list[RenderableType] = [Text(f"why {answer.record_id}", "bold"), path]
-    if answer.missing_cause:
-        parts.append(Text(f"the path breaks off: {answer.missing_cause} is not in this trace", "red"))
-    for title, nodes in (("Siblings", answer.siblings), ("Effects", answer.effects)):
-        if nodes:
-            parts.extend([heading(title), *(_label(node, is_shared=is_shared) for node in nodes)])
-    return Group(*parts)
+def _short(text: str) -> str:
+    return f"{text[:VALUE_CHARS]}…" if len(text) > VALUE_CHARS else text
 
 
-def _label(node: TraceNode, *, is_shared: bool) -> RenderableType:
-    whose = (f"  tenant {printable(node.tenant)}", "yellow") if is_shared else ""
-    name = Text.assemble(
-        (node.kind, "bold cyan"), "  ", (format_time(node.as_of), "dim"), "  ", (node.id, "dim"), whose
-    )
-    return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in step_text(node)))
+def _total(results: Sequence[LLMResult]) -> str:
+    return " · ".join([f"{len(results)} attempts together", *_sums(results)])
 
 
-def values_of(chain: TraceTree) -> list[dict[str, Any]]:
-    """Return every step with its depth, in the order of the tree; records are as they stand in the log."""
-    return [{"depth": row.depth, **_value(row.node)} for row in chain.rows()]
-
-
-def values_of_path(answer: CausalPath) -> dict[str, Any]:
-    """Return the path, its siblings, and its effects."""
-    return {
-        "record_id": answer.record_id,
-        "trace_id": answer.trace_id,
-        "missing_cause": answer.missing_cause,
-        "path": [_value(node) for node in answer.path],
-        "siblings": [_value(node) for node in answer.siblings],
-        "effects": [_value(node) for node in answer.effects],
-    }
-
-
-def _value(node: TraceNode) -> dict[str, Any]:
-    records = node.attempts if isinstance(node, CallNode) else (node.event,)
-    return {
-        "kind": node.kind,
-        "id": node.id,
-        "cause": node.cause,
-        "as_of": node.as_of,
-        "records": [Fragment(record.wire) for record in records],
-    }
+def _sums(results: Sequence[LLMResult]) -> tuple[str, str]:
+    tokens_in = sum(result.usage.total_input_tokens for result in results)
+    tokens_out = sum(result.output_tokens for result in results)
+    return f"{tokens_in:,} tokens in, {tokens_out:,} out", f"{usd(sum(r.cost_nusd for r in results))} USD"

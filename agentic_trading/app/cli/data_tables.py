@@ -60,10 +60,11 @@ def sample_table(samples: Iterable[Sample]) -> Table:
     )
 
 
-async def described_source(name: str) -> Contents:
-    """Read a source to its end and tell what it holds.
+async def read_contents(name: str) -> Contents:
+    """Read a source to its end and return what it holds.
 
-    Raises `OptionError` for a name that is no source and for one that could not feed a run, and what a feed raises for a bar that is none.
+    Raises `OptionError` for a name that is no source and for one that cannot feed a run, and what a feed raises for a
+    broken bar.
     """
     [found] = await asyncio.to_thread(sources, [name])
     feed = CheckedFeed(await open_feed(found.data), name)
@@ -92,7 +93,7 @@ def _sha256(name: str) -> str:
 
 
 def contents_text(contents: Contents) -> RenderableType:
-    """Tell the contents to a reader."""
+    """Return the contents as text."""
     checksum = [unbroken("sha256", contents.sha256)] if contents.sha256 else []
     return Group(facts(_facts_of(contents)), *checksum)
 

@@ -1,4 +1,4 @@
-"""What the program says to the shell when it ends."""
+"""How the program ends: its exit codes, its last message, and signals."""
 
 import select
 import signal
@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """What the code tells."""
+        """What the code means."""
         return _MEANINGS[self]
 
 
@@ -67,7 +67,7 @@ def run_to_exit(program: Callable[[], object], *, debug: bool) -> None:
         program()
     except TradingError as e:
         _leave(exit_code_of(e), str(e), debug=debug)
-    except Exception as e:  # noqa: BLE001 - the edge of the program: nothing above it could tell the user
+    except Exception as e:  # noqa: BLE001 - the edge of the program: nothing above it could report it
         hint = "" if debug else "; agentic-trading --debug … shows where"
         _leave(ExitCode.INTERNAL, f"internal error: {type(e).__name__}: {e}{hint}", debug=debug)
 

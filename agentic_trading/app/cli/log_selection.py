@@ -48,7 +48,7 @@ def _log_at(place: Path) -> Path | None:
     try:
         log = place / LOG_NAME if place.is_dir() else place
         return log if log.is_file() else None
-    except OSError:  # a name that no file can have, or a folder that nobody may look into
+    except OSError:  # a name that no file can have, or a folder that may not be read
         return None
 
 

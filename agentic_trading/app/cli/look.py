@@ -200,10 +200,10 @@ def list_samples(*, as_json: AsJson = False) -> None:
 @data_app.command("describe")
 def describe_source(name: Source, *, as_json: AsJson = False) -> None:
     """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
-    from agentic_trading.app.cli.data_tables import contents_text, described_source
+    from agentic_trading.app.cli.data_tables import contents_text, read_contents
     from agentic_trading.app.cli.output import print_table, show_json
 
-    contents = asyncio.run(described_source(name))
+    contents = asyncio.run(read_contents(name))
     if as_json:
         show_json(contents)
     else:

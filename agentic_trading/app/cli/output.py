@@ -21,7 +21,7 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import Records
 
 WIDTH_OF_A_PIPE = 240
-"""Columns where nobody looks: a row of a table then stands on one line for the next program."""
+"""Columns without a terminal: a row of a table then stands on one line for the next program."""
 
 
 def console() -> Console:
@@ -123,7 +123,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Table:
 
 
 def terminal_is_watching() -> bool:
-    """Say whether a person sees standard error: only then is a progress bar drawn."""
+    """Whether standard error is a terminal: only then is a progress bar drawn."""
     return sys.stderr.isatty()
 
 

@@ -31,21 +31,21 @@ def confirm_run(expected: Preflight, *, yes: bool) -> None:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         stop(ExitCode.BAD_INPUT, "this is no terminal, so the cost cannot be confirmed; allowed is --yes")
-    if not _wanted():
+    if not _is_confirmed():
         stop(ExitCode.INTERRUPTED, NOT_STARTED)
 
 
-def _wanted() -> bool:
+def _is_confirmed() -> bool:
     """Ask; Ctrl-C, SIGTERM and the end of the input are a no."""
     with ended_as_by_ctrl_c():
         try:
-            return _answered()
+            return _read_confirmation()
         except (KeyboardInterrupt, EOFError):
             typer.echo(err=True)
             return False
 
 
-def _answered() -> bool:
+def _read_confirmation() -> bool:
     """Ask until the answer is a yes or a no, as which nothing at all counts; `EOFError` where the input ends."""
     while True:
         typer.echo("Go on? [y/N]: ", nl=False, err=True)
@@ -61,7 +61,7 @@ def _answered() -> bool:
 
 
 def preflight_text(expected: Preflight) -> str:
-    """Say what a run with a model will probably come to, and what it cannot pass."""
+    """Return what a run with a model will probably cost and take, and its limits."""
     who = f"{expected.provider} ({', '.join(expected.models)})"
     return f"{who}: {_calls(expected)}, {_cost(expected)}, {_time(expected)}."
 

@@ -31,7 +31,7 @@ def spend_keys(by: str) -> tuple[SpendKey, ...]:
 def as_table(report: SpendReport, width: int) -> RenderableType:
     """Return a row a group and the total below them.
 
-    Where the keys would not fit into `width` columns beside the figures, all but the last key stand above the rows
+    Where the keys would not fit into `width` columns with the figures, all but the last key stand above the rows
     that share them.
     """
     drawn = _one_row_a_group(report)

@@ -137,7 +137,7 @@ def test_a_rebuild_needs_a_server(command: Command, place: Path) -> None:
     told = command("budget", "rebuild", "--store", place)
 
     assert told.code == ExitCode.BAD_INPUT
-    assert "budgets of a folder need no rebuilding" in told.err
+    assert "budgets of a folder need no rebuild" in told.err
 
 
 def test_the_history_is_that_of_one_tenant(command: Command, place: Path) -> None:

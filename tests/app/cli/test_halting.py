@@ -59,7 +59,7 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
     [
         (
             ("--agent", "a", "--model", "b"),
-            "--agent is given together with --model; allowed: one of them; orders hold side by side",
+            "--agent is given together with --model; allowed: one of them; halts of several scopes hold together",
         ),
         (("--workflow", "trading"), "allowed: analysis, planning, execution, general, *"),
         (("--agent", "cmt-*"), "--agent is 'cmt-*'; allowed: a whole name, or '*' for every agent"),
