@@ -262,7 +262,9 @@ def _with_exact_numbers(value: Any, numbers: dict[Decimal, Decimal]) -> Any:
 
 _DIGEST_BYTES: Final = 16
 _MOST_FAILURES: Final = 200
-_REPAIR_CHARS: Final = 16_384  # of an object with slips: to look at more from each bracket takes too long
+_REPAIR_CHARS: Final = (
+    16_384  # of an object with syntax errors: to look at more from each bracket takes too long
+)
 _DECODER = json.JSONDecoder(parse_float=Decimal)
 
 
@@ -270,7 +272,7 @@ _DECODER = json.JSONDecoder(parse_float=Decimal)
 def object_digests(text: str) -> frozenset[bytes] | None:
     """Return a digest of every JSON object in `text`, those within others and within their strings too.
 
-    Objects with slips count as well. None where the text holds more that may be one than can be looked into: any
+    Objects with syntax errors count as well. None where the text holds more that may be one than can be looked into: any
     object may then have been shown.
     """
     found: set[bytes] = set()
@@ -289,7 +291,7 @@ def object_digests(text: str) -> frozenset[bytes] | None:
 
 
 class _TooLongError(Exception):
-    """What may be an object with slips goes on for longer than is looked at."""
+    """What may be an object with syntax errors goes on for longer than is looked at."""
 
 
 def value_digest(value: Any) -> bytes:
@@ -342,7 +344,7 @@ def _objects_in(text: str) -> Iterator[Any]:
 
 
 def _object_at(text: str, start: int) -> tuple[Any, int]:
-    """Return the object at `start`, read strictly or else with its slips repaired, and where it ends."""
+    """Return the object at `start`, read strictly or else repaired, and where it ends."""
     try:
         return _DECODER.raw_decode(text, start)
     except (ValueError, ArithmeticError):
