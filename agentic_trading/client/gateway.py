@@ -61,7 +61,7 @@ class GatewayClient:
     """The gateway, seen from an application: envelopes go out on the bus, interactions come back.
 
     Use it as an async context manager. Several `ask` may be under way at once. A request that an agent asks again
-    for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay can tell
+    for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay knows
     the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds
     the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it.
     """

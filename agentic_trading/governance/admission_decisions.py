@@ -1,9 +1,10 @@
 """The answers of the gate (admitted, denied, deferred, dispatched already), the rules behind them, and the charge."""
 
-from collections.abc import Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal
+from typing import Literal, assert_never
 
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.ledger import (
@@ -32,6 +33,139 @@ ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
 
 SIMULATED: frozenset[ClockMode] = frozenset({"backtest", "replay"})
 """Modes in which the time of the market is not the time of day."""
+
+
+_REMEMBERED = 50
+"""How many of the last denials are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """The most that a request can cost at `priced_at`, on a model that takes it."""
+
+    amount: Amount
+    capability: Capability
+    priced_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The attempt may run: `amount` is set aside for it, and is charged by the book with the id `price_book`.
+
+    `permit` is its place at the model, where calls to it are limited.
+    """
+
+    reservation_id: str
+    amount: Amount
+    capability: Capability
+    price_book: str
+    priced_at: datetime
+    permit: Permit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The attempt must not run; nothing is set aside and nothing was paid."""
+
+    reason: FailureReason
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The attempt has to wait; nothing is set aside.
+
+    It would fit, but for what calls in flight hold, or others wait for (`Blocked`, with the request to the ledger); or
+    its model is called too fast already (`Throttled`).
+    """
+
+    envelope: LLMEnvelope
+    held: Blocked | Throttled
+    request: ReservationRequest | None = None
+    quote: Quote | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyDispatched:
+    """Another run has sent this attempt, or is about to; its settlement and its result are that run's."""
+
+    reservation_id: str
+    state: ReservationState
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What the attempt was charged, in nano-dollars; `overrun_nusd` of it is above the reservation.
+
+    `late` corrects an earlier charge in doubt. `in_doubt` may still be corrected. Without `priced` the usage, or the
+    model that served, had no price in the book, and the whole reservation was charged at least.
+    """
+
+    cost_nusd: int
+    overrun_nusd: int = 0
+    late: bool = False
+    in_doubt: bool = False
+    priced: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedCall:
+    """An attempt that was refused, and when."""
+
+    at: datetime
+    envelope: LLMEnvelope
+    reason: FailureReason
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStatistics:
+    """Answers given since the start, and the real seconds that parked attempts have waited, all together."""
+
+    admitted: int
+    parked: int
+    refused: Mapping[FailureKind, int]
+    waited_s: float
+    taken: int = 0
+
+
+class AdmissionCounters:
+    """Counts answers, and remembers the last refusals."""
+
+    def __init__(self) -> None:
+        self._admitted = self._parked = self._taken = 0
+        self._refused: Counter[FailureKind] = Counter()
+        self._refusals: deque[DeniedCall] = deque(maxlen=_REMEMBERED)
+        self._waited_s = 0.0
+
+    def note(
+        self, envelope: LLMEnvelope, answer: Admitted | Denied | Deferred | AlreadyDispatched, now: datetime
+    ) -> None:
+        """Count an answer that was given at `now`."""
+        match answer:
+            case Admitted():
+                self._admitted += 1
+            case Deferred():
+                self._parked += 1
+            case Denied():
+                self._refused[answer.reason.category] += 1
+                self._refusals.append(DeniedCall(now, envelope, answer.reason))
+            case AlreadyDispatched():
+                self._taken += 1
+            case _:
+                assert_never(answer)
+
+    def note_wait(self, seconds: float) -> None:
+        """Count real seconds that a parked attempt has waited."""
+        self._waited_s += seconds
+
+    def statistics(self) -> AdmissionStatistics:
+        """Return the counts since the start."""
+        return AdmissionStatistics(
+            self._admitted, self._parked, dict(self._refused), self._waited_s, self._taken
+        )
+
+    def refusals(self) -> Sequence[DeniedCall]:
+        """Return the last refused calls, oldest first."""
+        return tuple(self._refusals)
 
 
 def determinism_problem(
@@ -73,15 +207,6 @@ def _retired_problem(capability: Capability, today: date) -> FailureReason | Non
 
 def _refused(description: str) -> FailureReason:
     return FailureReason(category=FailureKind.NOT_ALLOWED, description=description)
-
-
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """The most that a request can cost at `priced_at`, on a model that takes it."""
-
-    amount: Amount
-    capability: Capability
-    priced_at: datetime
 
 
 def quote(
@@ -149,65 +274,6 @@ def _size_problem(
 
 def _invalid(description: str) -> FailureReason:
     return FailureReason(category=FailureKind.INVALID_REQUEST, description=description)
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The attempt may run: `amount` is set aside for it, and is charged by the book with the id `price_book`.
-
-    `permit` is its place at the model, where calls to it are limited.
-    """
-
-    reservation_id: str
-    amount: Amount
-    capability: Capability
-    price_book: str
-    priced_at: datetime
-    permit: Permit | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """The attempt must not run; nothing is set aside and nothing was paid."""
-
-    reason: FailureReason
-
-
-@dataclass(frozen=True, slots=True)
-class Deferred:
-    """The attempt has to wait; nothing is set aside.
-
-    It would fit, but for what calls in flight hold, or others wait for (`Blocked`, with the request to the ledger); or
-    its model is called too fast already (`Throttled`).
-    """
-
-    envelope: LLMEnvelope
-    held: Blocked | Throttled
-    request: ReservationRequest | None = None
-    quote: Quote | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyDispatched:
-    """Another run has sent this attempt, or is about to; its settlement and its result are that run's."""
-
-    reservation_id: str
-    state: ReservationState
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """What the attempt was charged, in nano-dollars; `overrun_nusd` of it is above the reservation.
-
-    `late` corrects an earlier charge in doubt. `in_doubt` may still be corrected. Without `priced` the usage, or the
-    model that served, had no price in the book, and the whole reservation was charged at least.
-    """
-
-    cost_nusd: int
-    overrun_nusd: int = 0
-    late: bool = False
-    in_doubt: bool = False
-    priced: bool = True
 
 
 CLOCK_SKEW = timedelta(seconds=60)

@@ -10,11 +10,14 @@ from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
 from agentic_trading.governance.admission_decisions import (
     SIMULATED,
+    AdmissionCounters,
+    AdmissionStatistics,
     Admitted,
     AlreadyDispatched,
     ClockMode,
     Deferred,
     Denied,
+    DeniedCall,
     Quote,
     deadline_problem,
     exhausted,
@@ -42,7 +45,6 @@ from agentic_trading.governance.limiter import Permit, Throttled
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.sent_call import ReservationLifecycle, SentCall
-from agentic_trading.governance.status_feed import AdmissionCounters, AdmissionStatistics, DeniedCall
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason

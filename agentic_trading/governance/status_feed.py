@@ -1,84 +1,16 @@
 """The status of a worker's budgets, published for displays in other processes."""
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from pydantic import BaseModel
 
-from agentic_trading.governance.admission_decisions import Admitted, AlreadyDispatched, Deferred, Denied
+from agentic_trading.governance.admission_decisions import DeniedCall
 from agentic_trading.governance.burn_rate import BurnRate, Forecast
 from agentic_trading.governance.ledger import Balance, LedgerStatistics, QueuedReservation
 from agentic_trading.governance.limits import ScopeKind, Unit, Window
-from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind, FailureReason
-
-_REMEMBERED = 50
-"""How many of the last denials are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeniedCall:
-    """An attempt that was refused, and when."""
-
-    at: datetime
-    envelope: LLMEnvelope
-    reason: FailureReason
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionStatistics:
-    """Answers given since the start, and the real seconds that parked attempts have waited, all together."""
-
-    admitted: int
-    parked: int
-    refused: Mapping[FailureKind, int]
-    waited_s: float
-    taken: int = 0
-
-
-class AdmissionCounters:
-    """Counts answers, and remembers the last refusals."""
-
-    def __init__(self) -> None:
-        self._admitted = self._parked = self._taken = 0
-        self._refused: Counter[FailureKind] = Counter()
-        self._refusals: deque[DeniedCall] = deque(maxlen=_REMEMBERED)
-        self._waited_s = 0.0
-
-    def note(
-        self, envelope: LLMEnvelope, answer: Admitted | Denied | Deferred | AlreadyDispatched, now: datetime
-    ) -> None:
-        """Count an answer that was given at `now`."""
-        match answer:
-            case Admitted():
-                self._admitted += 1
-            case Deferred():
-                self._parked += 1
-            case Denied():
-                self._refused[answer.reason.category] += 1
-                self._refusals.append(DeniedCall(now, envelope, answer.reason))
-            case AlreadyDispatched():
-                self._taken += 1
-            case _:
-                assert_never(answer)
-
-    def note_wait(self, seconds: float) -> None:
-        """Count real seconds that a parked attempt has waited."""
-        self._waited_s += seconds
-
-    def statistics(self) -> AdmissionStatistics:
-        """Return the counts since the start."""
-        return AdmissionStatistics(
-            self._admitted, self._parked, dict(self._refused), self._waited_s, self._taken
-        )
-
-    def refusals(self) -> Sequence[DeniedCall]:
-        """Return the last refused calls, oldest first."""
-        return tuple(self._refusals)
-
+from agentic_trading.llm.errors import FailureKind
 
 Units = tuple[int, int, int]
 """Nano-dollars, tokens, calls."""

@@ -3,22 +3,20 @@
 from agentic_trading.structured.engine import (
     AskAgain,
     GiveUp,
+    InstructorParser,
     NextStep,
+    OutputParser,
+    Prepared,
     RaiseCap,
+    StructuredLogProbsParser,
     next_step,
+    prepare,
     read,
     schema_problem,
+    select,
 )
 from agentic_trading.structured.extract import read_json
 from agentic_trading.structured.outcome import Accepted, ParserException, Rejected
-from agentic_trading.structured.parser import (
-    InstructorParser,
-    OutputParser,
-    Prepared,
-    StructuredLogProbsParser,
-    prepare,
-    select,
-)
 from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of
 from agentic_trading.structured.validation import validate
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.result import Fix, Stage, Violation
-from agentic_trading.structured.decode import decode, keys_in
-from agentic_trading.structured.extract import JsonCandidate
+from agentic_trading.structured.decode import JsonCandidate, decode, keys_in
 from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.patch import is_protected, patch_value, protected_name
 from agentic_trading.structured.pydantic_schema import SemanticCheck, violations_of

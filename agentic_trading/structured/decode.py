@@ -28,6 +28,23 @@ _STOPPED_EARLY = frozenset({"max_tokens", "length", "model_context_window_exceed
 _OPENING = re.compile(r"[{\[]")
 
 
+class JsonCandidate(NamedTuple):
+    """JSON that stands at `start` to `end` of a text: its value, itself as strict JSON, what was repaired.
+
+    `rounded` is `DecodedJson.rounded`. `is_whole`: nothing stands around it but white space, comments and one fence.
+    `is_repaired`: something inside it was repaired; a fence or prose around it is no repair.
+    """
+
+    value: Any
+    text: str
+    fixes: tuple[Fix, ...]
+    start: int
+    end: int
+    is_whole: bool
+    is_repaired: bool
+    rounded: Any = None
+
+
 class DecodedJson(NamedTuple):
     """A JSON document, and what had to be left out to give it one meaning; `text` is then what is left of it.
 
@@ -39,6 +56,19 @@ class DecodedJson(NamedTuple):
     fixes: tuple[Fix, ...] = ()
     text: str = ""
     rounded: Any = None
+
+    def candidate(self, text: str, start: int, end: int, *, is_whole: bool) -> JsonCandidate:
+        """Return the document as a candidate: it was decoded between `start` and `end` of `text`."""
+        return JsonCandidate(
+            self.value,
+            self.text or text[start:end].strip(),
+            self.fixes,
+            start,
+            end,
+            is_whole=is_whole,
+            is_repaired=bool(self.fixes),
+            rounded=self.rounded,
+        )
 
 
 def decode(text: str) -> DecodedJson:

@@ -3,12 +3,12 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from agentic_trading.llm.result import Fix, Stage
 from agentic_trading.structured.decode import (
     STRING_OR_BRACKET,
-    DecodedJson,
+    JsonCandidate,
     check_closed,
     check_size,
     decode,
@@ -71,23 +71,6 @@ def _read(text: str, *, lossless: bool) -> Any:
     return only(json_candidates(text, lossless=True)).value
 
 
-class JsonCandidate(NamedTuple):
-    """JSON that stands at `start` to `end` of a text: its value, itself as strict JSON, what was repaired.
-
-    `rounded` is `DecodedJson.rounded`. `is_whole`: nothing stands around it but white space, comments and one fence.
-    `is_repaired`: something inside it was repaired; a fence or prose around it is no repair.
-    """
-
-    value: Any
-    text: str
-    fixes: tuple[Fix, ...]
-    start: int
-    end: int
-    is_whole: bool
-    is_repaired: bool
-    rounded: Any = None
-
-
 def json_candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
     """Return all that may be the answer, in order, at least one; nothing is looked for inside of anything.
 
@@ -100,22 +83,6 @@ def json_candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
     if thinking:
         return tuple(candidate._replace(fixes=(*candidate.fixes, *thinking)) for candidate in found)
     return found
-
-
-def strict_candidate(
-    text: str, decoded: DecodedJson, start: int, end: int, *, is_whole: bool
-) -> JsonCandidate:
-    """Return the strict document that was decoded between `start` and `end` of `text`."""
-    return JsonCandidate(
-        decoded.value,
-        decoded.text or text[start:end].strip(),
-        decoded.fixes,
-        start,
-        end,
-        is_whole=is_whole,
-        is_repaired=bool(decoded.fixes),
-        rounded=decoded.rounded,
-    )
 
 
 def only(found: Sequence[JsonCandidate]) -> JsonCandidate:
@@ -153,7 +120,7 @@ def _fenced(text: str) -> JsonCandidate | None:
     except UnreadableError:
         return None
     around = Fix(kind="fence", where="0", before=opening[0].strip())
-    document = strict_candidate(text, decoded, start, end, is_whole=True)
+    document = decoded.candidate(text, start, end, is_whole=True)
     return document._replace(fixes=(*document.fixes, around))
 
 
@@ -231,11 +198,11 @@ def _check_beginning(text: str, position: int, start: int) -> None:
 
 def _read_at(text: str, start: int, *, lossless: bool) -> JsonCandidate:
     if strict := decode_at(text, start):
-        return strict_candidate(text, strict[0], start, strict[1], is_whole=False)
+        return strict[0].candidate(text, start, strict[1], is_whole=False)
     if lossless:
         return _candidate(repair_json(text, start), start)
     end = _end_of_span(text, start)
-    return strict_candidate(text, decode(text[start:end]), start, end, is_whole=False)
+    return decode(text[start:end]).candidate(text, start, end, is_whole=False)
 
 
 def _end_of_prose(text: str, start: int, why: UnreadableError) -> int:

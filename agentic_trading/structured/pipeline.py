@@ -14,8 +14,14 @@ from agentic_trading.llm.provider import ModelResponse, Transport
 from agentic_trading.llm.result import AttemptTrace, Fix, Stage, Violation
 from agentic_trading.structured import extract
 from agentic_trading.structured.candidate_selection import AnswerRequirements, select_candidate
-from agentic_trading.structured.decode import MAX_BYTES, MAX_DEPTH, check_closed, decode, truncation_sign
-from agentic_trading.structured.extract import JsonCandidate
+from agentic_trading.structured.decode import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    JsonCandidate,
+    check_closed,
+    decode,
+    truncation_sign,
+)
 from agentic_trading.structured.json_repair import RepairedJson, repair_json
 from agentic_trading.structured.outcome import Accepted, ParserException, UnreadableError
 from agentic_trading.structured.pydantic_schema import SemanticCheck
@@ -124,7 +130,7 @@ def read_candidates(text: str, policy: OutputPolicy) -> tuple[DecodeLevel, Seque
             check_closed(text)
             raise
         return _read_loosely(text, policy)
-    return "strict", (extract.strict_candidate(text, decoded, 0, len(text), is_whole=True),)
+    return "strict", (decoded.candidate(text, 0, len(text), is_whole=True),)
 
 
 def _read_loosely(text: str, policy: OutputPolicy) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:

@@ -17,8 +17,8 @@ from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import LLMResult, Violation
+from agentic_trading.structured.engine import Prepared
 from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.parser import Prepared
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.worker.attempt_result import (
     Timing,

@@ -11,9 +11,8 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import LLMResult, NextStep
-from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step
+from agentic_trading.structured.engine import AskAgain, GiveUp, Prepared, RaiseCap, next_step
 from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.structured.parser import Prepared
 
 ToResult = Callable[[NextStep], LLMResult]
 """Put an attempt on record, together with what follows from it."""

@@ -26,7 +26,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import LLMResult, NextStep
-from agentic_trading.structured.parser import prepare
+from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import (
     Timing,
     degraded_result,
@@ -120,6 +120,8 @@ class CallRunner:
         Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, store and publish.
         Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published.
         """
+        if not envelope.is_cacheable:
+            return await self._run(envelope, self._prepare(envelope, principal, parked, None), None)
         async with self._response_cache.turn(envelope, self._waits, parked) as cached:
             call = self._prepare(envelope, principal, parked, cached)
             return await self._run(envelope, call, cached)

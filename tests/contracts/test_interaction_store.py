@@ -18,9 +18,8 @@ from agentic_trading.llm import (
     RecordError,
 )
 from agentic_trading.llm.store import LogEntry, Record, Verification
-from agentic_trading.llm.stores.chain import read_line
 from agentic_trading.llm.stores.jsonl.file import LogReader
-from agentic_trading.llm.stores.record_codec import id_of, record_of
+from agentic_trading.llm.stores.record_codec import id_of, read_line, record_of
 from tests.build import event
 from tests.contracts import store_promises as promises
 from tests.contracts.store_promises import PROMISES, Promise, Subject

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from agentic_trading.clock import SystemClock
+from agentic_trading.governance.admission_decisions import AdmissionStatistics
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.governance.status_feed import AdmissionStatistics
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider

@@ -7,7 +7,7 @@ from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.structured.parser import select
+from agentic_trading.structured.engine import select
 from tests.build import NOW, envelope
 
 ANSWER: dict[str, Any] = {

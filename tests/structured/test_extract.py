@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import ParserException, read_json
+from agentic_trading.structured.decode import JsonCandidate
 from agentic_trading.structured.extract import (
     MOST_BRACKETS,
     MOST_CANDIDATES,
-    JsonCandidate,
     json_candidates,
     only,
 )

@@ -2,8 +2,8 @@
 
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import LLMResult, NextStep, Usage
+from agentic_trading.structured.engine import Prepared, prepare
 from agentic_trading.structured.outcome import Rejected
-from agentic_trading.structured.parser import Prepared, prepare
 from agentic_trading.worker.next_attempt import AnsweredAttempt, AttemptPlan, plan_next_attempt
 from tests.build import NOW
 from tests.structured.asking import REASKED, capability, request

@@ -28,7 +28,7 @@ Per = Annotated[
     str, typer.Option("--per", metavar="WINDOW", help="minute, hour, day, month, or none: in total.")
 ]
 Usd = Annotated[str | None, typer.Option("--usd", metavar="X", help="At most so many dollars.")]
-Tokens = Annotated[int | None, typer.Option("--tokens", metavar="N", help="At most so many tokens.")]
+TokensOption = Annotated[int | None, typer.Option("--tokens", metavar="N", help="At most so many tokens.")]
 Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="At most so many calls.")]
 Remove = Annotated[bool, typer.Option("--remove", help="Remove the limit.")]
 Stores = Annotated[
@@ -88,7 +88,7 @@ def set_limit(
     *,
     per: Per = "none",
     usd: Usd = None,
-    tokens: Tokens = None,
+    tokens: TokensOption = None,
     calls: Calls = None,
     remove: Remove = False,
     why: ReasonOption = "",

@@ -14,7 +14,7 @@ replay_app = typer.Typer(help="Sessions again, from their record, without a netw
 schemas_app = typer.Typer(help="The JSON Schemas of messages and answers.", no_args_is_help=True)
 data_app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
 
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
+LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
 All = Annotated[bool, typer.Option("--all", help="Chains without a call too.")]
 TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID", help="A chain that `trace list` names.")]
 RecordId = Annotated[
@@ -25,7 +25,7 @@ RecordId = Annotated[
 @trace_app.command("list")
 def list_traces(
     *,
-    limit: Limit = 20,
+    limit: LimitOption = 20,
     every: All = False,
     tenant: OfTenant = None,
     store: Store = None,
@@ -102,8 +102,8 @@ def spend_command(
     *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
     """Sum attempts, tokens and cost by the given keys; days are UTC."""
+    from agentic_trading.app.cli.look_tables import as_table, as_values, spend_keys
     from agentic_trading.app.cli.output import ask_log, console, print_table, show_json
-    from agentic_trading.app.cli.spend_tables import as_table, as_values, spend_keys
     from agentic_trading.audit.spend import spend_report
 
     keys = spend_keys(by)
@@ -187,7 +187,7 @@ Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV fil
 @data_app.command("list")
 def list_samples(*, as_json: AsJson = False) -> None:
     """Name the samples that ship with the package."""
-    from agentic_trading.app.cli.data_tables import sample_table
+    from agentic_trading.app.cli.look_tables import sample_table
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.desk.market.samples import SAMPLES
 
@@ -200,7 +200,7 @@ def list_samples(*, as_json: AsJson = False) -> None:
 @data_app.command("describe")
 def describe_source(name: Source, *, as_json: AsJson = False) -> None:
     """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
-    from agentic_trading.app.cli.data_tables import contents_text, read_contents
+    from agentic_trading.app.cli.look_tables import contents_text, read_contents
     from agentic_trading.app.cli.output import print_table, show_json
 
     contents = asyncio.run(read_contents(name))

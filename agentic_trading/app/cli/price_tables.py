@@ -18,7 +18,7 @@ from agentic_trading.app.prices import (
 )
 from agentic_trading.app.settings import start
 from agentic_trading.app.wire import load_tables
-from agentic_trading.audit.recompute import COST_FINDINGS, CostCheck
+from agentic_trading.audit.spend import COST_FINDINGS, CostCheck
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates, Ratio, short_id
 

@@ -88,7 +88,7 @@ def _check_log(log: Path, earlier: list[Path], *, as_json: bool) -> None:
     from agentic_trading.app.cli.price_tables import cost_counts, cost_table
     from agentic_trading.app.settings import start
     from agentic_trading.app.wire import load_tables, records_of
-    from agentic_trading.audit.recompute import CostCheck, load_books, recompute_costs
+    from agentic_trading.audit.spend import CostCheck, load_books, recompute_costs
 
     settings = start()
     books = load_books(settings.prices_file, earlier)

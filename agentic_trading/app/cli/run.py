@@ -35,7 +35,7 @@ Mode = Annotated[
     Literal["backtest", "paper"],
     typer.Option("--mode", help="Simulated time, or bars as they come."),
 ]
-Provider = Annotated[
+ProviderOption = Annotated[
     Literal["rules", "recorded", "anthropic", "openai", "local"],
     typer.Option("--provider", help="Provider: the built-in rules, an earlier session, or a model."),
 ]
@@ -92,10 +92,10 @@ HowEstimated = Annotated[
         help="How much is reserved for a call: by the bytes of the request, or by the provider's own count, one call more.",
     ),
 ]
-Principal = Annotated[
+PrincipalOption = Annotated[
     str, typer.Option("--principal", metavar="NAME", help="Principal of --policy the agents run as.")
 ]
-PolicyFile = Annotated[
+PolicyFileOption = Annotated[
     Path | None,
     typer.Option(
         "--policy", metavar="FILE", help="Who may do what, and how fast; if left out, AGENTIC_POLICY_FILE."
@@ -125,7 +125,7 @@ def run_command(
     *,
     data: MarketData,
     mode: Mode = "backtest",
-    provider: Provider = "rules",
+    provider: ProviderOption = "rules",
     model: Model = "",
     base_url: BaseUrl = None,
     record: Record = False,
@@ -139,8 +139,8 @@ def run_command(
     out: Out = None,
     resume: Resume = False,
     ledger: LedgerUrl = None,
-    policy: PolicyFile = None,
-    principal: Principal = "",
+    policy: PolicyFileOption = None,
+    principal: PrincipalOption = "",
     estimate: HowEstimated = "bound",
     yes: Yes = False,
     as_json: AsJson = False,

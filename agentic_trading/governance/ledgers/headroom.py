@@ -12,14 +12,8 @@ Denial = tuple[Declined | Blocked, Sequence[WindowCounter]]
 """Why nothing is reserved, and the counters that lack headroom."""
 
 
-def fits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
-    """Say whether `request` fits under every ceiling, the counters' and its own."""
-    nusd, tokens, calls = request.amount.nusd, request.amount.tokens, request.amount.calls
-    for counter in counters:
-        if nusd > counter.left_nusd or tokens > counter.left_tokens or calls > counter.left_calls:
-            return False
-    if not request.limits:
-        return True
+def fits_own_limits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
+    """Say whether `request` fits under the ceilings that it brings itself."""
     return not any(
         _over(request.amount, counter, ceiling) for counter, ceiling in _own_ceilings(request, counters)
     )

@@ -19,7 +19,7 @@ from agentic_trading.governance.ledger import (
     Settlement,
 )
 from agentic_trading.governance.ledgers.counters import WindowCounter
-from agentic_trading.governance.ledgers.headroom import Denial, behind
+from agentic_trading.governance.ledgers.headroom import Denial, behind, fits_own_limits
 from agentic_trading.governance.limits import Limit, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 
@@ -61,6 +61,15 @@ class ReservationEntry:
     def is_silent(self, now: datetime) -> bool:
         """Whether its lease is over; one of 0 s is at once."""
         return now >= self.since + timedelta(seconds=self.lease_s)
+
+
+def fits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
+    """Say whether `request` fits under every ceiling, the counters' and its own."""
+    nusd, tokens, calls = request.amount.nusd, request.amount.tokens, request.amount.calls
+    for counter in counters:
+        if nusd > counter.left_nusd or tokens > counter.left_tokens or calls > counter.left_calls:
+            return False
+    return not request.limits or fits_own_limits(request, counters)
 
 
 def hold(counters: Iterable[WindowCounter], amount: Amount) -> None:

@@ -22,7 +22,7 @@ from agentic_trading.governance.ledgers.counters import (
     TenantCounters,
     WindowCounter,
 )
-from agentic_trading.governance.ledgers.headroom import denial, fits
+from agentic_trading.governance.ledgers.headroom import denial
 from agentic_trading.governance.ledgers.limit_set import LimitSet
 from agentic_trading.governance.ledgers.reservation_table import (
     DISPATCHED,
@@ -33,6 +33,7 @@ from agentic_trading.governance.ledgers.reservation_table import (
     ReservationTable,
     ReserveAnswer,
     WaitQueue,
+    fits,
     hold,
     post_charge,
     post_in_doubt,

@@ -10,16 +10,20 @@ from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import LogEntry, Record, Spend, SpendKey, TraceSummary, Verification
-from agentic_trading.llm.stores.chain import BrokenRecordError, ChainHead, check_link, read_line, write_line
 from agentic_trading.llm.stores.record_codec import (
+    BrokenRecordError,
+    ChainHead,
     IndexRow,
     check_keys,
+    check_link,
     identity_of,
     index_row_of,
     interactions,
+    read_line,
     record_of,
     summary_of,
     wire_of,
+    write_line,
 )
 
 _PATH = Path("(memory)")

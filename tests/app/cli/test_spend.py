@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.look_tables import as_table, spend_keys
 from agentic_trading.app.cli.output import ask_log, print_table
-from agentic_trading.app.cli.spend_tables import as_table, spend_keys
 from agentic_trading.audit.spend import spend_report
 from agentic_trading.llm import JsonFileInteractionStore
 from tests.app.cli.conftest import Command

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.audit.recompute import CostCheck, CostFinding, load_books, recompute_costs
+from agentic_trading.audit.spend import CostCheck, CostFinding, load_books, recompute_costs
 from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities

@@ -17,8 +17,8 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.local import MODEL, LocalProvider
+from agentic_trading.structured.engine import select
 from agentic_trading.structured.outcome import Accepted
-from agentic_trading.structured.parser import select
 from tests.local_model import weights_or_skip
 from tests.structured.asking import capability, request
 

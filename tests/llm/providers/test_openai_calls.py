@@ -15,7 +15,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest, Transport
 from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.structured.parser import select
+from agentic_trading.structured.engine import select
 from tests.contracts.test_provider import PROMISES, Promise
 from tests.llm.providers.openai_calls import CAP, CAPABILITY, MODEL, Desk, asking, desk
 from tests.llm.providers.over import TRANSPORTS, Over

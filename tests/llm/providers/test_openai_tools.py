@@ -11,7 +11,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.openai.chat import Dialect, completion_body
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.structured.parser import select
+from agentic_trading.structured.engine import select
 from tests.llm.providers.openai_calls import CAPABILITY, asking, desk
 from tests.llm.providers.over import over
 from tests.structured.asking import ANSWER, ORDER, request

@@ -16,22 +16,20 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import LogEntry, Record, Verification
-from agentic_trading.llm.stores.chain import (
+from agentic_trading.llm.stores.record_codec import (
     BrokenRecordError,
     ChainedRecord,
     ChainHead,
-    check_link,
-    holds_whole_line,
-    read_line,
-    write_line,
-)
-from agentic_trading.llm.stores.record_codec import (
     Identity,
     IndexRow,
+    check_link,
+    holds_whole_line,
     identity_in,
     identity_of,
     index_row_of,
+    read_line,
     record_of,
+    write_line,
 )
 
 _BATCH_LINES = 256
