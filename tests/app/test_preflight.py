@@ -14,7 +14,7 @@ from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.llm.models import WeightsError
 from tests.app.asking import OWN_MODEL, options, own_rows, settings
-from tests.app.test_folder import manifest
+from tests.app.test_session_folder import manifest
 from tests.build import interaction
 from tests.flows.sessions import contents, ran
 

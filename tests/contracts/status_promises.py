@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from agentic_trading.governance.status_feed import StatusFeed
-from tests.governance.telling import full, told
+from tests.governance.reporting import full, told
 
 Opens = Callable[[], Awaitable[StatusFeed]]
 """Open a board; each time another one, over the same place."""

@@ -15,9 +15,9 @@ from tests.contracts.ledger_changes import CHANGES
 from tests.contracts.ledger_history import HISTORY
 from tests.contracts.ledger_leases import LEASES
 from tests.contracts.ledger_limits import LIMITS
-from tests.contracts.ledger_line import LINE
 from tests.contracts.ledger_on_redis import on_server
 from tests.contracts.ledger_opening import Opens, Promise, memory
+from tests.contracts.ledger_queue import LINE
 from tests.contracts.ledger_steps import STEPS
 from tests.contracts.whole_ledger import Whole, opening
 

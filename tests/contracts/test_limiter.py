@@ -12,8 +12,8 @@ from agentic_trading.governance.limiters.redis import RedisLimiter
 from tests.contracts.broken_limiters import BROKEN
 from tests.contracts.broken_rates import Whole
 from tests.contracts.limiter_breaker import BREAKER
-from tests.contracts.limiter_line import LINE
 from tests.contracts.limiter_opening import Asking, HandClock, Opens, Promise, Rules
+from tests.contracts.limiter_queue import LINE
 from tests.contracts.limiter_rates import RATES
 from tests.redis_server import namespace
 

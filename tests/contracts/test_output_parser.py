@@ -21,7 +21,7 @@ from agentic_trading.structured import (
 )
 from tests.build import response
 from tests.structured.asking import ORDER, SEALED, asked, capability
-from tests.structured.test_reading import ANY_TEXT
+from tests.structured.test_strict_json import ANY_TEXT
 
 ADAPTERS: list[OutputParser] = [InstructorParser(), StructuredLogProbsParser()]
 MODELS = [capability(), capability(native_schema=False)]

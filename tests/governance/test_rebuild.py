@@ -20,7 +20,7 @@ from agentic_trading.llm.result import Usage
 from tests.build import envelope, event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out
 from tests.governance.asking import tenant
-from tests.worker.tending import events
+from tests.worker.ticking import events
 
 EVERY_COUNTER = [Limit(kind, ANY, window, calls=10**6) for kind in ScopeKind for window in Window]
 ONCE = RetryPolicy(max_retries=0)

@@ -14,7 +14,7 @@ from agentic_trading.governance.limiters.redis import RedisLimiter
 from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from agentic_trading.llm.envelope import LLMProvider
 from tests.governance.asking import ask
-from tests.governance.telling import told
+from tests.governance.reporting import told
 from tests.redis_server import namespace
 
 ROUNDS = 60

@@ -29,7 +29,7 @@ from agentic_trading.structured import (
 )
 from tests.build import response, result
 from tests.structured.asking import ANSWER, ORDER, REASKED, SEALED, STRICT
-from tests.structured.test_reading import ANY_TEXT, documents
+from tests.structured.test_strict_json import ANY_TEXT, documents
 
 VALID = '{"side": "BUY", "qty": 0.10, "legs": [1, 20]}'
 

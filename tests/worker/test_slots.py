@@ -30,7 +30,7 @@ from agentic_trading.worker.slots import Slots
 from tests.contracts.ledger_opening import in_line
 from tests.gateway import GOOD, MemoryGateway, asking, attempts, gateway
 from tests.governance.asking import ask, tenant
-from tests.worker.freezing import fixed
+from tests.worker.caching import fixed
 from tests.worker.running import running
 
 LANE = Deployment(LLMProvider.SCRIPTED, "scripted-1")

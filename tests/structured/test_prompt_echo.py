@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.structured.pipeline import object_digests, value_digest
-from tests.structured.test_cut import VALUES
+from tests.structured.test_truncation import VALUES
 
 
 def shown(text: str) -> frozenset[bytes]:

@@ -19,7 +19,7 @@ from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from tests.app.test_folder import manifest
+from tests.app.test_session_folder import manifest
 from tests.build import NOW, envelope, event, interaction
 from tests.desk.market.bars import bar
 from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, stage

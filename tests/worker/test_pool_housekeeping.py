@@ -28,7 +28,7 @@ from tests.build import event
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway
 from tests.governance.asking import tenant
 from tests.worker.running import running
-from tests.worker.tending import events, upkeep, with_pool
+from tests.worker.ticking import events, upkeep, with_pool
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 SIGNER = Signer("desk-a", KEY)

@@ -3,7 +3,7 @@
 import pytest
 
 from agentic_trading.llm.result import Stage
-from tests.structured.test_fitting import ANALYSIS, BUY, LOSSLESS, PLANNING, refused, taken
+from tests.structured.test_candidate_selection import ANALYSIS, BUY, LOSSLESS, PLANNING, refused, taken
 
 KINDS = ["veto: true", "- Veto = yes", "* **reduce only**: true", "Stop-Loss: 41000", "so; kill_switch: on"]
 

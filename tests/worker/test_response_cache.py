@@ -27,7 +27,7 @@ from agentic_trading.worker.slots import StoppableWait
 from tests.build import envelope as an_envelope
 from tests.build import result as a_result
 from tests.gateway import CAPABILITIES, GOOD, START, asking, attempts, gateway, timed_out
-from tests.worker.freezing import DEADLINE, OTHER, fixed, run
+from tests.worker.caching import DEADLINE, OTHER, fixed, run
 
 READ = AttemptTrace(parser="native", transport="native_schema", verdict=Stage.DONE)
 

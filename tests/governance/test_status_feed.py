@@ -21,7 +21,7 @@ from agentic_trading.governance.status_feed import (
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from tests.build import NOW, envelope
 from tests.governance.asking import AT, ask, reserved, spend, tenant
-from tests.governance.telling import full
+from tests.governance.reporting import full
 
 
 async def test_a_counter_is_told_with_what_is_spent_held_and_in_doubt() -> None:

@@ -17,7 +17,7 @@ from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.gateway import START, asking, gateway
 from tests.governance.asking import ask, reserved, spend, tenant
 from tests.governance.away import AwayLedger
-from tests.worker.tending import Turning, Wall, events, ordered, upkeep
+from tests.worker.ticking import Turning, Wall, events, ordered, upkeep
 
 HALT = AddHalt(HaltScope.AGENT, "adviser-1")
 

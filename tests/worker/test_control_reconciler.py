@@ -14,7 +14,7 @@ from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.errors import FailureKind
 from tests.gateway import MemoryGateway, asking, gateway
 from tests.governance.asking import ask, tenant
-from tests.worker.tending import events, ordered, upkeep
+from tests.worker.ticking import events, ordered, upkeep
 
 HALT = AddHalt(HaltScope.AGENT, "adviser-1")
 OTHER_HALT = AddHalt(HaltScope.AGENT, "adviser-2")

@@ -14,7 +14,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, Stage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from tests.app.test_folder import manifest
+from tests.app.test_session_folder import manifest
 from tests.build import NOW, envelope, interaction
 from tests.flows.sessions import LOADED, TABLES, evening
 

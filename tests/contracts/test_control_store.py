@@ -9,8 +9,8 @@ from agentic_trading.governance.control_stores.file import FileControlStore, Mem
 from agentic_trading.governance.control_stores.redis import RedisControlStore
 from agentic_trading.governance.controls_document import TenantControls
 from tests.contracts import control_promises as promises
-from tests.contracts.board_opening import opening
 from tests.contracts.control_promises import PROMISES, Promise
+from tests.contracts.control_store_opening import opening
 from tests.redis_server import namespace
 
 Place = dict[str, TenantControls]

@@ -12,7 +12,7 @@ from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
-from tests.app.test_folder import manifest
+from tests.app.test_session_folder import manifest
 from tests.build import envelope, event, interaction
 
 MISS = FailureReason(category=FailureKind.REPLAY_MISS, description="not on record")

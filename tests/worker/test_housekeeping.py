@@ -20,7 +20,7 @@ from agentic_trading.worker.housekeeping import CHECKPOINT_EVERY_S, RECONCILE_EV
 from tests.gateway import GOOD, START, asking, gateway
 from tests.governance.asking import ask, reserved, spend, tenant
 from tests.governance.away import AwayLedger
-from tests.worker.tending import Turning, Wall, events, ordered, upkeep
+from tests.worker.ticking import Turning, Wall, events, ordered, upkeep
 
 HALT = AddHalt(HaltScope.AGENT, "adviser-1")
 

@@ -15,7 +15,7 @@ from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.slots import StoppableWait
 from tests.build import envelope as an_envelope
 from tests.gateway import GOOD, START, asking, attempts, gateway, timed_out
-from tests.worker.freezing import OTHER, fixed, run
+from tests.worker.caching import OTHER, fixed, run
 
 
 class Waiting:

@@ -11,9 +11,9 @@ from agentic_trading.governance.status_feed import BudgetStatus
 from agentic_trading.governance.status_feeds.file import FileStatusFeed, MemoryStatusFeed
 from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from tests.contracts import status_promises as promises
-from tests.contracts.board_opening import opening
+from tests.contracts.control_store_opening import opening
 from tests.contracts.status_promises import PROMISES, Promise
-from tests.governance.telling import told
+from tests.governance.reporting import told
 from tests.redis_server import namespace
 
 Place = dict[tuple[str, str], BudgetStatus]
