@@ -31,7 +31,7 @@ from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from tests.contracts import ledger_limits as limits
-from tests.contracts import ledger_line as queue
+from tests.contracts import ledger_queue as queue
 from tests.contracts import ledger_steps as steps
 from tests.contracts.ledger_opening import Promise
 from tests.contracts.whole_ledger import Whole

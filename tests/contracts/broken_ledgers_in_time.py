@@ -29,7 +29,7 @@ from tests.contracts import ledger_changes as changes
 from tests.contracts import ledger_history as history
 from tests.contracts import ledger_leases as leases
 from tests.contracts import ledger_limits
-from tests.contracts import ledger_line as queue
+from tests.contracts import ledger_queue as queue
 from tests.contracts import ledger_steps as steps
 from tests.contracts.broken_ledgers import NeverWakes
 from tests.contracts.ledger_opening import Promise

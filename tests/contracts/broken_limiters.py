@@ -15,7 +15,7 @@ from agentic_trading.governance.limiter import (
     Throttled,
 )
 from tests.contracts import limiter_breaker as breaker
-from tests.contracts import limiter_line as line
+from tests.contracts import limiter_queue as line
 from tests.contracts import limiter_rates as rates
 from tests.contracts.broken_rates import (
     ChargesWhatWasNotSent,
