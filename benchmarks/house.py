@@ -263,7 +263,7 @@ def figures() -> list[Figure]:
         Figure("files with one importer", len(one_importer(ours)), 53),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 1),
         Figure("public names that stand for two things", len(names_twice(ours, *definitions)), 0),
-        Figure("retired words (keys and texts that are data)", text, 12, is_exact=True),
+        Figure("retired words (keys and texts that are data)", text, 14, is_exact=True),
         Figure("import lines, % of all", round(import_share(ours), 1), 7.5),
         Figure("dependencies that nothing imports, tenacity apart", len(set(unused_dependencies()) - {"tenacity"}), 0),
         Figure("one call: functions called", walk.calls, 500),

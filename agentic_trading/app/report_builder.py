@@ -184,11 +184,12 @@ def _injected(attempts: Sequence[LLMInteraction], asked_for: Sequence[str]) -> d
 
 
 def _outcome_of_fault(hit: LLMResult, final: LLMResult) -> str:
+    """Return a key of the report; what the summary shows for it stands in `app/cli/summary.py`."""
     if not final.actionable:
         return "no decision"
     if final.attempt_number == hit.attempt_number:
-        return "repaired, accepted" if _is_changed(hit) else "accepted as it was"
-    return "re-asked, accepted" if hit.reading else "retried, accepted"
+        return "mended, then accepted" if _is_changed(hit) else "accepted as it was"
+    return "asked again, then accepted" if hit.reading else "tried again, then accepted"
 
 
 def _is_changed(result: LLMResult) -> bool:

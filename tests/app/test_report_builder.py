@@ -101,9 +101,9 @@ async def test_what_became_of_each_fault_is_told() -> None:
     )
 
     assert report.injected == {
-        "malformed": {"re-asked, accepted": 1, "accepted as it was": 1, "repaired, accepted": 1},
+        "malformed": {"asked again, then accepted": 1, "accepted as it was": 1, "mended, then accepted": 1},
         "refusal": {"no decision": 1},
-        "timeout": {"retried, accepted": 1},
+        "timeout": {"tried again, then accepted": 1},
     }
 
 

@@ -33,6 +33,12 @@ SHORTFALL: Final = "shortfall"
 IN_SAMPLE: Final = "in sample: the rules were written with this sample in view"
 FAULT_NAMES: Final = {"cut": "truncated"}
 """The kinds of injected faults that the log calls by another name."""
+FAULT_OUTCOMES: Final = {
+    "mended, then accepted": "repaired, accepted",
+    "asked again, then accepted": "re-asked, accepted",
+    "tried again, then accepted": "retried, accepted",
+}
+"""What became of an injected fault: the keys of the report, and the words for them."""
 KNOWLEDGE: Final = {
     "in_sample": "in sample",
     "post_cutoff": "after the training cutoff",
@@ -165,9 +171,10 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
         refused = report.sent > report.max_calls
         unheard = "; one that was refused or could not connect does not count" if refused else ""
         yield "calls allowed", f"{report.max_calls:,} (--max-calls){unheard}"
-    for kind, became in report.injected.items():
-        hits = sum(became.values())
-        yield f"injected {FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {counts(became)}" if hits else "0"
+    for kind, outcomes in report.injected.items():
+        hits = sum(outcomes.values())
+        named = {FAULT_OUTCOMES.get(outcome, outcome): number for outcome, number in outcomes.items()}
+        yield f"injected {FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {counts(named)}" if hits else "0"
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
     who = {RULES: "rules cost", LOCAL: "a local model costs"}.get(report.provider)

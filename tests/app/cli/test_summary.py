@@ -87,7 +87,7 @@ def test_a_kind_of_fault_that_was_asked_for_and_hit_nothing_is_told() -> None:
 
 
 def test_an_injected_cut_is_called_truncated() -> None:
-    words = told(injected={"cut": {"re-asked, accepted": 2}})
+    words = told(injected={"cut": {"asked again, then accepted": 2}})
 
     assert line_with(words, "injected truncated") == "injected truncated 2: re-asked, accepted 2"
 
