@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentic_trading.desk.market.bar import Bar, ClosedBar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError, NoBarsError, UnclosedBarError
 from agentic_trading.desk.market.frame import FrameGauge
-from agentic_trading.desk.market.layers.features import BARS_NEEDED
+from agentic_trading.desk.market.gauges import BARS_NEEDED
 from agentic_trading.desk.market.layers.levels import patterns_layer
 from agentic_trading.desk.market.layers.readings import (
     indicators_layer,

@@ -7,61 +7,9 @@ from typing import Any, Final
 
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.frame import Frame
+from agentic_trading.desk.market.gauges import BARS_NEEDED
 
 Value = float | int | str | bool | None
-
-BARS_NEEDED = {
-    "direction": 26,
-    "ema_21": 21,
-    "sma_50": 50,
-    "sma_200": 200,
-    "close_vs_ema_21_atr": 21,
-    "close_vs_sma_50_atr": 50,
-    "close_vs_sma_200_atr": 200,
-    "ema_21_slope_atr": 26,
-    "sma_50_slope_atr": 55,
-    "sma_200_slope_atr": 205,
-    "range_width_pct": 20,
-    "range_width_percentile": 119,
-    "volume_skew": 20,
-    "rsi_14": 15,
-    "macd": 26,
-    "macd_signal": 34,
-    "macd_histogram": 34,
-    "macd_histogram_change": 35,
-    "adx_14": 28,
-    "plus_di_14": 15,
-    "minus_di_14": 15,
-    "percent_b": 20,
-    "band_width_pct": 20,
-    "stochastic_k": 16,
-    "stochastic_d": 18,
-    "trix_15": 44,
-    "obv_slope": 21,
-    "mfi_14": 15,
-    "close_vs_vwap_20_atr": 20,
-    "atr_14": 15,
-    "atr_pct": 15,
-    "atr_percentile": 114,
-    "realised_20_annual_pct": 21,
-    "realised_96_annual_pct": 97,
-    "realised_percentile": 120,
-    "vol_of_vol": 40,
-    "regime": 120,
-    "next_bar_low": 21,
-    "next_bar_high": 21,
-    "narrow_7": 7,
-    "wide_range": 15,
-    "squeeze": 20,
-    "taker_buy_pct": 1,
-    "taker_buy_20_pct": 20,
-    "trades": 1,
-    "trades_z": 20,
-    "volume_z": 20,
-    "streak": 2,
-    "gap_atr": 15,
-}
-"""From how many bars of its timeframe each measure is there, on bars that move."""
 
 NO_BAR = "no closed bar yet"
 NOT_IN_SOURCE = "the source does not tell it"
