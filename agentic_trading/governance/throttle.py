@@ -109,7 +109,7 @@ class Throttle:
             answer = await self._limiter.acquire(entry)
         except LimiterUnavailableError:
             return None
-        return _shut(answer) if isinstance(answer, NotPermitted) else answer
+        return _failure_of(answer) if isinstance(answer, NotPermitted) else answer
 
     async def wait(self, wait: Throttled) -> None:
         """Let the time pass after which it is worth trying again."""
@@ -122,9 +122,9 @@ class Throttle:
     async def failed(self, permit: Permit | None, failure: Failed | None) -> None:
         """Release a permit after a call without an answer; without `failure` it does not count against the provider."""
         is_outage = failure is not None and failure.kind in _OUTAGES
-        pause_s = failure.retry_after_s if failure is not None else None
+        cooldown_s = failure.retry_after_s if failure is not None else None
         await self._release(
-            permit, PermitOutcome.FAILED if is_outage else PermitOutcome.NEUTRAL, pause_s=pause_s
+            permit, PermitOutcome.FAILED if is_outage else PermitOutcome.NEUTRAL, cooldown_s=cooldown_s
         )
 
     async def unused(self, permit: Permit | None) -> None:
@@ -137,24 +137,24 @@ class Throttle:
         outcome: PermitOutcome,
         *,
         tokens: int | None = None,
-        pause_s: float | None = None,
+        cooldown_s: float | None = None,
     ) -> None:
         if permit is None or self._limiter is None:
             return
         with suppress(LimiterUnavailableError):  # its lease ends
-            await self._limiter.release(permit, outcome, tokens=tokens, cooldown_s=pause_s)
+            await self._limiter.release(permit, outcome, tokens=tokens, cooldown_s=cooldown_s)
 
 
-def _shut(shut: NotPermitted) -> FailureReason:
-    lane = f"{shut.deployment.provider}/{shut.deployment.model}"
-    if shut.reason == "circuit_open":
+def _failure_of(refused: NotPermitted) -> FailureReason:
+    deployment = f"{refused.deployment.provider}/{refused.deployment.model}"
+    if refused.reason == "circuit_open":
         return FailureReason(
             category=FailureKind.CIRCUIT_OPEN,
-            description=f"{lane} keeps failing and is not asked for {shut.retry_after_s:.0f} s; ask another model, or later",
+            description=f"{deployment}: circuit open for {refused.retry_after_s:.0f} s; use another model or retry later",
             recoverable=True,
         )
     return FailureReason(
         category=FailureKind.RETRY_BUDGET,
-        description=f"{lane} was asked again too often in the last minute; allowed is a tenth of its calls, and ten",
+        description=f"{deployment}: retry budget exhausted; allowed in a minute is a tenth of its calls, and ten",
         recoverable=True,
     )
