@@ -1,25 +1,33 @@
 """What a run is asked to be."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 from urllib.parse import urlsplit
 
 from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import address_text, fault_of
 
 RunMode = Literal["backtest", "paper"]
 Estimate = Literal["bound", "exact"]
-ProviderName = Literal["rules", "recorded", "anthropic", "openai", "local"]
 
-HOSTED: frozenset[ProviderName] = frozenset({"anthropic", "openai"})
+HOSTED: Final = tuple(
+    provider.value
+    for provider in LLMProvider
+    if provider not in {LLMProvider.LOCAL, LLMProvider.RULES, LLMProvider.SCRIPTED}
+)
 """Providers that are reached over a network."""
 
-MODELS: frozenset[ProviderName] = HOSTED | {"local"}
+MODELS: Final = (*HOSTED, LLMProvider.LOCAL.value)
 """Providers with a model: calls take time, and may cost money."""
+
+PROVIDERS: Final = (LLMProvider.RULES.value, "recorded", *MODELS)
+"""What `--provider` may be."""
 
 
 DEFAULT_BUDGET_USD = Decimal(5)
@@ -52,7 +60,7 @@ class RunOptions:
     data: tuple[str, ...]
     out: Path
     mode: RunMode = "backtest"
-    provider: ProviderName = "rules"
+    provider: str = "rules"
     recorded_from: Path | None = None
     bars: int | None = None
     warm_up: int = 0
@@ -85,6 +93,8 @@ class RunOptions:
             raise OptionError("--budget-usd", self.budget_usd, allowed)
         if not 1 <= self.workers <= MOST_WORKERS:
             raise OptionError("--workers", self.workers, f"1 to {MOST_WORKERS}")
+        if self.provider not in PROVIDERS:
+            raise OptionError("--provider", repr(self.provider), listed(PROVIDERS))
         if (self.provider == "recorded") != (self.recorded_from is not None):
             was = self.recorded_from or "left out"
             raise OptionError("--from", was, "a session's folder, together with --provider recorded")
@@ -107,10 +117,10 @@ class RunOptions:
 
     def _check_model(self) -> None:
         if self.model and self.provider not in MODELS:
-            raise OptionError("--model", repr(self.model), "a model of anthropic, openai or local")
+            raise OptionError("--model", repr(self.model), f"a model of {listed(MODELS)}")
         if self.base_url is not None and self.provider not in HOSTED:
             raise OptionError(
-                "--base-url", "given", "the address of a server with --provider anthropic or openai"
+                "--base-url", "given", f"the address of a server with --provider {listed(HOSTED)}"
             )
 
     def _check_addresses(self) -> None:
@@ -128,6 +138,11 @@ class RunOptions:
     def budget_nusd(self) -> int:
         """The budget in whole nano-dollars, rounded down."""
         return int(self.budget_usd * NANO)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return at least two names as a list: `a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def check_url(option: str, url: str) -> None:

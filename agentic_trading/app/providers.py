@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import SecretStr
-
 from agentic_trading.app import wire
-from agentic_trading.app.options import HOSTED, OptionError, ProviderName, RunOptions, check_url
-from agentic_trading.app.settings import ANTHROPIC_KEY, ANTHROPIC_URL, OPENAI_KEY, OPENAI_URL, Settings
+from agentic_trading.app.options import HOSTED, OptionError, RunOptions, check_url
+from agentic_trading.app.settings import Settings, variable_of
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
@@ -39,15 +37,6 @@ from agentic_trading.llm.provider import ModelRequest, Provider
 
 WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
 """The workflows of a session."""
-
-SECRETS: Final[Mapping[ProviderName, str]] = {"anthropic": "anthropic_api_key", "openai": "openai_api_key"}
-"""What the file of a provider's key is called in the folder of secrets."""
-
-_VARIABLES: Final[Mapping[ProviderName, str]] = {"anthropic": ANTHROPIC_KEY, "openai": OPENAI_KEY}
-_EXTRAS: Final[Mapping[ProviderName, tuple[str, str]]] = {
-    "openai": ("openai", "openai"),
-    "local": ("xllamacpp", "local"),
-}
 
 COUNTED_WITHIN_S = 15.0
 
@@ -105,7 +94,7 @@ async def ready(options: RunOptions, selection: ProviderSelection) -> Provider:
     Raises `OptionError` where an extra is not installed or no key is to be found, `WeightsError` for weights that are
     missing or are not those that were published.
     """
-    _refuse_missing_extra(options.provider)
+    _refuse_missing_package(options.provider)
     settings = options.settings
     if options.provider == "local":
         weights = await asyncio.to_thread(_weights, settings, selection.model)
@@ -121,10 +110,9 @@ def base_url_of(options: RunOptions) -> str | None:
     settings = options.settings
     if options.provider not in HOSTED or settings is None or options.base_url is not None:
         return options.base_url
-    is_claude = options.provider == "anthropic"
-    url = settings.anthropic_base_url if is_claude else settings.openai_base_url
+    url = settings.of(options.provider).base_url
     if url is not None:
-        check_url(ANTHROPIC_URL if is_claude else OPENAI_URL, url)
+        check_url(variable_of(options.provider, "base_url"), url)
     return url
 
 
@@ -202,11 +190,11 @@ def _allowed(names: list[str]) -> str:
     return ", ".join([*names, "a row of your own in AGENTIC_MODELS_FILE"])
 
 
-def _refuse_missing_extra(provider: ProviderName) -> None:
-    module, extra = _EXTRAS.get(provider, ("", ""))
-    if module and find_spec(module) is None:
+def _refuse_missing_package(provider: str) -> None:
+    package = "xllamacpp" if provider == LLMProvider.LOCAL else wire.HOSTED[provider].package
+    if package and find_spec(package) is None:
         was = f"{provider}, which needs a package that is not installed"
-        raise OptionError("--provider", was, f"after pip install 'agentic-trading[{extra}]'")
+        raise OptionError("--provider", was, f"after pip install 'agentic-trading[{provider}]'")
 
 
 def _weights(settings: Settings | None, model: str) -> Path:
@@ -221,29 +209,26 @@ def _weights(settings: Settings | None, model: str) -> Path:
     return path
 
 
-async def _hosted(name: ProviderName, settings: Settings | None, selection: ProviderSelection) -> Provider:
-    key = _secret(settings, name)
+async def _hosted(name: str, settings: Settings | None, selection: ProviderSelection) -> Provider:
+    adapter = wire.HOSTED[name]
+    key = settings.of(name).api_key if settings else None
     folder = settings.secrets_dir if settings else None
-    is_free = name == "openai" and selection.base_url is not None  # a server of one's own may ask for no key
-    keys = wire.keys(
-        key.get_secret_value() if key else None, folder=folder, name=SECRETS[name], is_free=is_free
-    )
-    allowed = f"a key in it, or in the file {SECRETS[name]} of the folder that AGENTIC_SECRETS_DIR names"
+    variable, file = variable_of(name, "api_key"), secrets_file(name)
+    is_free = adapter.may_be_free and selection.base_url is not None
+    keys = wire.keys(key.get_secret_value() if key else None, folder=folder, name=file, is_free=is_free)
+    allowed = f"a key in it, or in the file {file} of the folder that AGENTIC_SECRETS_DIR names"
     if keys is None:
-        raise OptionError(_VARIABLES[name], "not set", allowed)
+        raise OptionError(variable, "not set", allowed)
     try:
         await keys.key_of(wire.DEFAULT_TENANT)
     except ProviderError as e:
-        raise OptionError(_VARIABLES[name], f"of no use: {e.message}", allowed) from None
-    if name == "anthropic":
-        return wire.anthropic(keys, selection.base_url)
-    return wire.openai(keys, selection.base_url, Capabilities(selection.models.values()))
+        raise OptionError(variable, f"of no use: {e.message}", allowed) from None
+    return adapter.make(keys, selection.base_url, Capabilities(selection.models.values()))
 
 
-def _secret(settings: Settings | None, name: ProviderName) -> SecretStr | None:
-    if settings is None:
-        return None
-    return settings.anthropic_api_key if name == "anthropic" else settings.openai_api_key
+def secrets_file(provider: str) -> str:
+    """Return the name of the file of a provider's key in the folder of secrets."""
+    return f"{provider}_api_key"
 
 
 @dataclass(slots=True)

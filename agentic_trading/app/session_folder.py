@@ -14,7 +14,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from agentic_trading.app.options import OptionError, ProviderName, RunMode
+from agentic_trading.app.options import OptionError, RunMode
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import StoreError
@@ -54,7 +54,7 @@ class RunManifest(BaseModel, frozen=True):
     session_id: str
     run_number: int
     mode: RunMode
-    answers: ProviderName = "rules"
+    answers: str = "rules"
     provider: LLMProvider
     model: str
     base_url: str = ""

@@ -4,29 +4,24 @@ import getpass
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, assert_never, get_args
 from zoneinfo import ZoneInfo
 
 import structlog
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings
 from structlog.types import Processor
 
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.envelope import LLMProvider
 
 PREFIX = "AGENTIC_"
 
-ANTHROPIC_KEY = "ANTHROPIC_API_KEY"
-ANTHROPIC_URL = "ANTHROPIC_BASE_URL"
-OPENAI_KEY = "OPENAI_API_KEY"
-OPENAI_URL = "OPENAI_BASE_URL"
-
-_WELL_KNOWN = frozenset({ANTHROPIC_KEY, ANTHROPIC_URL, OPENAI_KEY, OPENAI_URL})
-"""Names that the providers chose. What they hold is never shown: an address may have a key in it, too."""
-
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["human", "json"]
+_ProviderField = Literal["api_key", "base_url"]
 
 
 class SettingsError(TradingError, ValueError):
@@ -35,6 +30,25 @@ class SettingsError(TradingError, ValueError):
     def __init__(self, problems: list[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(problems))
+
+
+class ProviderVariables(BaseModel, frozen=True):
+    """What the variables of one provider hold, such as `OPENAI_API_KEY` and `OPENAI_BASE_URL`; never shown."""
+
+    api_key: SecretStr | None = None
+    base_url: str | None = Field(default=None, repr=False)
+
+    @field_validator("base_url")
+    @classmethod
+    def _web_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("an address that begins with http:// or https://")
+        return url
+
+
+def variable_of(provider: str, field: _ProviderField) -> str:
+    """Return the environment variable of a provider, by the name that the vendors' own tools read."""
+    return f"{provider}_{field}".upper()
 
 
 class Settings(
@@ -46,7 +60,7 @@ class Settings(
     session below `runs`, where sessions go that are given no folder. `models_file` and `prices_file` hold rows in
     place of the shipped ones or in addition. `models_dir` is the folder of weights, `secrets_dir` that of keys, in files.
     `ledger_url` is a Redis server whose ledger workers share, `policy_file` says who may do what, `zone`
-    where days and months begin.
+    where days and months begin. `providers` has the variables that the vendors named, without a prefix.
     """
 
     store: Path | None = None
@@ -60,10 +74,24 @@ class Settings(
     zone: str = "UTC"
     log_level: LogLevel = "warning"
     log_format: LogFormat = "human"
-    anthropic_api_key: SecretStr | None = Field(default=None, validation_alias=ANTHROPIC_KEY)
-    anthropic_base_url: str | None = Field(default=None, validation_alias=ANTHROPIC_URL, repr=False)
-    openai_api_key: SecretStr | None = Field(default=None, validation_alias=OPENAI_KEY)
-    openai_base_url: str | None = Field(default=None, validation_alias=OPENAI_URL, repr=False)
+    providers: Mapping[str, ProviderVariables] = {}
+
+    def of(self, provider: str) -> ProviderVariables:
+        """Return the key and the address that the environment has for a provider."""
+        return self.providers.get(provider, ProviderVariables())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_providers(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Read the variables of every provider; they have no prefix, as other tools read them too."""
+        given = {**os.environ, **values}
+        found: dict[str, dict[str, Any]] = {provider: {} for provider in LLMProvider}
+        for provider in LLMProvider:
+            for field in get_args(_ProviderField):
+                values.pop(variable_of(provider, field), None)
+                if value := given.get(variable_of(provider, field)):
+                    found[provider][field] = value
+        return {**values, "providers": found}
 
     @field_validator("models_file", "prices_file", "models_dir", "secrets_dir", "policy_file")
     @classmethod
@@ -90,13 +118,6 @@ class Settings(
             raise ValueError("the name of a time zone, such as UTC or America/New_York") from e
         return name
 
-    @field_validator("anthropic_base_url", "openai_base_url")
-    @classmethod
-    def _web_address(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError("an address that begins with http:// or https://")
-        return url
-
 
 def load_settings() -> Settings:
     """Read the environment; raises `SettingsError` that names every wrong variable."""
@@ -116,9 +137,10 @@ def user_name() -> str:
 
 def _problem(error: Any) -> str:
     name = "_".join(str(part) for part in error["loc"]).upper()
+    of_provider = name.removeprefix("PROVIDERS_")
     allowed = error.get("ctx", {}).get("expected") or error["msg"].removeprefix("Value error, ")
-    if name in _WELL_KNOWN or name == "LEDGER_URL":
-        shown = name if name in _WELL_KNOWN else f"{PREFIX}{name}"
+    if of_provider != name or name == "LEDGER_URL":  # not shown: an address may have a key in it
+        shown = of_provider if of_provider != name else f"{PREFIX}{name}"
         return f"{shown} holds what it must not; allowed: {allowed}"
     return f"{PREFIX}{name} is {error['input']!r}; allowed: {allowed}"
 

@@ -28,6 +28,7 @@ from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.result import Usage
 
 CALLS = 12
@@ -137,8 +138,8 @@ async def make_calls(folder: Path, base_url: str) -> None:
     """Make all calls of the worker through a gateway whose log lies in `folder`."""
     store = wire.log_for("paper", folder / "interactions.jsonl")
     await store.open()
-    key = wire.keys("demo", folder=None, name="anthropic", is_free=True)
-    provider = wire.anthropic(key, base_url)  # type: ignore[arg-type]  # a key is given
+    tables = await asyncio.to_thread(wire.load_tables)
+    provider = wire.HOSTED["anthropic"].make(OneKey("demo"), base_url, tables.capabilities)
     gateway = local_gateway(provider, store=store, budget_usd=Decimal(5), workers=WORKERS)
     async with gateway as client, asyncio.TaskGroup() as group:
         for number in range(CALLS):

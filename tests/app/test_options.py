@@ -32,6 +32,7 @@ def options(**changes: Any) -> RunOptions:
         ({"budget_usd": Decimal("1e999999")}, "--budget-usd"),
         ({"workers": 0}, "--workers"),
         ({"workers": 257}, "--workers"),
+        ({"provider": "acme"}, "--provider"),
         ({"provider": "recorded"}, "--from"),
         ({"recorded_from": Path("earlier")}, "--from"),
         ({**FROM, "inject": "timeout=1%"}, "--inject"),

@@ -82,11 +82,10 @@ def test_the_providers_own_variables_are_read(monkeypatch: pytest.MonkeyPatch) -
 
     settings = load_settings()
 
-    assert settings.anthropic_api_key is not None
-    assert settings.anthropic_api_key.get_secret_value() == "sk-one"
-    assert settings.openai_api_key is not None
-    assert settings.openai_api_key.get_secret_value() == "sk-two"
-    assert (settings.anthropic_base_url, settings.openai_base_url) == (None, "http://127.0.0.1:8000/v1")
+    keys = [settings.of(name).api_key for name in ("anthropic", "openai")]
+    assert [key and key.get_secret_value() for key in keys] == ["sk-one", "sk-two"]
+    addresses = [settings.of(name).base_url for name in ("anthropic", "openai")]
+    assert addresses == [None, "http://127.0.0.1:8000/v1"]
 
 
 def test_no_spelling_of_the_settings_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,13 @@ def sample_names() -> list[str]:
     return list(SAMPLES)
 
 
+def provider_names() -> list[str]:
+    """Return what `--provider` may be, for a shell that completes it."""
+    from agentic_trading.app.options import PROVIDERS
+
+    return list(PROVIDERS)
+
+
 def usd_amount(text: str) -> Decimal:
     """Read an amount of dollars without going through a float."""
     try:
@@ -36,8 +43,13 @@ Mode = Annotated[
     typer.Option("--mode", help="Simulated time, or bars as they come."),
 ]
 ProviderOption = Annotated[
-    Literal["rules", "recorded", "anthropic", "openai", "local"],
-    typer.Option("--provider", help="Provider: the built-in rules, an earlier session, or a model."),
+    str,
+    typer.Option(
+        "--provider",
+        metavar="NAME",
+        autocompletion=provider_names,
+        help="Provider: rules (built in), recorded (an earlier session), or one with models; see `models list`.",
+    ),
 ]
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Which model; see `models list`.")]
 BaseUrl = Annotated[

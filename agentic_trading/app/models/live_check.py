@@ -1,6 +1,6 @@
 """A check of the tables against the models: a few tiny requests each, with the user's own key and up to a sum."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import date
@@ -15,11 +15,13 @@ from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
 from agentic_trading.app.models.probes import Probe, probes
 from agentic_trading.app.options import (
+    HOSTED,
     LEAST_BUDGET_USD,
+    MODELS,
     MOST_BUDGET_USD,
     OptionError,
-    ProviderName,
     RunOptions,
+    listed,
 )
 from agentic_trading.app.providers import ready, select_provider
 from agentic_trading.app.settings import Settings
@@ -47,12 +49,6 @@ ANSWER_WITHIN_S = 60.0
 LiveVerdict = Literal["as told", "differs", "not proved"]
 
 _NO_CHARGE = Charge(0)
-
-_PROVIDERS: Mapping[LLMProvider, ProviderName] = {
-    LLMProvider.ANTHROPIC: "anthropic",
-    LLMProvider.OPENAI: "openai",
-    LLMProvider.LOCAL: "local",
-}
 
 
 class LiveCheckRow(BaseModel, frozen=True):
@@ -155,8 +151,8 @@ def _select(catalogue: Catalogue, names: Sequence[str]) -> list[CatalogueEntry]:
     defaults = dict.fromkeys(f"{LLMProvider.ANTHROPIC}/{preset.model}" for preset in PRESETS.values())
     entries = [catalogue.of(name) for name in names or defaults]
     for entry in entries:
-        if entry.capability.provider not in _PROVIDERS:
-            allowed = "a model of anthropic, openai or local"
+        if entry.capability.provider not in MODELS:
+            allowed = f"a model of {listed(MODELS)}"
             raise OptionError("MODEL", f"{entry.name}, which is no model", allowed)
     return entries
 
@@ -172,7 +168,7 @@ async def _open_provider(
     options = RunOptions(
         data=(entry.name,),
         out=Path(),
-        provider=_PROVIDERS[entry.capability.provider],
+        provider=entry.capability.provider,
         model=entry.capability.model,
         base_url=None if entry.capability.provider is LLMProvider.LOCAL else base_url,
         record=True,
@@ -185,11 +181,8 @@ async def _open_provider(
 
 
 def _address(entries: Sequence[CatalogueEntry], settings: Settings, base_url: str | None) -> str:
-    given = {
-        LLMProvider.ANTHROPIC: base_url or settings.anthropic_base_url,
-        LLMProvider.OPENAI: base_url or settings.openai_base_url,
-    }
-    others = any(given.get(entry.capability.provider) for entry in entries)
+    providers = {entry.capability.provider for entry in entries} & set(HOSTED)
+    others = any(base_url or settings.of(provider).base_url for provider in providers)
     return "another one" if others else "the provider's own"
 
 

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from agentic_trading import __version__
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.main import app
-from agentic_trading.app.options import ProviderName, RunMode
+from agentic_trading.app.options import RunMode
 from tests.app.cli.conftest import Command
 
 ROOT = Path(__file__).parents[3]
@@ -99,7 +99,13 @@ def test_the_choices_of_run_are_those_that_a_run_can_have(command: Command) -> N
     told = command("run", "--help").out
 
     assert f"<{'|'.join(get_args(RunMode))}>" in told
-    assert f"<{'|'.join(get_args(ProviderName))}>" in told
+
+
+def test_a_provider_that_there_is_not_is_refused_with_those_that_there_are(command: Command) -> None:
+    ended = command("run", "--data", "btcusdt-5m", "--provider", "acme")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "--provider is 'acme'; allowed: rules, recorded, anthropic, openai or local" in ended.err
 
 
 def test_the_version_is_printed(command: Command) -> None:

@@ -90,7 +90,7 @@ def test_a_second_run_into_the_same_folder_is_run_2(command: Command) -> None:
     [
         (["--data", "btcusdt-1m"], "btcusdt-5m, ethusdt-5m"),
         (["--data", ","], "--data"),
-        (["--data", "btcusdt-5m", "--provider", "oracle"], "'rules', 'recorded'"),
+        (["--data", "btcusdt-5m", "--provider", "oracle"], "rules, recorded, anthropic"),
         (["--data", "btcusdt-5m", "--mode", "live"], "'backtest', 'paper'"),
         (["--data", "btcusdt-5m", "--budget-usd", "0"], "an amount above 0"),
         (["--data", "btcusdt-5m", "--budget-usd", "much"], "'much' is not an amount"),
