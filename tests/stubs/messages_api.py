@@ -26,19 +26,6 @@ PRICES = {
 }
 GOOD = '{"action":"buy","size":1.50}'
 LEVELS = ("low", "medium", "high", "xhigh", "max")
-LISTED: dict[str, dict[str, Any]] = {  # the entries of its directory of models
-    model: {
-        "max_input_tokens": 1_000_000,
-        "max_tokens": 128_000,
-        "lifecycle": "active",
-        "created_at": "2026-09-28T00:00:00Z",
-        "capabilities": {
-            "structured_outputs": {"supported": True},
-            "effort": {"supported": True, **{level: {"supported": True} for level in LEVELS}},
-        },
-    }
-    for model in ("claude-sonnet-5-5", "claude-opus-5-5")
-}
 
 
 @dataclass(frozen=True)
@@ -282,13 +269,7 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        model = self.path.removeprefix("/v1/models/")
-        if model == self.path:
-            self.reply(200, self.stub.invoice.page() if self.path == "/invoice" else self.stub.last)
-        elif model in LISTED:
-            self.reply(200, {**LISTED[model], "type": "model", "id": model, "display_name": model})
-        else:
-            self.fail(Failure(404, "not_found_error", f"model: {model}"))
+        self.reply(200, self.stub.invoice.page() if self.path == "/invoice" else self.stub.last)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -101,20 +101,6 @@ def test_writes_to_the_cache_of_unknown_kind_count_as_the_dearer_one() -> None:
     assert (usage.cache_write_5m_tokens, usage.cache_write_1h_tokens) == (0, 48)
 
 
-async def test_the_apis_own_entry_of_a_model_is_handed_on(claude: AnthropicProvider) -> None:
-    entry = await claude.describe_model("default", SONNET)
-
-    assert (entry["id"], entry["max_tokens"]) == (SONNET, 128_000)
-    assert entry["capabilities"]["effort"]["xhigh"]["supported"] is True
-
-
-async def test_a_model_that_the_api_does_not_list_is_named(claude: AnthropicProvider) -> None:
-    with pytest.raises(ProviderError, match="model: claude-none") as failed:
-        await claude.describe_model("default", "claude-none")
-
-    assert failed.value.kind is FailureKind.INVALID_REQUEST
-
-
 async def test_an_address_that_counts_nothing_gives_no_count(claude: AnthropicProvider) -> None:
     assert await claude.count_tokens(playing("page")) is None
 

@@ -1,6 +1,6 @@
 """One client of the Anthropic SDK for one key; the SDK is loaded with this module."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ class AnthropicClient:
         # Read from the environment otherwise, where they would go before the tenant's key.
         self._client._custom_headers = {}  # noqa: SLF001 - the SDK reads the variable in its constructor alone
         # Made here, in the thread: the first time takes a tenth of a second, which would hold up the loop.
-        self._messages, self._models = self._client.messages, self._client.models
+        self._messages = self._client.messages
         self._raw = self._messages.with_raw_response
         Message.construct(
             content=[{"type": "text", "text": ""}], usage={"input_tokens": 0, "output_tokens": 0}
@@ -62,12 +62,6 @@ class AnthropicClient:
             raise
         tokens = getattr(count, "input_tokens", None)
         return tokens if isinstance(tokens, int) and tokens >= 0 else None
-
-    async def describe_model(self, model: str) -> Mapping[str, Any]:
-        """Return the API's own entry of a model as JSON."""
-        with self._sdk_errors_mapped():
-            entry: Any = await self._models.retrieve(model, timeout=CONNECT_S + GRACE_S)
-        return dict(entry.model_dump(mode="json"))
 
     async def aclose(self) -> None:
         """Close the connections; harmless twice."""

@@ -1,22 +1,11 @@
 """Claude models as a `Provider`; the SDK is loaded when the first request is made."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
-
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, check_address
 from agentic_trading.llm.providers.hosted import PromptCacheTtl, nothing_sent
 from agentic_trading.llm.providers.keys import ClientPerKey, Keys
 
 API = "https://api.anthropic.com"
-
-
-class KeyedClient(Provider, Protocol):
-    """A client of the API with one key."""
-
-    async def describe_model(self, model: str) -> Mapping[str, Any]:
-        """Return the API's own entry of a model as JSON; raises `ProviderError`."""
-        ...
 
 
 class AnthropicProvider:
@@ -41,7 +30,7 @@ class AnthropicProvider:
         self._base_url = API if base_url is None else check_address(base_url)
         self._ttl: PromptCacheTtl = stable_prefix_ttl
         self._clock = clock or SystemClock()
-        self._by_key = ClientPerKey[KeyedClient](keys, self._connect)
+        self._by_key = ClientPerKey[Provider](keys, self._connect)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return one completion; raises `ProviderError` for anything that fails, a cut answer among it."""
@@ -53,16 +42,11 @@ class AnthropicProvider:
         async with self._by_key.lend(request.envelope.tenant_id) as client:
             return await client.count_tokens(request)
 
-    async def describe_model(self, tenant_id: str, model: str) -> Mapping[str, Any]:
-        """Return the API's own entry of a model as JSON; nothing is billed. Raises `ProviderError`."""
-        async with self._by_key.lend(tenant_id) as client:
-            return await client.describe_model(model)
-
     async def aclose(self) -> None:
         """Close all connections; harmless twice."""
         await self._by_key.aclose()
 
-    def _connect(self, key: str) -> KeyedClient:
+    def _connect(self, key: str) -> Provider:
         """Load the SDK, which takes most of a second and reads thousands of files: in a thread, and not before."""
         with nothing_sent():
             from agentic_trading.llm.providers.anthropic.client import AnthropicClient  # noqa: PLC0415 - see above
