@@ -136,7 +136,7 @@ class _CallLimit:
     most: int | None
     sessions: list[TradingSession] = field(default_factory=list)
 
-    async def after_moment(self, _moment: TimeSlice, _lines: Sequence[bytes]) -> None:
+    async def after_slice(self, _moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         if self.most is not None and self.rehearsal.calls >= self.most:
             self.sessions[0].stop()
 
@@ -164,7 +164,7 @@ async def _rehearse(
     )
     limit = _CallLimit(rehearsal, remaining.calls)
     await play_session(
-        setup, SessionResult(), SessionObserver(limit.after_moment, hold=limit.sessions.append)
+        setup, SessionResult(), SessionObserver(limit.after_slice, on_start=limit.sessions.append)
     )
 
 

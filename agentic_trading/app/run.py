@@ -197,16 +197,18 @@ class ActiveRun:
         await log.open()
         await bars.open()
 
-        async def before_moment(moment: TimeSlice) -> None:
+        async def before_slice(moment: TimeSlice) -> None:
             await bars.append(moment.bars)
 
-        async def after_moment(moment: TimeSlice, lines: Sequence[bytes]) -> None:
+        async def after_slice(moment: TimeSlice, lines: Sequence[bytes]) -> None:
             await log.append(lines)
             self._refuse_misses()
             self._refuse_outage()
             on_progress(self._progress(moment))
 
-        watch = SessionObserver(after_moment, before_moment, around=self.outage.around, hold=signals.hold)
+        watch = SessionObserver(
+            after_slice, before_slice, wrap_gateway=self.outage.around, on_start=signals.hold
+        )
         await play_session(stage, self.played, watch)
         ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
         manifest = manifest.model_copy(update=ended)
