@@ -89,9 +89,7 @@ async def replay(
     with no_network():
         try:
             setup = await _setup(folder, manifest, recorded, workers, models_file)
-            observer = SessionObserver(
-                after_slice, wrap_gateway=lambda gateway: ObservedGateway(gateway, seen, edit)
-            )
+            observer = SessionObserver(after_slice, wrap=lambda gateway: ObservedGateway(gateway, seen, edit))
             await play_session(setup, played, observer)
         except _EndedByMissError:
             pass

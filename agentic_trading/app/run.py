@@ -27,7 +27,7 @@ from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import Limit, limit_text
-from agentic_trading.governance.rebuild import LedgerRebuild, rolled_back
+from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore
 
@@ -185,7 +185,7 @@ class ActiveRun:
         if rebuild.checkpoint is not None:
             await self.ledger.require_at_least(wire.DEFAULT_TENANT, rebuild.checkpoint)
             found = await self.ledger.checkpoint(wire.DEFAULT_TENANT)
-            if (gone := rolled_back(wire.DEFAULT_TENANT, rebuild.checkpoint, found)) is not None:
+            if (gone := rollback_error(wire.DEFAULT_TENANT, rebuild.checkpoint, found)) is not None:
                 raise gone
 
     async def play(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
@@ -206,10 +206,8 @@ class ActiveRun:
             self._refuse_outage()
             on_progress(self._progress(moment))
 
-        watch = SessionObserver(
-            after_slice, before_slice, wrap_gateway=self.outage.around, on_start=signals.hold
-        )
-        await play_session(stage, self.played, watch)
+        observer = SessionObserver(after_slice, before_slice, wrap=self.outage.around, on_start=signals.hold)
+        await play_session(stage, self.played, observer)
         ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
         manifest = manifest.model_copy(update=ended)
         await asyncio.to_thread(self.folder.write_manifest, manifest)

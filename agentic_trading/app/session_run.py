@@ -55,9 +55,6 @@ class SessionResult:
     open_orders: Sequence[OpenOrder] = ()
 
 
-AfterSlice = Callable[[TimeSlice, Sequence[bytes]], Awaitable[None]]
-
-
 async def _do_nothing(_slice: TimeSlice) -> None:
     """Do nothing before a time slice."""
 
@@ -67,13 +64,13 @@ class SessionObserver:
     """What is called while a session is played.
 
     `before_slice` is awaited before anything of a time slice is done; `after_slice` when all is, with its lines of the
-    decision log. `wrap_gateway` gives the gateway that the agents see. `on_start` gets the session before it runs, to
-    be able to stop it.
+    decision log. `wrap` makes of the client the gateway that the agents see. `on_start` is called with the session before
+    it runs, so that the observer can stop it.
     """
 
-    after_slice: AfterSlice
+    after_slice: Callable[[TimeSlice, Sequence[bytes]], Awaitable[None]]
     before_slice: Callable[[TimeSlice], Awaitable[None]] = _do_nothing
-    wrap_gateway: Callable[[Gateway], Gateway] = lambda gateway: gateway
+    wrap: Callable[[Gateway], Gateway] = lambda gateway: gateway
     on_start: Callable[[TradingSession], None] = lambda _session: None
 
 
@@ -115,7 +112,7 @@ async def _trade(
     venue: wire.PaperVenue,
     exchange: Exchange,
 ) -> None:
-    gateway = DecisionLoggingGateway(CountingGateway(observer.wrap_gateway(client), result.counters))
+    gateway = DecisionLoggingGateway(CountingGateway(observer.wrap(client), result.counters))
 
     async def after_slice(time_slice: TimeSlice) -> None:
         result.bars.extend(time_slice.bars)
