@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, what_of
+from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, without_symbol
 from agentic_trading.app.options import HOSTED, RunOptions
 from agentic_trading.app.providers import ProviderSelection, ready, select_provider
 from agentic_trading.app.run import stop_on_signals
@@ -77,7 +77,7 @@ async def _preflight(options: RunOptions) -> Preflight:
     async with aclosing(await ready(options, selection)):
         pass  # it can be made: no more is to be known
     remaining = await _remaining(options, manifest)
-    if any(what_of(source.data.name) == STDIN for source in named):
+    if any(without_symbol(source.data.name) == STDIN for source in named):
         return _expected(options, selection, remaining, None)
     rehearsal = Rehearsal(wire.rules(inject="", seed="").provider, tables, now, remaining.after)
     await _rehearse(options, named, selection, remaining, rehearsal)
@@ -136,7 +136,7 @@ class _CallLimit:
     most: int | None
     sessions: list[TradingSession] = field(default_factory=list)
 
-    async def after_moment(self, _moment: TimeSlice, _lines: Sequence[bytes]) -> None:
+    async def after_slice(self, _moment: TimeSlice, _lines: Sequence[bytes]) -> None:
         if self.most is not None and self.rehearsal.calls >= self.most:
             self.sessions[0].stop()
 
@@ -164,7 +164,7 @@ async def _rehearse(
     )
     limit = _CallLimit(rehearsal, remaining.calls)
     await play_session(
-        setup, SessionResult(), SessionObserver(limit.after_moment, hold=limit.sessions.append)
+        setup, SessionResult(), SessionObserver(limit.after_slice, on_start=limit.sessions.append)
     )
 
 

@@ -81,7 +81,7 @@ async def replay(
     seen = ReplayObservations(frozenset(one.envelope.request_hash for one in attempts))
     played, lines = SessionResult(), list[bytes]()
 
-    async def after_moment(_moment: TimeSlice, new: Sequence[bytes]) -> None:
+    async def after_slice(_moment: TimeSlice, new: Sequence[bytes]) -> None:
         lines.extend(new)
         if seen.missed:
             raise _EndedByMissError
@@ -89,9 +89,7 @@ async def replay(
     with no_network():
         try:
             setup = await _setup(folder, manifest, recorded, workers, models_file)
-            observer = SessionObserver(
-                after_moment, around=lambda gateway: ObservedGateway(gateway, seen, edit)
-            )
+            observer = SessionObserver(after_slice, wrap=lambda gateway: ObservedGateway(gateway, seen, edit))
             await play_session(setup, played, observer)
         except _EndedByMissError:
             pass

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TypedDict
 
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import what_of
+from agentic_trading.app.feeds import without_symbol
 from agentic_trading.app.options import pluralize
 from agentic_trading.app.report import (
     Counts,
@@ -140,7 +140,7 @@ def _data_report(source: DataSource, played: SessionResult) -> DataReport:
             for gap in gaps
         ],
         duplicates=len(notes) - len(gaps),
-        is_sample=what_of(source.name) in SAMPLES,
+        is_sample=without_symbol(source.name) in SAMPLES,
         quiet=[
             f"{len(run)} bars without a trade from {run[0].open_time:%Y-%m-%d %H:%M} to {run[-1].close_time:%Y-%m-%d %H:%M}"
             for run in _quiet_runs(bars)

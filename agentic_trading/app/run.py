@@ -27,7 +27,7 @@ from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import Limit, limit_text
-from agentic_trading.governance.rebuild import LedgerRebuild, rolled_back
+from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore
 
@@ -185,7 +185,7 @@ class ActiveRun:
         if rebuild.checkpoint is not None:
             await self.ledger.require_at_least(wire.DEFAULT_TENANT, rebuild.checkpoint)
             found = await self.ledger.checkpoint(wire.DEFAULT_TENANT)
-            if (gone := rolled_back(wire.DEFAULT_TENANT, rebuild.checkpoint, found)) is not None:
+            if (gone := rollback_error(wire.DEFAULT_TENANT, rebuild.checkpoint, found)) is not None:
                 raise gone
 
     async def play(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
@@ -197,17 +197,17 @@ class ActiveRun:
         await log.open()
         await bars.open()
 
-        async def before_moment(moment: TimeSlice) -> None:
+        async def before_slice(moment: TimeSlice) -> None:
             await bars.append(moment.bars)
 
-        async def after_moment(moment: TimeSlice, lines: Sequence[bytes]) -> None:
+        async def after_slice(moment: TimeSlice, lines: Sequence[bytes]) -> None:
             await log.append(lines)
             self._refuse_misses()
             self._refuse_outage()
             on_progress(self._progress(moment))
 
-        watch = SessionObserver(after_moment, before_moment, around=self.outage.around, hold=signals.hold)
-        await play_session(stage, self.played, watch)
+        observer = SessionObserver(after_slice, before_slice, wrap=self.outage.around, on_start=signals.hold)
+        await play_session(stage, self.played, observer)
         ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
         manifest = manifest.model_copy(update=ended)
         await asyncio.to_thread(self.folder.write_manifest, manifest)

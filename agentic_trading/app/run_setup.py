@@ -154,7 +154,7 @@ async def read_interrupted_run(
         if isinstance(entry.record, LLMInteraction):
             interactions.append(entry.record)
     # A call of which only the dispatch is on record is sent again: what it may have cost is charged as well.
-    bookings = rebuild.entries(lost_as=" (lost)")
+    bookings = rebuild.entries(lost_suffix=" (lost)")
     return InterruptedRun(wire.recording(interactions), bookings, await _fed(folder, manifest))
 
 
@@ -270,7 +270,7 @@ async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, Sequence[
     """Whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
     for feed in feeds:
         last = fed[feed.symbol][-1].close_time if fed[feed.symbol] else EPOCH
-        if await feed.show(1, after=last):
+        if await feed.peek(1, after=last):
             return True
     return False
 

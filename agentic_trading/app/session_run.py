@@ -22,7 +22,11 @@ from agentic_trading.llm.store import InteractionStore
 
 @dataclass(frozen=True, slots=True)
 class SessionSetup:
-    """All that a session is played with."""
+    """All that a session is played with.
+
+    `most_bars` is for each feed, None for all of them; `workers` is how many calls run at once. Without `oversight` there
+    are no controls, statuses or rates.
+    """
 
     session_id: str
     mode: RunMode
@@ -51,26 +55,23 @@ class SessionResult:
     open_orders: Sequence[OpenOrder] = ()
 
 
-AfterMoment = Callable[[TimeSlice, Sequence[bytes]], Awaitable[None]]
-
-
-async def _nothing_to_do(_moment: TimeSlice) -> None:
-    """Let a moment begin."""
+async def _do_nothing(_slice: TimeSlice) -> None:
+    """Do nothing before a time slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionObserver:
     """What is called while a session is played.
 
-    `after_moment` is called with each moment when it is over and its lines of the decision log, `before_moment` before
-    anything is done at it. `around` wraps the gateway that the agents see, `hold` is handed the session before it
-    starts, to stop it.
+    `before_slice` is awaited before anything of a time slice is done; `after_slice` when all is, with its lines of the
+    decision log. `wrap` makes of the client the gateway that the agents see. `on_start` is called with the session before
+    it runs, so that the observer can stop it.
     """
 
-    after_moment: AfterMoment
-    before_moment: Callable[[TimeSlice], Awaitable[None]] = _nothing_to_do
-    around: Callable[[Gateway], Gateway] = lambda gateway: gateway
-    hold: Callable[[TradingSession], None] = lambda _session: None
+    after_slice: Callable[[TimeSlice, Sequence[bytes]], Awaitable[None]]
+    before_slice: Callable[[TimeSlice], Awaitable[None]] = _do_nothing
+    wrap: Callable[[Gateway], Gateway] = lambda gateway: gateway
+    on_start: Callable[[TradingSession], None] = lambda _session: None
 
 
 async def play_session(setup: SessionSetup, result: SessionResult, observer: SessionObserver) -> None:
@@ -97,7 +98,7 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
         async with running_workers(pool, broker) as client:
             await _trade(setup, result, observer, client, venue, exchange)
     except BaseExceptionGroup as group_of_errors:
-        raise _first(group_of_errors) from group_of_errors
+        raise _first_useful(group_of_errors) from group_of_errors
     finally:
         result.account = await exchange.account()
         result.open_orders = await exchange.open_orders()
@@ -111,12 +112,12 @@ async def _trade(
     venue: wire.PaperVenue,
     exchange: Exchange,
 ) -> None:
-    gateway = DecisionLoggingGateway(CountingGateway(observer.around(client), result.counters))
+    gateway = DecisionLoggingGateway(CountingGateway(observer.wrap(client), result.counters))
 
-    async def after_moment(moment: TimeSlice) -> None:
-        result.bars.extend(moment.bars)
-        result.notes.extend(moment.notes)
-        await observer.after_moment(moment, gateway.close())
+    async def after_slice(time_slice: TimeSlice) -> None:
+        result.bars.extend(time_slice.bars)
+        result.notes.extend(time_slice.notes)
+        await observer.after_slice(time_slice, gateway.close())
 
     session = wire.trading_session(
         venue,
@@ -126,15 +127,15 @@ async def _trade(
         exchange=exchange,
         answers=setup.answers,
         companions=await asyncio.to_thread(wire.companions, setup.symbols),
-        before_moment=observer.before_moment,
-        after_moment=after_moment,
+        before_slice=observer.before_slice,
+        after_slice=after_slice,
     )
     result.intents, result.fills = session.intents, session.fills
-    observer.hold(session)
+    observer.on_start(session)
     await session.run(setup.feeds, most_bars=setup.most_bars)
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the error that a user can do something about, or else the first one."""
     leaves = list(_leaves(group))
     return next((leaf for leaf in leaves if isinstance(leaf, TradingError)), leaves[0])

@@ -350,8 +350,8 @@ def trading_session(
     exchange: Exchange,
     answers: AnswerSource,
     companions: Mapping[str, ReferenceMarketFeed],
-    before_moment: Callable[[TimeSlice], Awaitable[None]],
-    after_moment: Callable[[TimeSlice], Awaitable[None]],
+    before_slice: Callable[[TimeSlice], Awaitable[None]],
+    after_slice: Callable[[TimeSlice], Awaitable[None]],
 ) -> TradingSession:
     """Return a session over the symbols of `venue` whose agents ask through `gateway`.
 
@@ -392,6 +392,6 @@ def trading_session(
         clock=clock,
         limits=risk_limits,
         rules=TradingRules(),
-        before_slice=before_moment,
-        after_slice=after_moment,
+        before_slice=before_slice,
+        after_slice=after_slice,
     )

@@ -1,6 +1,6 @@
-"""What calls cost: sums by agent, model, workflow, day or tenant, and all of it together."""
+"""What calls cost: sums of a log, and whether each cost on record is what its price book gives."""
 
-from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -16,7 +16,7 @@ from agentic_trading.llm.store import LogEntry, Records, Spend, SpendKey
 
 @dataclass(frozen=True, slots=True)
 class SpendReport:
-    """Sums by the keys `by`, one row per group of attempts, and their total (whose key is empty)."""
+    """Sums by the keys `by`, one row per group of attempts, and their total, whose key is empty."""
 
     by: tuple[SpendKey, ...]
     rows: tuple[Spend, ...]
@@ -24,9 +24,9 @@ class SpendReport:
 
 
 async def spend_report(records: Records, *by: SpendKey, tenant: str | None = None) -> SpendReport:
-    """Return what was used, by the given keys and in the order of their values; without keys only the total.
+    """Return sums by the given keys, in the order of their values; without keys only the total.
 
-    With a `tenant`, what it used alone.
+    With a `tenant`, only its attempts count.
     """
     rows = tuple(await records.spend(*by, tenant=tenant))
     total = Spend(
@@ -49,7 +49,7 @@ COST_FINDINGS: tuple[CostFinding, ...] = get_args(CostFinding)
 class RecomputedCost:
     """The cost of the record in line `line` of the log, in nano-dollars: as recorded and as recomputed.
 
-    `computed_nusd` is None where nothing can be computed: the call is in doubt, or its book is not at hand.
+    `computed_nusd` is None where nothing can be computed: the call is in doubt, or its price book was not given.
     """
 
     line: int
@@ -78,11 +78,11 @@ class CostCheck:
         return [record for record in self.records if record.finding == finding]
 
 
-def load_books(prices_file: Path | None = None, earlier: Sequence[Path] = ()) -> tuple[PriceBook, ...]:
-    """Return every book that calls may have been charged by.
+def load_price_books(prices_file: Path | None = None, earlier: Sequence[Path] = ()) -> tuple[PriceBook, ...]:
+    """Return every price book that calls may have been charged by.
 
-    These are the packaged book and the `earlier` ones, each alone and under each of the user's own: `prices_file`
-    and, as they may have been that, the `earlier` ones. Raises `TableError`.
+    A call was charged by the packaged prices or an `earlier` file, alone or with a file of the user above them; the
+    user's file was `prices_file` or an `earlier` one. Raises `TableError`.
     """
     own = [path for path in (prices_file, *earlier) if path is not None]
     return tuple(
@@ -93,10 +93,9 @@ def load_books(prices_file: Path | None = None, earlier: Sequence[Path] = ()) ->
 
 
 async def recompute_costs(
-    entries: AsyncIterable[LogEntry], books: Iterable[PriceBook], capabilities: Capabilities
+    entries: AsyncIterable[LogEntry], books: Sequence[PriceBook], capabilities: Capabilities
 ) -> CostCheck:
     """Compute the cost of every priced record of a log by the one of `books` that it names."""
-    candidates = tuple(books)
     records, not_priced = [], 0
     async for entry in entries:
         if not isinstance(entry.record, LLMInteraction):
@@ -105,7 +104,7 @@ async def recompute_costs(
         if not result.price_book or result.served_from == "recorded":
             not_priced += 1
             continue
-        computed, finding = _recompute(result, candidates, capabilities)
+        computed, finding = _recompute(result, books, capabilities)
         records.append(
             RecomputedCost(
                 line=entry.seq,
@@ -124,8 +123,8 @@ def _recompute(
     result: LLMResult, books: Sequence[PriceBook], capabilities: Capabilities
 ) -> tuple[int | None, CostFinding]:
     if result.in_doubt:
-        is_whole = result.cost_nusd == result.reserved_nusd
-        return (None, "in doubt") if is_whole else (result.reserved_nusd, "differs")
+        is_as_reserved = result.cost_nusd == result.reserved_nusd
+        return (None, "in doubt") if is_as_reserved else (result.reserved_nusd, "differs")
     book = next((book for book in books if book.is_named(result.price_book)), None)
     if book is None:
         return None, "no such book"
@@ -141,15 +140,15 @@ def _recompute(
 def _cost_nusd(result: LLMResult, book: PriceBook, capabilities: Capabilities, *, at: datetime) -> int:
     """Return what the gate charges for `result` by the prices of the day of `at`.
 
-    Another model than the one asked for counts if it is the dearer of the two and not in its `served_as`; what has no
-    price in `book` costs what was reserved, at least.
+    The model that answered counts instead of the requested one if it is dearer and not in that one's `served_as`. What
+    has no price in `book` costs at least what was reserved.
     """
-    asked = result.model_requested or result.model
+    requested = result.model_requested or result.model
     try:
-        served_as = (asked, *capabilities.of(result.provider, asked).served_as)
+        served_as = (requested, *capabilities.of(result.provider, requested).served_as)
     except UnknownModelError:
-        served_as = (asked,)
-    models = charged_models(asked, result.model, served_as)
+        served_as = (requested,)
+    models = charged_models(requested, result.model, served_as)
     cost, _ = cost_of(result.usage, book, result.provider, models, at=at, reserved_nusd=result.reserved_nusd)
     return cost
 
@@ -161,7 +160,7 @@ def _priced_at(result: LLMResult) -> datetime:
 
 
 def _other_days(result: LLMResult, book: PriceBook) -> Iterator[datetime]:
-    """Give the first moment of every price: records from before `priced_on` may have a simulated day only."""
+    """Yield the first day of every price: a record older than the field `priced_on` may hold the simulated day only."""
     names = {result.model, result.model_requested}
     for price in book:
         if price.provider == result.provider and price.model in names:

@@ -1,4 +1,4 @@
-"""From the log back to the ledger: what was charged, and how far the ledger had come."""
+"""Rebuild a ledger from the log: what was charged, and how far the ledger had come."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
@@ -42,10 +42,10 @@ def checkpoint_event(tenant: str, checkpoint: LedgerCheckpoint, now: datetime) -
     )
 
 
-def rolled_back(
+def rollback_error(
     tenant: str, known: LedgerCheckpoint, found: LedgerCheckpoint
 ) -> LedgerRolledBackError | None:
-    """Return the error for a ledger that is found before a checkpoint that is known of it, or None."""
+    """Return the error for a ledger found behind its `known` checkpoint, or None."""
     return LedgerRolledBackError(tenant, str(known), str(found)) if found.is_behind(known) else None
 
 
@@ -77,28 +77,28 @@ class LedgerRebuild:
         elif record.kind == CHECKPOINT:
             self._read_checkpoint(record)
         elif record.kind == DISPATCHED:
-            self._dispatched[record.causation_id, record.body["attempt"]].append(self._sent(record))
+            self._dispatched[record.causation_id, record.body["attempt"]].append(self._sent_entry(record))
         elif record.kind == EXPIRED and record.body["state"] == ReservationState.IN_DOUBT:
-            self._expired[record.body["reservation_id"]] = self._silent(record)
+            self._expired[record.body["reservation_id"]] = self._expired_entry(record)
 
-    def entries(self, *, lost_as: str = "") -> list[LedgerEntry]:
-        """Return what was charged, in the order of the log, and then what is in doubt because nothing else is known.
+    def entries(self, *, lost_suffix: str = "") -> list[LedgerEntry]:
+        """Return what was charged, in the order of the log, then what is in doubt as nothing else is on record.
 
-        `lost_as` is added to the keys of the latter, for a ledger that shall let the calls be made once more. It is for a log
-        that one process alone has written: what that says was not sent after all was not.
+        `lost_suffix` is added to the keys of the latter, for a ledger that must let these calls be made again. It is for
+        the log of one process alone: a call that it reports as never sent, after noting the dispatch, is left out.
         """
-        sent = [one for call in self._dispatched for one in self._without_answer(call, lost_as)]
-        named = {entry.request.reservation_id for entry in self._booked.values()}
-        named |= {entry.request.reservation_id for pending in self._dispatched.values() for entry in pending}
-        silent = [_lost(entry, lost_as) for id_, entry in self._expired.items() if id_ not in named]
-        return [*self._booked.values(), *sent, *silent]
+        sent = [entry for call in self._dispatched for entry in self._unanswered(call, lost_suffix)]
+        known = {entry.request.reservation_id for entry in self._booked.values()}
+        known |= {entry.request.reservation_id for pending in self._dispatched.values() for entry in pending}
+        expired = [_suffixed(entry, lost_suffix) for id_, entry in self._expired.items() if id_ not in known]
+        return [*self._booked.values(), *sent, *expired]
 
-    def _without_answer(self, call: tuple[str, int], lost_as: str) -> list[LedgerEntry]:
-        """Return what was noted as sent of a call and has no answer: each time it was, if it may be made once more."""
+    def _unanswered(self, call: tuple[str, int], lost_suffix: str) -> list[LedgerEntry]:
+        """Return the dispatches of a call without an answer: each of them with `lost_suffix`, else the last one."""
         pending = self._dispatched[call]
-        if lost_as:
+        if lost_suffix:
             lost = pending[: max(0, len(pending) - self._unsent[call])]
-            return [_lost(entry, lost_as * time) for time, entry in enumerate(lost, start=1)]
+            return [_suffixed(entry, lost_suffix * time) for time, entry in enumerate(lost, start=1)]
         return pending[-1:] if call not in self._booked else []
 
     def _read_interaction(self, record: LLMInteraction) -> None:
@@ -122,7 +122,7 @@ class LedgerRebuild:
             charged,
         )
 
-    def _sent(self, event: Event) -> LedgerEntry:
+    def _sent_entry(self, event: Event) -> LedgerEntry:
         """Return the entry of a call that was sent, and of which nothing else is on record."""
         body = event.body
         amount = Amount(body["reserved_nusd"], body.get("reserved_tokens", 0))
@@ -140,7 +140,7 @@ class LedgerRebuild:
             amount,
         )
 
-    def _silent(self, event: Event) -> LedgerEntry:
+    def _expired_entry(self, event: Event) -> LedgerEntry:
         """Return the entry of a call whose lease was over, and of which nothing else is on record."""
         body = event.body
         tenant, key, attempt = parts_of(body["reservation_id"])
@@ -164,8 +164,8 @@ class LedgerRebuild:
             self.checkpoint = found
 
 
-def _lost(entry: LedgerEntry, lost_as: str) -> LedgerEntry:
-    request = replace(entry.request, key=entry.request.key + lost_as)
+def _suffixed(entry: LedgerEntry, suffix: str) -> LedgerEntry:
+    request = replace(entry.request, key=entry.request.key + suffix)
     return replace(entry, request=request)
 
 

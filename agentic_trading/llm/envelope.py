@@ -24,7 +24,7 @@ from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, Saf
 
 SCHEMA_VERSION = "1.0"
 PROMPT_FRAME = "2"
-"""The version of the words that `structured` puts around an envelope; they too can change an answer."""
+"""The version of the prompt text that `structured` puts around an envelope; it too can change an answer."""
 
 _REQUEST_TAG = b"agentic/request/v1\0"
 _ENVELOPE_TAG = b"agentic/envelope/v1\0"
@@ -148,11 +148,6 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
             fields["envelope_hash"] = self.compute_envelope_hash()
 
     @property
-    def _is_read(self) -> bool:
-        """Whether the checksum is another writer's, over the fields that it gave."""
-        return "envelope_hash" in self.model_fields_set
-
-    @property
     def is_cacheable(self) -> bool:
         """Whether the first accepted answer is kept until the deadline, and served again.
 
@@ -164,7 +159,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     def level(self, *, accepted: bool, sampling_applied: bool) -> DeterminismLevel:
         """Return the level that a live answer really has, which may be lower than `determinism` asks for.
 
-        `accepted`: the answer passed every check and came from the model that was asked. `sampling_applied`: the model
+        `accepted`: the answer passed every check and came from the requested model. `sampling_applied`: the model
         takes a temperature, and it was sent.
         """
         if accepted and self.is_cacheable:
@@ -174,7 +169,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def replayed_level(self) -> DeterminismLevel:
-        """The level of an answer that comes from a recording: the same each time it is asked for."""
+        """The level of an answer that comes from a recording, the same each time."""
         is_demanded = self.determinism is DeterminismLevel.REPLAY_ONLY
         return DeterminismLevel.REPLAY_ONLY if is_demanded else DeterminismLevel.RECORDED
 
@@ -192,7 +187,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     def requested_evidence(self) -> Sequence[Mapping[str, Any]]:
         """Each evidence item as the request has it: when it was available, its content as it was spelled, its source."""
         return [
-            {"available_at": _moment(item.available_at), "content": Fragment(content), "source": item.source}
+            {"available_at": _utc(item.available_at), "content": Fragment(content), "source": item.source}
             for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
         ]
 
@@ -218,7 +213,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
             "response_format": self.response_format,
             "provider": self.provider,
             "model": self.model,
-            "temperature": _number(self.temperature),
+            "temperature": _integer_if_whole(self.temperature),
             "effort": self.effort,
             "thinking_budget": budget.thinking_budget,
             "max_output_tokens": budget.max_output_tokens,
@@ -230,43 +225,23 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
 
     def compute_envelope_hash(self) -> str:
         """Return the first 16 hex digits of SHA-256 over every field but this one: a checksum, not a signature."""
-        return sha256_hex(_ENVELOPE_TAG, self._sealed_json)[:16]
-
-    @lazy_property
-    def _sealed_json(self) -> bytes:
-        is_read = self._is_read
-        values = self.__dict__
-        fields: dict[str, Any] = {name: values[name] for name in _WIRE_FIELDS}
-        fields["context"] = Fragment(self.context_json)
-        fields["expected_output_schema"] = Fragment(self.output_schema_json)
-        fields["retrieved_evidence"] = [
-            _evidence(item, requested, is_read=is_read)
-            for item, requested in zip(self.retrieved_evidence, self.requested_evidence, strict=True)
-        ]
-        for name in _PARTS:
-            fields[name] = Fragment(fields[name].given_wire if is_read else fields[name].wire)
-        fields["temperature"] = _number(self.temperature)
-        if is_read:
-            fields = {name: value for name, value in fields.items() if name in self.model_fields_set}
-        if self.model_extra:
-            return canonical_bytes({**fields, **self.model_extra})
-        return assembled_bytes(fields)
+        return sha256_hex(_ENVELOPE_TAG, self._hashed_json)[:16]
 
     @lazy_property
     def wire(self) -> bytes:
         """The envelope on the wire and in the log: canonical JSON, its checksum as the last member."""
-        return b'%b,"envelope_hash":"%b"}' % (self._sealed_json[:-1], self.envelope_hash.encode())
+        return b'%b,"envelope_hash":"%b"}' % (self._hashed_json[:-1], self.envelope_hash.encode())
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read an envelope and keep its bytes. The checksum is not judged here: see `is_intact`.
+        """Read an envelope and keep its bytes. The checksum is not verified here: see `is_intact`.
 
         Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
         """
         envelope = cls.model_validate_json(raw)
         tail = b',"envelope_hash":"%b"}' % envelope.envelope_hash.encode()
         if raw.endswith(tail) and b"NaN" not in raw and b"Infinity" not in raw:
-            envelope.__dict__["_sealed_json"] = raw[: -len(tail)] + b"}"
+            envelope.__dict__["_hashed_json"] = raw[: -len(tail)] + b"}"
             envelope.__dict__["wire"] = raw
         return envelope
 
@@ -278,26 +253,52 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         """
         return self.envelope_hash == self.compute_envelope_hash()
 
+    @property
+    def _is_read(self) -> bool:
+        """Whether this was read with its checksum, which covers only the fields that its writer gave."""
+        return "envelope_hash" in self.model_fields_set
+
+    @lazy_property
+    def _hashed_json(self) -> bytes:
+        """All fields but the checksum, which covers them, in canonical JSON."""
+        is_read = self._is_read
+        values = self.__dict__
+        fields: dict[str, Any] = {name: values[name] for name in _WIRE_FIELDS}
+        fields["context"] = Fragment(self.context_json)
+        fields["expected_output_schema"] = Fragment(self.output_schema_json)
+        fields["retrieved_evidence"] = [
+            _evidence_on_wire(item, requested, is_read=is_read)
+            for item, requested in zip(self.retrieved_evidence, self.requested_evidence, strict=True)
+        ]
+        for name in _NESTED_MODELS:
+            fields[name] = Fragment(fields[name].given_wire if is_read else fields[name].wire)
+        fields["temperature"] = _integer_if_whole(self.temperature)
+        if is_read:
+            fields = {name: value for name, value in fields.items() if name in self.model_fields_set}
+        if self.model_extra:
+            return canonical_bytes({**fields, **self.model_extra})
+        return assembled_bytes(fields)
+
     @override
     def _stale(self, update: Mapping[str, Any]) -> set[str]:
         has_default_key = self.idempotency_key == self.envelope_id
         return {"request_hash", "envelope_hash", *(["idempotency_key"] if has_default_key else [])}
 
 
-_WIRE_FIELDS = tuple(sorted(LLMEnvelope.model_fields.keys() - {"envelope_hash"}))  # as they are spelled
-_PARTS = ("budget", "safety_constraints", "output_policy", "retry_policy")
+_WIRE_FIELDS = tuple(sorted(LLMEnvelope.model_fields.keys() - {"envelope_hash"}))
+_NESTED_MODELS = ("budget", "safety_constraints", "output_policy", "retry_policy")
 
 
-def _number(value: float) -> float | int:
+def _integer_if_whole(value: float) -> float | int:
     return int(value) if value.is_integer() else value
 
 
-def _moment(value: datetime | None) -> str | None:
+def _utc(value: datetime | None) -> str | None:
     return None if value is None else utc_text(value)
 
 
-def _evidence(item: EvidenceItem, requested: Mapping[str, Any], *, is_read: bool) -> Any:
-    """Return what stands for an item; of another writer's, without the defaults of fields that it did not know."""
+def _evidence_on_wire(item: EvidenceItem, requested: Mapping[str, Any], *, is_read: bool) -> Any:
+    """Return an item as the wire has it; one that was read, without the defaults of fields that its writer did not know."""
     fields = {**requested, "evidence_id": item.evidence_id, "retrieved_at": item.retrieved_at}
     if is_read:
         fields = {name: value for name, value in fields.items() if name in item.model_fields_set}

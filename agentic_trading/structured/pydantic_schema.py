@@ -1,4 +1,4 @@
-"""A pydantic model as a schema, with its own validators as a check."""
+"""A pydantic model as the schema of an answer, and its own validators as a check of it."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -25,7 +25,7 @@ class SemanticCheck(Protocol):
 
 
 def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
-    """Return the JSON Schema that `schema` is: of a model the one for what it takes, a mapping as it stands.
+    """Return the JSON Schema: a mapping as it stands, of a model the one for its input.
 
     A model's schema is made once; do not change it. Raises `UnreadableError` with stage `schema_invalid` for a model
     that JSON Schema cannot express (arbitrary types, types not defined yet), and for anything else.
@@ -36,6 +36,40 @@ def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
     if isinstance(given, type) and issubclass(given, BaseModel):
         return _schema_of_model(given)
     raise _unusable(f"{given!r:.80} is neither")
+
+
+def check_of_model(model: type[BaseModel]) -> SemanticCheck:
+    """Return a check that runs `model`'s own validators; `violations_of` makes violations of their errors.
+
+    They run on the accepted JSON text. A validator reports what is wrong by `ValueError` or `AssertionError`.
+    """
+
+    def check(text: str, /) -> Sequence[Violation]:
+        model.model_validate_json(text)
+        return ()
+
+    return check
+
+
+def violations_of(check: SemanticCheck, text: str) -> list[Violation]:
+    """Run `check` on an accepted text; at most `MAX_VIOLATIONS` are described, the rest counted. Raises nothing."""
+    try:
+        found = list(_only_violations(check(text)))
+    except ValidationError as e:
+        found = [
+            violation_at(error["loc"], error["type"], error["msg"]) for error in e.errors(include_url=False)
+        ]
+    except ValueError as e:
+        found = [violation_at((), "semantic", str(e))]
+    except Exception as e:  # noqa: BLE001 - a check that fails must neither pass an answer nor lose one that was paid
+        found = [violation_at((), "check_failed", f"the check failed: {type(e).__name__}: {e}")]
+    more = len(found) - MAX_VIOLATIONS
+    return [*found[:MAX_VIOLATIONS], more_broken(more)] if more > 0 else found
+
+
+def violation_at(location: Sequence[str | int], keyword: str, message: str) -> Violation:
+    """Return the violation at a location in an answer, given as pydantic gives `loc`."""
+    return Violation(path=json_path(location), keyword=keyword, message=message)
 
 
 @lru_cache(maxsize=256)
@@ -56,41 +90,7 @@ def _unusable(reason: str) -> UnreadableError:
     return UnreadableError(Stage.SCHEMA_INVALID, [violation])
 
 
-def check_of_model(model: type[BaseModel]) -> SemanticCheck:
-    """Return the check that `model`'s own validators are; its errors come out as violations with their paths.
-
-    They run on the accepted text as JSON. A validator reports what is wrong by `ValueError` or `AssertionError`.
-    """
-
-    def check(text: str, /) -> Sequence[Violation]:
-        model.model_validate_json(text)
-        return ()
-
-    return check
-
-
-def violations_of(check: SemanticCheck, text: str) -> list[Violation]:
-    """Run `check` on an accepted text; at most `MAX_VIOLATIONS` are named, the rest are counted. Raises nothing."""
-    try:
-        found = list(_sound(check(text)))
-    except ValidationError as e:
-        found = [
-            violation_at(error["loc"], error["type"], error["msg"]) for error in e.errors(include_url=False)
-        ]
-    except ValueError as e:
-        found = [violation_at((), "semantic", str(e))]
-    except Exception as e:  # noqa: BLE001 - a check that fails must neither pass an answer nor lose one that was paid
-        found = [violation_at((), "check_failed", f"the check failed: {type(e).__name__}: {e}")]
-    more = len(found) - MAX_VIOLATIONS
-    return [*found[:MAX_VIOLATIONS], more_broken(more)] if more > 0 else found
-
-
-def violation_at(place: Sequence[str | int], keyword: str, message: str) -> Violation:
-    """Return what is wrong at the place that pydantic calls `loc`."""
-    return Violation(path=json_path(place), keyword=keyword, message=message)
-
-
-def _sound(found: Sequence[Violation]) -> Sequence[Violation]:
+def _only_violations(found: Sequence[Violation]) -> Sequence[Violation]:
     for violation in found:
         if not isinstance(violation, Violation):
             raise TypeError(f"a {type(violation).__name__} is no Violation")

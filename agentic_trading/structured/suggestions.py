@@ -1,4 +1,4 @@
-"""Find the allowed value that lies nearest to one that is not: a suggestion, never put in its place."""
+"""The allowed value nearest to one that is not allowed: a suggestion for the model, never applied."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,56 +9,27 @@ from typing import Any
 
 _SHOWN_CHARS = 200
 _EXACT_INTEGER = 2**63
-_DIGITS = 700  # a number that is read has at most 308 places on either side of the point
-_ENDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_PRECISION = 700  # a number that is read has at most 308 places on either side of the point
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _SPELLED_NUMBER = re.compile(r"[$€£]? ?(-?[0-9]{1,20}(?:\.[0-9]{1,20})?) ?(%?)")
 
 
 def near_miss(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that `name` may be a typing error or another length of, if there is one."""
-    return _near_miss(name[:_SHOWN_CHARS], tuple(names))
+    """Return the one of `names` that `name` misspells, abbreviates or spells out; None if there is none."""
+    return _nearest_name(name[:_SHOWN_CHARS], tuple(names))
 
 
 def nearest_option(actual: Any, options: Sequence[Any]) -> Any:
-    """Return the nearest of `options`: to a text by its letters, else by the number that it spells."""
+    """Return the nearest of `options`: to a text by its letters, else by the number that it spells; None if there is none."""
     if isinstance(actual, str):
         texts = [option for option in options if isinstance(option, str)]
         if text := _nearest_text(actual, texts):
             return text
-    readings = _readings(actual)
-    numbers = list(_numbers(options)) if readings else []
+    possible = _possible_numbers(actual)
+    numbers = list(_numbers(options)) if possible else []
     if not numbers:
         return None
-    return _shortest(min(numbers, key=lambda number: min(abs(number - reading) for reading in readings)))
-
-
-def _nearest_text(actual: str, options: Sequence[str]) -> str | None:
-    by_lower = {option.lower(): option for option in reversed(options)}
-    close = get_close_matches(actual[:_SHOWN_CHARS].lower(), list(by_lower), n=1)
-    return by_lower[close[0]] if close else None
-
-
-@lru_cache(maxsize=1024)  # a list of a thousand items has the same error a thousand times
-def _near_miss(name: str, names: tuple[str, ...]) -> str | None:
-    return _nearest_text(name, names) or next((other for other in names if _is_short_form(name, other)), None)
-
-
-def _is_short_form(name: str, other: str) -> bool:
-    """Whether one of two names has the letters of the other and more between them: `qty`, `quantity`."""
-    short, long = sorted((name.lower(), other.lower()), key=len)
-    rest = iter(long[1:])
-    return bool(short) and short[0] == long[0] and all(letter in rest for letter in short[1:])
-
-
-def _readings(actual: Any) -> list[Decimal]:
-    """Return the numbers that a value may be meant for: `10%` is 10 or a tenth."""
-    if isinstance(actual, str):
-        spelled = _SPELLED_NUMBER.fullmatch(actual.strip())
-        if spelled is None:
-            return []
-        number = Decimal(spelled[1])
-        return [number, number / 100] if spelled[2] else [number]
-    return list(_numbers([actual]))
+    return _suggested_number(min(numbers, key=lambda number: min(abs(number - meant) for meant in possible)))
 
 
 def nearest_number(value: float | Decimal, rules: dict[str, Any]) -> Any:
@@ -66,35 +37,16 @@ def nearest_number(value: float | Decimal, rules: dict[str, Any]) -> Any:
 
     None where no number is allowed, or none is nearest: what is greater than 0 has no smallest.
     """
-    ends = list(_numbers(rules.get(keyword) for keyword in _ENDS))
+    bounds = list(_numbers(rules.get(keyword) for keyword in _BOUNDS))
     exact = _exact_number(value)
-    with localcontext(prec=_DIGITS):
-        candidates = ends
+    with localcontext(prec=_PRECISION):
+        candidates = bounds
         if step := _step(rules):
-            counts = [(number / step).to_integral_value() for number in (exact, *ends)]
-            near = [(count + by) * step for count in counts for by in (-1, 0, 1)]
-            candidates = [number for number in near if _is_within(rules, number)]
+            counts = [(number / step).to_integral_value() for number in (exact, *bounds)]
+            multiples = [(count + by) * step for count in counts for by in (-1, 0, 1)]
+            candidates = [number for number in multiples if _is_allowed(rules, number)]
         closest = min(candidates, key=lambda number: abs(number - exact), default=None)
-        return None if closest is None or not _is_within(rules, closest) else _shortest(closest)
-
-
-def _step(rules: dict[str, Any]) -> Decimal | None:
-    """Return what a number must be a multiple of; an integer of 1, or of its own step if that is whole."""
-    steps = list(_numbers([rules.get("multipleOf")]))
-    if rules.get("type") != "integer":
-        return steps[0] if steps else None
-    return next((step for step in steps if step % 1 == 0), Decimal(1))
-
-
-def _is_within(rules: dict[str, Any], number: Decimal) -> bool:
-    least, most, above, below = number_bounds(rules)
-    return (
-        all(number >= end for end in _numbers([least]))
-        and all(number <= end for end in _numbers([most]))
-        and all(number > end for end in _numbers([above]))
-        and all(number < end for end in _numbers([below]))
-        and all(number % step == 0 for step in _numbers([rules.get("multipleOf")]))
-    )
+        return None if closest is None or not _is_allowed(rules, closest) else _suggested_number(closest)
 
 
 def number_bounds(rules: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
@@ -111,6 +63,64 @@ def number_bounds(rules: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
     return least, most, above, below
 
 
+def plain_number(value: int | Decimal) -> int | float | str:
+    """Return a number so that it reads back from a log as it was put in: as text where a double would round it."""
+    if isinstance(value, int):
+        return value if abs(value) < _EXACT_INTEGER else str(value)[:_SHOWN_CHARS]
+    rounded = float(value)
+    return rounded if Decimal(repr(rounded)) == value else str(value)[:_SHOWN_CHARS]
+
+
+@lru_cache(maxsize=1024)  # a list of a thousand items has the same error a thousand times
+def _nearest_name(name: str, names: tuple[str, ...]) -> str | None:
+    return _nearest_text(name, names) or next(
+        (other for other in names if _is_abbreviation(name, other)), None
+    )
+
+
+def _nearest_text(actual: str, options: Sequence[str]) -> str | None:
+    by_lower = {option.lower(): option for option in reversed(options)}
+    close = get_close_matches(actual[:_SHOWN_CHARS].lower(), list(by_lower), n=1)
+    return by_lower[close[0]] if close else None
+
+
+def _is_abbreviation(name: str, other: str) -> bool:
+    """Whether one of two names is the other with letters left out: `qty`, `quantity`."""
+    short, long = sorted((name.lower(), other.lower()), key=len)
+    rest = iter(long[1:])
+    return bool(short) and short[0] == long[0] and all(letter in rest for letter in short[1:])
+
+
+def _possible_numbers(actual: Any) -> list[Decimal]:
+    """Return the numbers that a value may be meant for: `10%` is 10 or a tenth."""
+    if isinstance(actual, str):
+        spelled = _SPELLED_NUMBER.fullmatch(actual.strip())
+        if spelled is None:
+            return []
+        number = Decimal(spelled[1])
+        return [number, number / 100] if spelled[2] else [number]
+    return list(_numbers([actual]))
+
+
+def _step(rules: dict[str, Any]) -> Decimal | None:
+    """Return `multipleOf`, or None; for integers 1 where it is absent or not whole."""
+    steps = list(_numbers([rules.get("multipleOf")]))
+    if rules.get("type") != "integer":
+        return steps[0] if steps else None
+    return next((step for step in steps if step % 1 == 0), Decimal(1))
+
+
+def _is_allowed(rules: dict[str, Any], number: Decimal) -> bool:
+    least, most, above, below = number_bounds(rules)
+    return (
+        all(number >= bound for bound in _numbers([least]))
+        and all(number <= bound for bound in _numbers([most]))
+        and all(number > bound for bound in _numbers([above]))
+        and all(number < bound for bound in _numbers([below]))
+        and all(number % step == 0 for step in _numbers([rules.get("multipleOf")]))
+    )
+
+
 def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
     for value in values:
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
@@ -122,15 +132,7 @@ def _exact_number(value: float | Decimal) -> Decimal:
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 
-def _shortest(number: Decimal) -> int | float | str:
-    """Return a number as people write it: 20, not 20.0."""
+def _suggested_number(number: Decimal) -> int | float | str:
+    """Return a number in plain form: 20, not 20.0."""
     whole = number.to_integral_value()
     return plain_number(int(whole) if whole == number else number)
-
-
-def plain_number(value: int | Decimal) -> int | float | str:
-    """Return a number so that it reads back from a log as it was put in: as text where a double would round it."""
-    if isinstance(value, int):
-        return value if abs(value) < _EXACT_INTEGER else str(value)[:_SHOWN_CHARS]
-    rounded = float(value)
-    return rounded if Decimal(repr(rounded)) == value else str(value)[:_SHOWN_CHARS]

@@ -254,7 +254,7 @@ class WorkerPool:
             if isinstance(claim, Finished):
                 return claim
             async with slot.given_back():  # its owner may be parked, and come back to a slot
-                await self._waits.over(self._claims.until_free(key))
+                await self._waits.wait_for(self._claims.until_free(key))
             if self._waits.is_stopped:
                 return None
 

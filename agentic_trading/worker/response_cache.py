@@ -156,7 +156,7 @@ class ResponseCache:
             left_s = None if deadline is None else (deadline - self._clock.now()).total_seconds()
             try:
                 async with asyncio.timeout(left_s):
-                    return await waits.over(lock.acquire())
+                    return await waits.wait_for(lock.acquire())
             except TimeoutError:
                 continue  # a clock that stands still says when the deadline has come
         return False

@@ -133,7 +133,7 @@ class CallRunner:
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
         plan = AttemptPlan(call.prepared.request)
         while True:
-            if not await self._waits.passed(plan.wait_s):
+            if not await self._waits.sleep(plan.wait_s):
                 stopped = self._unsent(envelope, plan.request.attempt, _STOPPED)
                 return await self._keep(envelope, stopped, "final")
             attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
@@ -221,7 +221,7 @@ class CallRunner:
             if not isinstance(admitted, Deferred):
                 return admitted
             async with call.parked():
-                has_waited = await self._waits.over(self._parts.gate.headroom(admitted))
+                has_waited = await self._waits.wait_for(self._parts.gate.headroom(admitted))
             if not has_waited:
                 return Denied(_STOPPED)
 

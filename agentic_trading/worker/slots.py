@@ -1,4 +1,4 @@
-"""How many calls are under way at once, not counting those that wait; and waits that end when the worker stops."""
+"""Slots, by which a pool limits how many calls run at once, and waits that end when the worker stops."""
 
 import asyncio
 from collections import deque
@@ -12,24 +12,27 @@ from agentic_trading.clock import Clock
 T = TypeVar("T")
 
 Parking = Callable[[], AbstractAsyncContextManager[None]]
-"""What is entered for as long as a call waits for another one, which may need its slot."""
+"""A context that a call enters while it waits for another one, which may need its slot."""
 
 SlotQueue = deque[asyncio.Future[None]]
 
 
 class Slots:
-    """So many slots, given out in order of arrival: to returning holders first. An idle holder makes room for them."""
+    """A fixed number of slots, given out in order of arrival, to returning holders first.
+
+    A holder returns from `Slot.given_back`; it is idle within `unless_needed`, and then makes room for a returning one.
+    """
 
     def __init__(self, number: int) -> None:
         self._free = number
         self._returning: SlotQueue = deque()
-        self._coming: SlotQueue = deque()
+        self._arriving: SlotQueue = deque()
         self._idle: set[asyncio.Timeout] = set()
 
     @asynccontextmanager
     async def taken(self) -> AsyncGenerator["Slot"]:
         """Hold a slot for as long as the block lasts."""
-        await self._take(self._coming)
+        await self._take(self._arriving)
         slot = Slot(self)
         try:
             yield slot
@@ -38,12 +41,12 @@ class Slots:
                 self.release()
 
     async def take_again(self) -> None:
-        """Wait for a slot, ahead of all that have not had one yet."""
+        """Wait for a slot as a returning holder."""
         await self._take(self._returning)
 
     def release(self) -> None:
         """Give a slot to the next in the queue, or keep it free."""
-        for queue in (self._returning, self._coming):
+        for queue in (self._returning, self._arriving):
             while queue:
                 waiter = queue.popleft()
                 if not waiter.done():
@@ -52,7 +55,7 @@ class Slots:
         self._free += 1
 
     async def unless_needed(self, wait: Coroutine[Any, Any, T]) -> T | None:
-        """Return what an idle holder waits for, or None when a returning holder needs its slot."""
+        """Return the result of an idle holder's `wait`, or None when a returning holder needs its slot."""
         idle = asyncio.timeout(0 if self._returning else None)
         try:
             async with idle:
@@ -62,12 +65,12 @@ class Slots:
             return None
         finally:
             self._idle.discard(idle)
-        if self._returning:  # it was perhaps this one that had to make room for them
+        if self._returning:  # this holder may be the one that was to make room for them
             self._reclaim_one()
         return got
 
     def _reclaim_one(self) -> None:
-        """Have one more idle holder give up its slot, one that is not about to anyway."""
+        """Have one idle holder give up its slot, one that is not doing so already."""
         while self._idle:
             idle = self._idle.pop()
             if not idle.expired():
@@ -112,41 +115,41 @@ class StoppableWait:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._stopping = False
-        self._under_way: set[asyncio.Timeout] = set()
+        self._is_stopped = False
+        self._limits: set[asyncio.Timeout] = set()
 
     @property
     def is_stopped(self) -> bool:
         """Whether every wait ends at once."""
-        return self._stopping
+        return self._is_stopped
 
     def stop(self) -> None:
-        """End every wait, those to come as well. Harmless twice."""
-        self._stopping = True
-        for limit in self._under_way:
+        """End every wait, also later ones at once. Harmless twice."""
+        self._is_stopped = True
+        for limit in self._limits:
             end_wait(limit)
 
     async def result_of(self, wait: Awaitable[T]) -> T | None:
-        """Return what is waited for, or None if `stop` or a time limit within ended the wait: it is then cancelled."""
-        limit = asyncio.timeout(0 if self._stopping else None)
+        """Return the result of `wait`, or None where `stop` or a time limit within it cancelled it."""
+        limit = asyncio.timeout(0 if self._is_stopped else None)
         try:
             async with limit:
-                self._under_way.add(limit)
+                self._limits.add(limit)
                 return await wait
         except TimeoutError:
             return None
         finally:
-            self._under_way.discard(limit)
+            self._limits.discard(limit)
 
-    async def over(self, wait: Awaitable[object]) -> bool:
-        """Wait for something; returns False if the wait was ended."""
+    async def wait_for(self, wait: Awaitable[object]) -> bool:
+        """Wait for something; return False if that was cancelled as in `result_of`."""
         return await self.result_of(_true_after(wait)) is not None
 
-    async def passed(self, seconds: float) -> bool:
-        """Wait so many seconds; returns False if the wait was ended."""
-        if seconds <= 0 or self._stopping:
+    async def sleep(self, seconds: float) -> bool:
+        """Sleep so many seconds; return False if `stop` ended the wait."""
+        if seconds <= 0 or self._is_stopped:
             return seconds <= 0
-        return await self.over(self._clock.sleep(seconds))
+        return await self.wait_for(self._clock.sleep(seconds))
 
 
 async def _true_after(wait: Awaitable[object]) -> bool:

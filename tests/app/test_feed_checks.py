@@ -39,9 +39,9 @@ def file_of(path: Path, content: bytes) -> str:
 async def test_what_was_looked_at_is_given_all_the_same() -> None:
     feed = ReadAhead(feed_of(0, 1, 1, 4, 5), "bars")
 
-    assert await feed.show(2) == [bar(0), bar(1)]
-    assert await feed.show(1, after=bar(1).close_time) == [bar(4)]
-    assert await feed.show(9, after=bar(4).close_time) == [bar(5)]
+    assert await feed.peek(2) == [bar(0), bar(1)]
+    assert await feed.peek(1, after=bar(1).close_time) == [bar(4)]
+    assert await feed.peek(9, after=bar(4).close_time) == [bar(5)]
     assert await all_of(feed) == await all_of(feed_of(0, 1, 1, 4, 5))
 
 

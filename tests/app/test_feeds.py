@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import ResumedFeed, open_feed, read_bars, sources, what_of
+from agentic_trading.app.feeds import ResumedFeed, open_feed, read_bars, sources, without_symbol
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import BAR_COLUMNS, DataSource, bar_row
 from agentic_trading.desk.market.bar import Bar
@@ -91,7 +91,7 @@ def test_an_equals_sign_in_a_path_belongs_to_the_path(tmp_path: Path) -> None:
 
     assert sources([str(path)])[0].data.symbol == "BTC"
     assert sources([f"ETH={path}"])[0].data.symbol == "ETH"
-    assert what_of(f"ETH={path}") == str(path)
+    assert without_symbol(f"ETH={path}") == str(path)
 
 
 async def test_every_kind_of_source_opens(file: Path) -> None:

@@ -124,7 +124,7 @@ def stopping_at(bars: int, played: SessionResult) -> SessionObserver:
         if len(played.bars) >= bars:
             held[0].stop()
 
-    return SessionObserver(after_moment, hold=held.append)
+    return SessionObserver(after_moment, on_start=held.append)
 
 
 async def part(store: InteractionStore, budget_nusd: int, bars: int, recorded: wire.Recording | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.audit.spend import CostCheck, CostFinding, load_books, recompute_costs
+from agentic_trading.audit.spend import CostCheck, CostFinding, load_price_books, recompute_costs
 from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_id
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities
@@ -129,7 +129,7 @@ def test_books_at_hand_are_all_that_a_call_may_have_been_charged_by(tmp_path: Pa
     earlier = tmp_path / "earlier.json"
     earlier.write_bytes(PACKAGED_PRICES.read_bytes() + b"\n")
 
-    ids = {book.id for book in load_books(own, [earlier])}
+    ids = {book.id for book in load_price_books(own, [earlier])}
 
     assert ids >= {
         PriceBook.load().id,
@@ -138,4 +138,4 @@ def test_books_at_hand_are_all_that_a_call_may_have_been_charged_by(tmp_path: Pa
         PriceBook.load(earlier, own).id,
         PriceBook.load(None, earlier).id,
     }
-    assert {book.id for book in load_books()} == {PriceBook.load().id}
+    assert {book.id for book in load_price_books()} == {PriceBook.load().id}

@@ -48,8 +48,8 @@ class Stage:
             exchange=wire.paper_exchange(where),
             answers=wire.AnswerSource(self.desk.provider, LLMProvider.RULES, wire.RULES_MODEL),
             companions={},
-            before_moment=self._before,
-            after_moment=self._after,
+            before_slice=self._before,
+            after_slice=self._after,
         )
 
     async def _before(self, time_slice: TimeSlice) -> None:

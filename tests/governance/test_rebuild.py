@@ -11,7 +11,7 @@ from agentic_trading.governance.ledger import Balance, LedgerCheckpoint, Reserva
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.rebuild import LedgerRebuild, checkpoint_event, rolled_back
+from agentic_trading.governance.rebuild import LedgerRebuild, checkpoint_event, rollback_error
 from agentic_trading.llm import Event, RetryPolicy
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelResponse
@@ -216,7 +216,7 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         ScopeKind.CALL: "a:b",
         ScopeKind.TENANT: "default",
     }
-    assert [one.request.key for one in reading.entries(lost_as="~lost")[1:]] == ["sent~lost", "a:b~lost"]
+    assert [one.request.key for one in reading.entries(lost_suffix="~lost")[1:]] == ["sent~lost", "a:b~lost"]
 
 
 def test_each_time_that_a_call_was_sent_and_not_answered_is_lost_to_who_asks_it_again() -> None:
@@ -232,14 +232,14 @@ def test_each_time_that_a_call_was_sent_and_not_answered_is_lost_to_who_asks_it_
 
     for _ in range(2):
         reading.read(noted)
-    assert [one.request.key for one in reading.entries(lost_as="~")] == [f"{call}~", f"{call}~~"]
+    assert [one.request.key for one in reading.entries(lost_suffix="~")] == [f"{call}~", f"{call}~~"]
     assert [one.request.key for one in reading.entries()] == [call]
 
     reading.read(noted)
     for record in (answered, unsent):
         reading.read(record)
     reading.read(interaction(envelope=envelope(envelope_id="u"), dispatched_at=None, cost_nusd=0))
-    assert [one.request.key for one in reading.entries(lost_as="~")[1:]] == [f"{call}~", f"{call}~~"]
+    assert [one.request.key for one in reading.entries(lost_suffix="~")[1:]] == [f"{call}~", f"{call}~~"]
     assert [one.state for one in reading.entries()] == [ReservationState.SETTLED, ReservationState.IN_DOUBT]
 
 
@@ -290,7 +290,7 @@ async def test_a_position_is_noted_once() -> None:
 def test_a_ledger_that_is_found_before_what_is_known_of_it_has_gone_back(
     found: LedgerCheckpoint, *, is_back: bool
 ) -> None:
-    problem = rolled_back("acme", LedgerCheckpoint(2, "m", 9), found)
+    problem = rollback_error("acme", LedgerCheckpoint(2, "m", 9), found)
 
     assert (problem is not None) is is_back
     assert problem is None or "epoch 2, step 9" in str(problem)

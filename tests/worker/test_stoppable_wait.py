@@ -25,7 +25,7 @@ async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
     pauses = StoppableWait(clock)
 
     async with asyncio.timeout(2), asyncio.TaskGroup() as group:
-        waits = group.create_task(pauses.passed(10))
+        waits = group.create_task(pauses.sleep(10))
         await asyncio.sleep(0)
         pauses.stop()
         await clock.is_ending.wait()
@@ -39,5 +39,5 @@ async def test_after_the_stop_nobody_waits_any_more() -> None:
     pauses = StoppableWait(SlowToEnd())
     pauses.stop()
 
-    assert not await pauses.passed(10)
-    assert await pauses.passed(0)
+    assert not await pauses.sleep(10)
+    assert await pauses.sleep(0)

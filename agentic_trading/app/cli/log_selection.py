@@ -1,4 +1,4 @@
-"""Which log a command reads: the one that is named, or that of the newest session."""
+"""The options of commands that read a log, and the log they mean: the one named, or that of the newest session."""
 
 import shlex
 from pathlib import Path
@@ -26,9 +26,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 
 
 def log_of(store: Path | None) -> Path:
-    """Return the log that `--store`, or the environment in its place, means.
+    """Return the log at `store`; without it that at AGENTIC_STORE, else the newest below AGENTIC_RUNS.
 
-    Raises `OptionError` if there is none, `SettingsError` for a wrong variable.
+    Raises `OptionError` if there is none, `SettingsError` for a wrong environment variable.
     """
     from agentic_trading.app.options import OptionError
     from agentic_trading.app.settings import start
@@ -36,7 +36,7 @@ def log_of(store: Path | None) -> Path:
     settings = start()
     named = store or settings.store
     if named is None:
-        return newest_log(settings.runs)
+        return _newest_log(settings.runs)
     log = _log_at(named)
     if log is None:
         option = "--store" if store else "AGENTIC_STORE"
@@ -44,21 +44,21 @@ def log_of(store: Path | None) -> Path:
     return log
 
 
-def _log_at(place: Path) -> Path | None:
+def trace_list(log: Path, tenant: str | None) -> str:
+    """Return the command line that lists the chains of a log: those of `tenant`, or all."""
+    tenant_option = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
+    return f"agentic-trading trace list --store {log}{tenant_option}"
+
+
+def _log_at(path: Path) -> Path | None:
     try:
-        log = place / LOG_NAME if place.is_dir() else place
+        log = path / LOG_NAME if path.is_dir() else path
         return log if log.is_file() else None
     except OSError:  # a name that no file can have, or a folder that may not be read
         return None
 
 
-def list_command(log: Path, tenant: str | None) -> str:
-    """Return the command that names the chains which the log holds for a tenant, or for all."""
-    whose = "" if tenant is None else f" --tenant {shlex.quote(tenant)}"
-    return f"agentic-trading trace list --store {log}{whose}"
-
-
-def newest_log(runs: Path) -> Path:
+def _newest_log(runs: Path) -> Path:
     """Return the log below `runs` that was written last; raises `OptionError` if there is none."""
     from agentic_trading.app.options import OptionError
 

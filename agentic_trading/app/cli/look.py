@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, list_command, log_of
+from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, log_of, trace_list
 
 trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
 replay_app = typer.Typer(help="Sessions again, from their record, without a network.", no_args_is_help=True)
@@ -61,7 +61,7 @@ def show_trace(
     log = log_of(store)
     chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id, tenant=tenant)))
     if not chain.nodes:
-        stop(ExitCode.FOUND_WRONG, f"no chain has the id {trace_id!r}; try: {list_command(log, tenant)}")
+        stop(ExitCode.FOUND_WRONG, f"no chain has the id {trace_id!r}; try: {trace_list(log, tenant)}")
     if as_json:
         show_json(values_of(chain))
     else:
@@ -81,7 +81,7 @@ def why_record(
     try:
         answer = ask_log(log, lambda records: why(records, record_id, tenant=tenant))
     except UnknownRecordError as e:
-        stop(ExitCode.FOUND_WRONG, f"{e}; try: {list_command(log, tenant)}")
+        stop(ExitCode.FOUND_WRONG, f"{e}; try: {trace_list(log, tenant)}")
     if as_json:
         show_json(values_of_path(answer))
     else:

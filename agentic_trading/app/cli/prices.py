@@ -88,10 +88,10 @@ def _check_log(log: Path, earlier: list[Path], *, as_json: bool) -> None:
     from agentic_trading.app.cli.price_tables import cost_counts, cost_table
     from agentic_trading.app.settings import start
     from agentic_trading.app.wire import load_tables, records_of
-    from agentic_trading.audit.spend import CostCheck, load_books, recompute_costs
+    from agentic_trading.audit.spend import CostCheck, load_price_books, recompute_costs
 
     settings = start()
-    books = load_books(settings.prices_file, earlier)
+    books = load_price_books(settings.prices_file, earlier)
     capabilities = load_tables(settings.models_file).capabilities
 
     async def read() -> CostCheck:

@@ -33,7 +33,7 @@ class MemoryBroker:
             raise ValueError(f"max_message_bytes is {max_message_bytes}; allowed is 1 and more")
         self._max_message_bytes = max_message_bytes
         self._retain_acknowledged = retain_acknowledged
-        self._logs: dict[str, _Log] = {}
+        self._topics: dict[str, _MemoryTopic] = {}
         self._closed = False
 
     async def publish(self, topic: Topic[Any], message: Message) -> None:
@@ -47,7 +47,7 @@ class MemoryBroker:
             raise MessageTooLargeError(
                 topic.name, message.head_size, MAX_HEAD_BYTES * topic.room, "key and headers"
             )
-        self._log(topic.name).append(message)
+        self._topic(topic.name).append(message)
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         """Read `topics`, the most urgent first, as one of the readers of `group`."""
@@ -55,34 +55,34 @@ class MemoryBroker:
             raise BusClosedError("the memory broker")
         if not topics:
             raise ValueError("a subscription needs at least one topic")
-        cursors = [self._log(topic.name).cursor(group) for topic in topics]
+        cursors = [self._topic(topic.name).cursor(group) for topic in topics]
         return _MemorySubscription(f"the subscription of {group}", cursors)
 
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
         self._closed = True
-        for log in self._logs.values():
-            for cursor in log.cursors.values():
+        for topic in self._topics.values():
+            for cursor in topic.cursors.values():
                 for reader in [*cursor.readers]:
                     await reader.aclose()
 
     def statistics(self) -> BrokerStatistics:
-        """Return what went through this broker, and what waits in it."""
+        """Return what was published, what is kept, and how far each group lags."""
         return BrokerStatistics(
-            published={name: log.published for name, log in self._logs.items()},
-            kept={name: len(log.kept) for name, log in self._logs.items()},
+            published={name: topic.published for name, topic in self._topics.items()},
+            kept={name: len(topic.kept) for name, topic in self._topics.items()},
             backlogs=tuple(
-                cursor.backlog() for log in self._logs.values() for cursor in log.cursors.values()
+                cursor.lag() for topic in self._topics.values() for cursor in topic.cursors.values()
             ),
         )
 
-    def _log(self, name: str) -> "_Log":
-        if name not in self._logs:
-            self._logs[name] = _Log(name, retain_acknowledged=self._retain_acknowledged)
-        return self._logs[name]
+    def _topic(self, name: str) -> "_MemoryTopic":
+        if name not in self._topics:
+            self._topics[name] = _MemoryTopic(name, retain_acknowledged=self._retain_acknowledged)
+        return self._topics[name]
 
 
-class _Kept:
+class _KeptMessage:
     """A message, and how many of the known groups have not acknowledged it."""
 
     __slots__ = ("message", "unacknowledged")
@@ -92,25 +92,25 @@ class _Kept:
         self.unacknowledged = unacknowledged
 
 
-class _Log:
+class _MemoryTopic:
     """One topic: its messages by position, and a cursor for each group."""
 
     def __init__(self, name: str, *, retain_acknowledged: bool) -> None:
         self.name = name
         self.published = 0
-        self.kept: dict[int, _Kept] = {}
+        self.kept: dict[int, _KeptMessage] = {}
         self.cursors: dict[str, _Cursor] = {}
         self._retain_acknowledged = retain_acknowledged
 
     def append(self, message: Message) -> None:
         position = self.published
         self.published += 1
-        self.kept[position] = _Kept(message, len(self.cursors))
+        self.kept[position] = _KeptMessage(message, len(self.cursors))
         for cursor in self.cursors.values():
             cursor.offer(position, message.key)
 
     def cursor(self, group: str) -> "_Cursor":
-        """Return the group's place in this topic; a new group starts at the oldest message kept."""
+        """Return the group's cursor; a new group starts at the oldest message kept."""
         if group not in self.cursors:
             cursor = self.cursors[group] = _Cursor(self, group)
             for position, kept in self.kept.items():
@@ -126,40 +126,42 @@ class _Log:
 
 
 class _Cursor:
-    """One group's place in one topic, shared by the group's readers."""
+    """How far one group is in one topic, shared by the group's readers."""
 
-    def __init__(self, log: _Log, group: str) -> None:
-        self.log = log
+    def __init__(self, topic: _MemoryTopic, group: str) -> None:
+        self.topic = topic
         self.queues = KeyedQueues()
         self.readers: list[_MemorySubscription] = []
         self._group = group
         self._in_flight = 0
-        self._returned: dict[int, int] = {}  # position → deliveries so far, of what was given back
+        self._given_back: dict[int, int] = {}  # by position: how often it was delivered
 
     def offer(self, position: int, key: str) -> None:
+        """Queue a position, and wake a task of each reader if it is ready."""
         if self.queues.add(key, position):
             self._wake_readers()
 
     def hand_out(self) -> Delivery:
+        """Return the next delivery, to be finished or taken back."""
         position = self.queues.take()
         self._in_flight += 1
-        deliveries = self._returned.pop(position, 0) + 1 if self._returned else 1
-        return Delivery(self.log.name, position, self.log.kept[position].message, deliveries)
+        deliveries = self._given_back.pop(position, 0) + 1 if self._given_back else 1
+        return Delivery(self.topic.name, position, self.topic.kept[position].message, deliveries)
 
     def finish(self, delivery: Delivery) -> None:
         self._in_flight -= 1
-        self.log.acknowledge(delivery.position)
+        self.topic.acknowledge(delivery.position)
         if self.queues.finish(delivery.message.key):
             self._wake_readers()
 
     def take_back(self, delivery: Delivery) -> None:
         self._in_flight -= 1
-        self._returned[delivery.position] = delivery.deliveries
+        self._given_back[delivery.position] = delivery.deliveries
         self.queues.put_back(delivery.message.key, delivery.position)
         self._wake_readers()
 
-    def backlog(self) -> ConsumerLag:
-        return ConsumerLag(self._group, self.log.name, self.queues.waiting, self._in_flight)
+    def lag(self) -> ConsumerLag:
+        return ConsumerLag(self._group, self.topic.name, self.queues.waiting, self._in_flight)
 
     def _wake_readers(self) -> None:
         for reader in self.readers:
@@ -172,7 +174,7 @@ class _MemorySubscription:
     def __init__(self, name: str, cursors: Iterable[_Cursor]) -> None:
         self._is_closed = False
         self._name = name
-        self._cursors = {cursor.log.name: cursor for cursor in cursors}  # in the order of their urgency
+        self._cursors = {cursor.topic.name: cursor for cursor in cursors}  # the most urgent first
         self._held: dict[tuple[str, int], Delivery] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
         for cursor in self._cursors.values():
@@ -195,9 +197,8 @@ class _MemorySubscription:
     async def give_back(self, delivery: Delivery) -> None:
         if self._drop(delivery):
             self._cursors[delivery.topic].take_back(delivery)
-            await asyncio.sleep(
-                0
-            )  # or a reader that gives back at once would keep the loop from all other tasks
+            # or a reader that gives back at once would keep the loop from all other tasks
+            await asyncio.sleep(0)
 
     async def aclose(self) -> None:
         if self._is_closed:
@@ -233,11 +234,11 @@ class _MemorySubscription:
 
     def _drop(self, delivery: Delivery) -> bool:
         """Forget a delivery; False if it is not held, or was given back and handed out again since."""
-        place = (delivery.topic, delivery.position)
-        held = self._held.get(place)
+        id_ = (delivery.topic, delivery.position)
+        held = self._held.get(id_)
         if held is None or held.deliveries != delivery.deliveries:
             return False
-        del self._held[place]
+        del self._held[id_]
         return True
 
 

@@ -1,4 +1,4 @@
-"""The prices that matter at one moment, each with its name."""
+"""The price levels of one moment, each with its name: pivots, swings, retracements, round numbers, the volume profile."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ RETRACEMENTS = (0.382, 0.5, 0.618)
 """The shares of a leg that are levels: two ratios of Fibonacci numbers and the half."""
 
 SWINGS_SHOWN = 3
-WEEK = timedelta(days=7)
+_WEEK = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ def price_levels(
     decision: Timeframe,
     as_of: datetime,
 ) -> PriceLevels:
-    """Collect the levels around `price`; `days` are the closed days, oldest first."""
+    """Return the levels around `price`; `days` are the closed days, oldest first, `decision` the decision timeframe."""
     below, above = round_numbers(price)
-    prior_day = _day(days[-1]) if days else None
+    prior_day = _period_of(days[-1]) if days else None
     return PriceLevels(
         round_below=below,
         round_above=above,
@@ -170,7 +170,7 @@ def round_numbers(price: float) -> tuple[float, float]:
     return below * step, (below + 1) * step
 
 
-def _day(day: ClosedBar) -> Period:
+def _period_of(day: ClosedBar) -> Period:
     bar = day.bar
     return Period(
         opened=bar.open_time,
@@ -185,8 +185,8 @@ def _day(day: ClosedBar) -> Period:
 def _prior_week(days: Sequence[ClosedBar], as_of: datetime) -> Period | None:
     """Return the last whole week, Monday to Sunday in UTC, from those of its days that are known."""
     today = Timeframe.D1.start_of(as_of)
-    start = today - timedelta(days=today.weekday()) - WEEK
-    bars = [day.bar for day in days if start <= day.bar.open_time < start + WEEK]
+    start = today - timedelta(days=today.weekday()) - _WEEK
+    bars = [day.bar for day in days if start <= day.bar.open_time < start + _WEEK]
     if not bars:
         return None
     return Period(

@@ -42,9 +42,9 @@ from agentic_trading.governance.ledgers.redis_codec import (
 from agentic_trading.governance.ledgers.redis_counters import ReservationPlanner
 from agentic_trading.governance.ledgers.redis_wait_queue import (
     LOOK_S,
-    RedisWaiter,
+    LookResult,
+    RedisQueuedRequest,
     RedisWaitQueue,
-    ReserveAttempt,
 )
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
@@ -133,7 +133,7 @@ class RedisLedger:
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
         """Wait until `request` can be answered for good: in order of arrival within a priority."""
-        return await self._queue.wait(self._tenants.of(request.tenant).keys.queue, _QueuedCall(self, request))
+        return await self._queue.wait(self._tenants.of(request.tenant).keys.queue, _QueueCalls(self, request))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
@@ -253,12 +253,12 @@ class RedisLedger:
             raise tenant.gone_back(reply)
         return reply
 
-    async def look(self, request: ReservationRequest, waiter: RedisWaiter | None) -> ReserveAttempt:
+    async def look(self, request: ReservationRequest, queued: RedisQueuedRequest | None) -> LookResult:
         """Reserve, or take or keep a place in the queue; limits and windows are those that the server has."""
         tenant = self._tenants.of(request.tenant)
-        ticket = "" if waiter is None else waiter.ticket
+        ticket = "" if queued is None else queued.ticket
         present_s = self._clock.monotonic() + self._server_ahead_s
-        leases_ms = _ms(self._reserved_lease_s), 0 if waiter is None else _ms(self._queue.lease_s)
+        leases_ms = _ms(self._reserved_lease_s), 0 if queued is None else _ms(self._queue.lease_s)
         for _ in range(_TRIES):
             await self._count_own(tenant, request)
             facts = _facts(tenant, request, ticket, present_s, leases_ms)
@@ -268,20 +268,20 @@ class RedisLedger:
             elif reply.word == b"MOVED":
                 present_s = reply.now_ms / 1000
             else:
-                return self._read(request, reply, waiter)
+                return self._read(request, reply, queued)
         raise LedgerUnavailableError("its limits or its clock change faster than they can be read")
 
     def _read(
-        self, request: ReservationRequest, reply: ScriptReply, waiter: RedisWaiter | None
-    ) -> ReserveAttempt:
+        self, request: ReservationRequest, reply: ScriptReply, queued: RedisQueuedRequest | None
+    ) -> LookResult:
         if reply.word == b"RESERVED":
             self._statistics.counts["reserved"] += 1
             self._in_flight.add(request.reservation_id)
         elif reply.word == b"REFUSED":
             self._statistics.counts["refused"] += 1
-        elif reply.word == b"HELD" and waiter is not None:
-            self._queue.placed(waiter, reply.rest[3].decode())
-        return ReserveAttempt(replies.answer(request, reply), is_new=reply.word == b"RESERVED")
+        elif reply.word == b"HELD" and queued is not None:
+            self._queue.set_place(queued, reply.rest[3].decode())
+        return LookResult(replies.answer(request, reply), is_new=reply.word == b"RESERVED")
 
     async def _count_own(self, tenant: RedisTenantState, request: ReservationRequest) -> None:
         """Have counted what the request's own limits are about, from now on and for every id."""
@@ -338,19 +338,19 @@ def _booked(tenant: RedisTenantState, entry: LedgerEntry, keep_ms: int) -> Itera
     yield from (*request.amount.units, *entry.charged.units, plan.rules, plan.names)
 
 
-class _QueuedCall:
-    """A request in the queue."""
+class _QueueCalls:
+    """The `QueueCalls` of one request."""
 
     def __init__(self, ledger: RedisLedger, request: ReservationRequest) -> None:
         self._ledger = ledger
         self._request = request
 
-    async def look(self, waiter: RedisWaiter) -> ReserveAttempt:
-        """Try again, and keep the place."""
-        return await self._ledger.look(self._request, waiter)
+    async def look(self, queued: RedisQueuedRequest) -> LookResult:
+        """Try to reserve, and take or keep the place."""
+        return await self._ledger.look(self._request, queued)
 
     async def give_back(self) -> None:
-        """Give back what was just reserved."""
+        """Release what was just reserved."""
         await self._ledger.release(self._request.reservation_id)
 
     async def leave(self, place: str) -> None:

@@ -1,4 +1,7 @@
-"""The requests of this process that wait for headroom on the server, and how the server wakes them."""
+"""The queued requests of this process: they wait for headroom on the server, and look again when it wakes them.
+
+A look is one attempt to reserve, which takes or keeps the request's place in the server's queue.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -11,26 +14,26 @@ from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import Blocked, Declined, Reservation
 
 LOOK_S = 1.0
-"""How often a queued request looks without being woken; more seldom if very many wait."""
+"""How long a queued request waits to be woken before it looks again; longer if very many are queued."""
 
-_LOOKS_A_SECOND = 200
+_LOOKS_A_SECOND = 200  # of all queued requests together
 _LEASE_LOOKS = 3
-_LISTENING_S = 0.5
+_LISTENING_S = 0.5  # the longest wait until the process listens
 
 WakeUps = AsyncGenerator[tuple[str, str]]
 """Which requests are woken: a queue, and the places in it, one per line of text; `*` is all, empty is none."""
 
 
-class ReserveAttempt(NamedTuple):
-    """The answer of one look; `is_new` marks a reservation that was just made."""
+class LookResult(NamedTuple):
+    """The answer to one look; `is_new`: this look made the reservation."""
 
     answer: Reservation | Declined | Blocked
     is_new: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class RedisWaiter:
-    """A request that waits; `place` is empty before the first look, `ticket` is its part after the rank."""
+class RedisQueuedRequest:
+    """A request in a queue on the server; `place` is its rank and its ticket, empty before the first look."""
 
     queue: str
     place: str = ""
@@ -38,19 +41,19 @@ class RedisWaiter:
 
     @property
     def ticket(self) -> str:
-        """Its number in the order of arrival."""
+        """Its number in the order of arrival, empty before the first look."""
         return self.place.rpartition(".")[2]
 
 
-class WaiterClient(Protocol):
-    """The steps on the ledger that a queued request needs."""
+class QueueCalls(Protocol):
+    """What a queued request calls on the ledger."""
 
-    async def look(self, waiter: RedisWaiter) -> ReserveAttempt:
-        """Try again, and keep the place."""
+    async def look(self, queued: RedisQueuedRequest) -> LookResult:
+        """Try to reserve, and take or keep the place."""
         ...
 
     async def give_back(self) -> None:
-        """Give back what was just reserved."""
+        """Release what was just reserved."""
         ...
 
     async def leave(self, place: str) -> None:
@@ -59,85 +62,85 @@ class WaiterClient(Protocol):
 
 
 class RedisWaitQueue:
-    """Waits for requests that cannot be served at once: woken by the server, or looking now and then."""
+    """Lets blocked requests wait until a look has a final answer; the server wakes them, or `look_s` has passed."""
 
     def __init__(self, wake_ups: Callable[[], WakeUps], look_s: float = LOOK_S) -> None:
         self._wake_ups = wake_ups
         self._look_s = look_s
-        self._at: dict[tuple[str, str], RedisWaiter] = {}
+        self._by_place: dict[tuple[str, str], RedisQueuedRequest] = {}
         self._tasks = OwnedTasks()
         self._listening: asyncio.Event | None = None
         self._listener: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._at)
+        return len(self._by_place)
 
     @property
     def look_s(self) -> float:
-        """How long to wait to be woken before looking all the same."""
-        return max(self._look_s, len(self._at) / _LOOKS_A_SECOND)
+        """How long a queued request waits to be woken before it looks again."""
+        return max(self._look_s, len(self._by_place) / _LOOKS_A_SECOND)
 
     @property
     def lease_s(self) -> float:
-        """For how long a queued request counts as alive after a look."""
+        """For how long a queued request keeps its place after a look."""
         return _LEASE_LOOKS * self.look_s
 
-    async def wait(self, queue: str, turn: WaiterClient) -> Reservation | Declined:
-        """Wait until a look is answered for good; cancelled, it gives up the place, and what it has led to."""
-        with self._joined(queue) as waiter:
+    async def wait(self, queue: str, calls: QueueCalls) -> Reservation | Declined:
+        """Look until the answer is final; a cancelled wait gives up its place, and what it has just reserved."""
+        with self._joined(queue) as queued:
             try:
-                while isinstance(answer := await self._look(waiter, turn), Blocked):
+                while isinstance(answer := await self._look(queued, calls), Blocked):
                     await self._listen()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self.look_s):
-                            await waiter.woken.wait()
-                    waiter.woken.clear()
+                            await queued.woken.wait()
+                    queued.woken.clear()
             except asyncio.CancelledError:
-                if waiter.place:
+                if queued.place:
                     with suppress(LedgerError):  # the place has a lease
-                        await turn.leave(waiter.place)
+                        await calls.leave(queued.place)
                 raise
             return answer
 
-    def placed(self, waiter: RedisWaiter, place: str) -> None:
-        """Take note of the place that a look has given; a wake-up for it may have come before: look once more."""
-        if place != waiter.place:
-            waiter.place = place
-            self._at[waiter.queue, place] = waiter
-            waiter.woken.set()
+    def set_place(self, queued: RedisQueuedRequest, place: str) -> None:
+        """Keep the place that a look has given; a wake-up for it may have come before, so the request looks again."""
+        if place != queued.place:
+            queued.place = place
+            self._by_place[queued.queue, place] = queued
+            queued.woken.set()
 
     async def aclose(self) -> None:
-        """Listen no longer; harmless twice."""
+        """Stop listening for wake-ups; harmless twice."""
         if self._listener is not None:
             self._listener.cancel()
         await self._tasks.aclose()
         self._listening = self._listener = None
 
     @contextmanager
-    def _joined(self, queue: str) -> Iterator[RedisWaiter]:
-        waiter = RedisWaiter(queue)
+    def _joined(self, queue: str) -> Iterator[RedisQueuedRequest]:
+        queued = RedisQueuedRequest(queue)
         try:
-            yield waiter
+            yield queued
         finally:
-            self._at.pop((queue, waiter.place), None)
+            self._by_place.pop((queue, queued.place), None)
 
-    async def _look(self, waiter: RedisWaiter, turn: WaiterClient) -> Reservation | Declined | Blocked:
-        """Look to the end, even if cancelled: only then is it known what there is to give back."""
-        found: list[ReserveAttempt | Exception] = []
+    async def _look(self, queued: RedisQueuedRequest, calls: QueueCalls) -> Reservation | Declined | Blocked:
+        """Finish a look even if cancelled: only then is it known whether there is a reservation to give back."""
+        outcomes: list[LookResult | Exception] = []
         try:
-            await run_shielded(_look_into(found, turn.look(waiter)))
+            await run_shielded(_keep_outcome(outcomes, calls.look(queued)))
         except asyncio.CancelledError:
-            if any(isinstance(one, ReserveAttempt) and one.is_new for one in found):
+            if any(isinstance(outcome, LookResult) and outcome.is_new for outcome in outcomes):
                 with suppress(LedgerError):  # the reservation has a lease
-                    await turn.give_back()
+                    await calls.give_back()
             raise
-        (one,) = found
-        if isinstance(one, Exception):
-            raise one
-        return one.answer
+        (outcome,) = outcomes
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome.answer
 
     async def _listen(self) -> None:
-        """Start to listen for wake-ups; without them, requests look now and then all the same."""
+        """Start to listen for wake-ups, and wait until that has begun; requests look again without them too."""
         if self._listening is None:
             self._listening = asyncio.Event()
             self._listener = self._tasks.start(self._deliver_wake_ups(self._listening), name="wake-ups")
@@ -146,25 +149,25 @@ class RedisWaitQueue:
                 await self._listening.wait()
 
     async def _deliver_wake_ups(self, listening: asyncio.Event) -> None:
-        async with aclosing(self._wake_ups()) as calls:
-            async for queue, places in calls:
+        async with aclosing(self._wake_ups()) as wake_ups:
+            async for queue, places in wake_ups:
                 listening.set()
-                for waiter in self._all_in(queue) if places == "*" else self._named(queue, places):
-                    waiter.woken.set()
+                for queued in self._all_in(queue) if places == "*" else self._named(queue, places):
+                    queued.woken.set()
 
-    def _all_in(self, queue: str) -> Iterator[RedisWaiter]:
-        return (waiter for (of, _), waiter in self._at.items() if queue in {of, "*"})
+    def _all_in(self, queue: str) -> Iterator[RedisQueuedRequest]:
+        return (queued for (own_queue, _), queued in self._by_place.items() if queue in {own_queue, "*"})
 
-    def _named(self, queue: str, places: str) -> Iterator[RedisWaiter]:
-        found = (self._at.get((queue, place)) for place in places.split("\n"))
-        return (waiter for waiter in found if waiter is not None)
+    def _named(self, queue: str, places: str) -> Iterator[RedisQueuedRequest]:
+        requests = (self._by_place.get((queue, place)) for place in places.split("\n"))
+        return (queued for queued in requests if queued is not None)
 
 
-async def _look_into(
-    found: list[ReserveAttempt | Exception], look: Coroutine[Any, Any, ReserveAttempt]
+async def _keep_outcome(
+    outcomes: list[LookResult | Exception], look: Coroutine[Any, Any, LookResult]
 ) -> None:
-    """Keep what a look comes to where a cancelled caller finds it, an error too: the cancellation goes first."""
+    """Append the outcome of a look, an error too: `run_shielded` loses it when the caller is cancelled."""
     try:
-        found.append(await look)
+        outcomes.append(await look)
     except Exception as e:  # noqa: BLE001 - raised again by the caller
-        found.append(e)
+        outcomes.append(e)

@@ -1,4 +1,4 @@
-"""Statuses on a Redis server, for the workers of a fleet; one that is not renewed is gone after a minute."""
+"""Statuses on a Redis server, for the workers of a fleet."""
 
 from importlib.resources import files
 from typing import Any
@@ -16,8 +16,8 @@ _KEPT_MS = 60_000
 class RedisStatusFeed:
     """Keeps the last statuses; what cannot be written is dropped, and what cannot be read is left out.
 
-    A worker that has published nothing for a minute, by the server's clock, is left out, and forgotten by the next one
-    that publishes. Reads files when it is made: do not make it on the event loop.
+    A worker that has published nothing for a minute, by the server's clock, is left out, and removed when another
+    publishes. Reads its scripts when it is made: do not make it on the event loop.
     """
 
     def __init__(self, url: str, *, namespace: str = "agentic") -> None:
@@ -29,10 +29,10 @@ class RedisStatusFeed:
 
     async def publish(self, status: BudgetStatus) -> None:
         """Publish `status`."""
-        facts: list[str | int] = [status.worker, status.model_dump_json(), _KEPT_MS]
+        arguments: list[str | int] = [status.worker, status.model_dump_json(), _KEPT_MS]
         try:
             async with within_time():
-                await self._publish(keys=self._keys(status.tenant), args=facts)
+                await self._publish(keys=self._keys(status.tenant), args=arguments)
         except (RedisError, OSError):
             return
 
@@ -40,11 +40,11 @@ class RedisStatusFeed:
         """Return the statuses of a tenant, by worker."""
         try:
             async with within_time():
-                found = iter(await self._read(keys=self._keys(tenant), args=[_KEPT_MS]))
+                worker_then_status = iter(await self._read(keys=self._keys(tenant), args=[_KEPT_MS]))
         except (RedisError, OSError):
             return []
         statuses = []
-        for _, status in sorted(zip(found, found, strict=True)):
+        for _, status in sorted(zip(worker_then_status, worker_then_status, strict=True)):
             try:
                 statuses.append(BudgetStatus.model_validate_json(status))
             except ValidationError:

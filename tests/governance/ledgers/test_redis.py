@@ -16,7 +16,7 @@ from agentic_trading.governance.errors import (
 from agentic_trading.governance.ledger import Blocked, Reservation, ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.ledgers.redis_codec import RedisTenantState, ScriptReply
-from agentic_trading.governance.ledgers.redis_wait_queue import RedisWaiter
+from agentic_trading.governance.ledgers.redis_wait_queue import RedisQueuedRequest
 from agentic_trading.governance.limits import ANY, LARGEST, Ceiling, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from agentic_trading.ids import fraction
@@ -140,7 +140,7 @@ async def test_no_call_is_lost_however_many_wait(opens: Opening) -> None:
 async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Opening) -> None:
     one, other = await opens([tenant(100)], look_s=0.001), await opens([tenant(100)])
     first = await reserved(other, ask(100))
-    await one.look(ask(60, key="dead"), RedisWaiter("nobody hears"))
+    await one.look(ask(60, key="dead"), RedisQueuedRequest("nobody hears"))
     await other.release(first)
 
     async with asyncio.timeout(4):
@@ -148,7 +148,7 @@ async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Openi
             pass
 
     assert isinstance(answer, Reservation)
-    await one.look(ask(60, key="dead again"), RedisWaiter("nobody hears"))
+    await one.look(ask(60, key="dead again"), RedisQueuedRequest("nobody hears"))
     async with asyncio.timeout(4):
         while await other.waiting("acme"):
             pass

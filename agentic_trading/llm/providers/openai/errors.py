@@ -1,4 +1,4 @@
-"""Turn what the SDK raises into a `ProviderError`: by type first, then by code, then by status."""
+"""Turn what the SDK raises into a `ProviderError`: by its code, else by its class, else by its status."""
 
 import re
 from datetime import datetime
@@ -12,8 +12,7 @@ from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_statu
 MESSAGE_CHARS = 500
 """A server's message is kept up to this length: some answer with a page."""
 
-
-_UNSEEN: Final = StatusMapping(FailureKind.INTERNAL_ERROR, sent=True)
+_UNEXPECTED: Final = StatusMapping(FailureKind.INTERNAL_ERROR, sent=True)
 
 BY_TYPE: Final[dict[type[Exception], StatusMapping | None]] = {
     openai.AuthenticationError: StatusMapping(FailureKind.AUTH_ERROR, sent=False),
@@ -30,32 +29,32 @@ BY_TYPE: Final[dict[type[Exception], StatusMapping | None]] = {
     openai.APIConnectionError: StatusMapping(FailureKind.SERVER_ERROR, sent=True),
     openai.APIResponseValidationError: StatusMapping(FailureKind.SERVER_ERROR, sent=True),
     # Raised by parts of the SDK that this adapter does not use: streams, its own parsing, web sockets, web hooks.
-    openai.APIError: _UNSEEN,
-    openai.OpenAIError: _UNSEEN,
-    openai.LengthFinishReasonError: _UNSEEN,
-    openai.ContentFilterFinishReasonError: _UNSEEN,
-    openai.InvalidWebhookSignatureError: _UNSEEN,
-    openai.WebSocketConnectionClosedError: _UNSEEN,
-    openai.WebSocketQueueFullError: _UNSEEN,
+    openai.APIError: _UNEXPECTED,
+    openai.OpenAIError: _UNEXPECTED,
+    openai.LengthFinishReasonError: _UNEXPECTED,
+    openai.ContentFilterFinishReasonError: _UNEXPECTED,
+    openai.InvalidWebhookSignatureError: _UNEXPECTED,
+    openai.WebSocketConnectionClosedError: _UNEXPECTED,
+    openai.WebSocketQueueFullError: _UNEXPECTED,
 }
 """Every public error class of the SDK; None where the status decides."""
 
-BY_CODE: Final = {
+_BY_CODE: Final = {
     "insufficient_quota": StatusMapping(FailureKind.BILLING, sent=False),
     "billing_hard_limit_reached": StatusMapping(FailureKind.BILLING, sent=False),
     "billing_not_active": StatusMapping(FailureKind.BILLING, sent=False),
     "invalid_api_key": StatusMapping(FailureKind.AUTH_ERROR, sent=False),
     "content_filter": StatusMapping(FailureKind.REFUSAL, sent=False),
     "content_policy_violation": StatusMapping(FailureKind.REFUSAL, sent=False),
-    "unavailable_error": StatusMapping(
-        FailureKind.SERVER_ERROR, sent=False
-    ),  # llama.cpp while it loads its model
+    # llama.cpp, while it loads its model
+    "unavailable_error": StatusMapping(FailureKind.SERVER_ERROR, sent=False),
 }
-"""Words in an error's `code` or `type` that say more than its class."""
+"""By an error's `code` or `type`, where that says more than its class."""
 
-_SHORTEST_SECRET = 8  # a shorter key is a word for a server that wants none, and may stand in any message
+_SHORTEST_SECRET = 8  # a shorter key is a placeholder for a server without keys, and may stand in any message
+# Names of httpx errors after which nothing can have been sent.
 _NEVER_CONNECTED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
-_OF_THE_SCHEMA = re.compile(
+_SCHEMA_WORDS = re.compile(
     r"response_format|json[_ ]schema|invalid schema|grammar|\btools?\b|\btool_choice\b|\bstrict\b",
     re.IGNORECASE,
 )
@@ -64,18 +63,18 @@ _OF_THE_SCHEMA = re.compile(
 def provider_error(
     e: openai.OpenAIError, *, base_url: str, key: str, with_schema: bool, now: datetime
 ) -> ProviderError:
-    """Return what `e` means for the call. The message never holds `key`, even where the server repeats it.
+    """Return the error of the call. Its message never holds `key`, even where the server repeats it.
 
-    `with_schema` says that the request held a schema: a refusal of that has a kind of its own.
+    `with_schema`: the request held a schema, and the refusal of a schema has a `FailureKind` of its own.
     """
     if isinstance(e, openai.APIConnectionError):
-        return _unconnected(e, base_url)
+        return _connection_error(e, base_url)
     kind, sent = classify_openai_error(e)
     message = _message(e)
     if len(key) >= _SHORTEST_SECRET:
         message = message.replace(key, "***")
     message = message[:MESSAGE_CHARS]
-    if with_schema and refuses_the_schema(e):
+    if with_schema and _is_schema_refused(e):
         kind, sent = FailureKind.SCHEMA_REFUSED, False
     if not isinstance(e, openai.APIStatusError):
         return ProviderError(kind, message, sent=sent)
@@ -89,24 +88,24 @@ def provider_error(
 
 
 def classify_openai_error(e: openai.OpenAIError) -> StatusMapping:
-    """Return what `e` means: the nearest class in the table, unless its code says more or its status decides."""
-    by_type = next(BY_TYPE[kind] for kind in type(e).__mro__ if kind in BY_TYPE)
+    """Return the kind of `e`: by its code; else by the nearest class in `BY_TYPE`; else by its status."""
+    by_type = next(BY_TYPE[error_type] for error_type in type(e).__mro__ if error_type in BY_TYPE)
     if not isinstance(e, openai.APIStatusError):
-        return by_type or _UNSEEN
-    for word in (e.code, e.type):
-        if isinstance(word, str) and word in BY_CODE:
-            return BY_CODE[word]
+        return by_type or _UNEXPECTED
+    for code in (e.code, e.type):
+        if isinstance(code, str) and code in _BY_CODE:
+            return _BY_CODE[code]
     return by_type or meaning_of_status(e.status_code)
 
 
-def refuses_the_schema(e: openai.OpenAIError) -> bool:
-    """Say whether the server refuses the schema itself: it does not know the feature, or finds the schema too much."""
+def _is_schema_refused(e: openai.OpenAIError) -> bool:
+    """Whether the server refuses the schema itself: it does not know the feature, or finds the schema too complex."""
     if not isinstance(e, openai.BadRequestError | openai.UnprocessableEntityError):
         return False
-    return _OF_THE_SCHEMA.search(f"{e.param} {_message(e)}") is not None
+    return _SCHEMA_WORDS.search(f"{e.param} {_message(e)}") is not None
 
 
-def _unconnected(e: openai.APIConnectionError, base_url: str) -> ProviderError:
+def _connection_error(e: openai.APIConnectionError, base_url: str) -> ProviderError:
     cause = type(e.__cause__).__name__
     if cause in _NEVER_CONNECTED:
         message = f"cannot connect to {base_url} ({cause}); check the base URL and that the server runs"
