@@ -16,12 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from agentic_trading.structured.render import sizes
 from benchmarks.peers.contender import Contender, Program, UnavailableError, peer, versions
 from benchmarks.peers.failures import FAILURES
 from benchmarks.peers.order import ORDER, SCHEMAS, TEXTS
 from benchmarks.peers.reader import Timed
 from benchmarks.peers.slips import TICKET
+from benchmarks.sizes import sizes
 
 OURS = "agentic_trading"
 PEERS = ("instructor", "pydantic_ai", "json_repair")

@@ -1,15 +1,11 @@
 """Render a JSON Schema for a prompt: short as a TypeScript type with quoted keys, every rule kept."""
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 from typing import Any, Literal, assert_never
-
-import orjson
 
 from agentic_trading.structured.schema import (
     RULES_OF_TYPE,
@@ -38,7 +34,6 @@ from agentic_trading.structured.schema_text import (
     with_note,
     with_rules,
 )
-from agentic_trading.structured.validation import schema_bytes
 
 _BY_TYPE = frozenset({"type"}.union(*RULES_OF_TYPE.values()))
 _BEYOND_WORDS = frozenset(
@@ -84,32 +79,6 @@ def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
     except LookupError:
         return whole
     return text if len(text) <= 2 * len(whole) else whole
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaSizes:
-    """How many characters a schema takes in a prompt.
-
-    `indented` is `json.dumps(indent=2)`, `compact` the same without white space, `sanitised` without noise either,
-    `rendered` the form that prompts hold.
-    """
-
-    indented: int
-    compact: int
-    sanitised: int
-    rendered: int
-
-
-def sizes(schema: Mapping[str, Any]) -> SchemaSizes:
-    """Return how long each form of `schema` is; raises `UnreadableError` for what is not JSON."""
-    schema_json = schema_bytes(schema)
-    value = orjson.loads(schema_json)
-    return SchemaSizes(
-        indented=len(json.dumps(value, indent=2)),
-        compact=len(json.dumps(value, separators=(",", ":"))),
-        sanitised=len(prompt_schema(schema_json, sentinel=False)),
-        rendered=len(render_schema(schema_json, sentinel=False)),
-    )
 
 
 class _Renderer:

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import AwareDatetime, BaseModel, Field
 
-from agentic_trading.structured.render import sizes
+from benchmarks.sizes import sizes
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
