@@ -53,9 +53,9 @@ def rollback_error(
 class LedgerRebuild:
     """Reads the records of logs one after the other; `entries` are then what a tenant's ledger has to hold.
 
-    Windows go by the market's time where `mode`, that of the log which is read, is simulated; else by when a call was
-    sent. A call that was noted as dispatched, or charged in full as its lease was over, and of which nothing else is on
-    record in any of the logs, is in doubt. `checkpoint` is the farthest that was noted.
+    `mode` is that of the log: where it is simulated, windows go by the market's time, else by when a call was sent. A
+    call is in doubt if it is on record as dispatched, or as charged in full after its lease, and as nothing else in any
+    of the logs. `checkpoint` is the farthest on record.
     """
 
     tenant: str
@@ -69,7 +69,7 @@ class LedgerRebuild:
     _unsent: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def read(self, record: Record) -> None:
-        """Take note of one record."""
+        """Read one record; those of other tenants change nothing."""
         if isinstance(record, LLMInteraction):
             self._read_interaction(record)
         elif record.tenant_id != self.tenant:
@@ -123,7 +123,7 @@ class LedgerRebuild:
         )
 
     def _sent_entry(self, event: Event) -> LedgerEntry:
-        """Return the entry of a call that was sent, and of which nothing else is on record."""
+        """Return the entry of a call that is on record as dispatched only."""
         body = event.body
         amount = Amount(body["reserved_nusd"], body.get("reserved_tokens", 0))
         key = body.get("idempotency_key", event.causation_id)
@@ -141,7 +141,7 @@ class LedgerRebuild:
         )
 
     def _expired_entry(self, event: Event) -> LedgerEntry:
-        """Return the entry of a call whose lease was over, and of which nothing else is on record."""
+        """Return the entry of a call that is on record as charged after its lease only."""
         body = event.body
         tenant, key, attempt = parts_of(body["reservation_id"])
         amount = Amount(body["nusd"], body["tokens"], body.get("calls", 1))

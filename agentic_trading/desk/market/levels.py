@@ -41,7 +41,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """High, low and close of a finished day or week; `parts` of `expected` pieces of it had traded."""
+    """High, low and close of a finished day or week; `parts` of the `expected` bars or days in it had traded."""
 
     opened: datetime
     high: float
