@@ -74,6 +74,10 @@ def test_a_term_of_the_glossary_exists(name: str) -> None:
     assert found is not None
 
 
+def test_a_term_that_does_not_exist_is_seen() -> None:
+    assert "TradeWhisperer" not in homes()
+
+
 def test_a_module_is_named_from_the_glossary() -> None:
     assert unknown(package(), known_words()) == []
     assert unknown([module("", "agentic_trading/worker/whirl.py")], known_words()) != []

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import PACKAGE, ROOT, SMALL, Module, figures, one_importer, package, read
+from benchmarks.house import (
+    PACKAGE,
+    ROOT,
+    SMALL,
+    Figure,
+    Module,
+    figures,
+    one_importer,
+    package,
+    read,
+    retired_in_text,
+)
 
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc", "data", "info", "process"}
 MAY_IMPORT_LATE = (
@@ -70,6 +81,18 @@ def test_the_figures_of_the_house_hold() -> None:
 
 def test_a_small_file_with_one_importer_is_a_wall() -> None:
     assert set(one_importer(package(), most_lines=SMALL)) == set(WALLS)
+
+
+def test_a_breach_of_the_figures_is_seen() -> None:
+    small, user = (
+        Module(f"agentic_trading/{name}.py", text, ast.parse(text))
+        for name, text in (("small", "X = 1\n"), ("user", "from agentic_trading.small import X\n"))
+    )
+
+    assert one_importer((small, user), most_lines=SMALL) == [small.name]
+    assert retired_in_text('"""Told to whoever asks."""') == 2
+    assert [Figure("more", 2, 1).holds, Figure("fewer", 1, 2).holds] == [False, True]
+    assert not Figure("fewer, and the limit not lowered", 1, 2, is_exact=True).holds
 
 
 def test_a_function_has_at_most_60_lines() -> None:
