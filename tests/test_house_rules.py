@@ -42,7 +42,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 OURS = list(package())
-ALL = [*OURS, *read(ROOT / "tests"), *read(ROOT / "benchmarks")]
+ALL = [*OURS, *(module for folder in ("tests", "benchmarks", "examples") for module in read(ROOT / folder))]
 
 
 def span(node: ast.AST) -> int:
