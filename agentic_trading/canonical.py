@@ -129,10 +129,7 @@ def _encode(value: Any) -> tuple[bytes, Any]:
             for shorten in _shorten_all, _shorten_numbers:
                 shorter = shorten(spelled)
                 if shorter != tried and (read := orjson.loads(shorter)) == value:
-                    return (
-                        shorter,
-                        read,
-                    )  # nothing was lost: no NaN, and no text that only looked like a number
+                    return shorter, read  # nothing was lost: no NaN, no text that only looked like a number
                 tried = shorter
     except (TypeError, RecursionError):
         pass

@@ -191,7 +191,7 @@ def _allowed(names: list[str]) -> str:
 
 
 def _refuse_missing_package(provider: str) -> None:
-    package = "xllamacpp" if provider == LLMProvider.LOCAL else wire.HOSTED[provider].package
+    package = "xllamacpp" if provider == LLMProvider.LOCAL else wire.HOSTED_ADAPTERS[provider].package
     if package and find_spec(package) is None:
         was = f"{provider}, which needs a package that is not installed"
         raise OptionError("--provider", was, f"after pip install 'agentic-trading[{provider}]'")
@@ -210,7 +210,7 @@ def _weights(settings: Settings | None, model: str) -> Path:
 
 
 async def _hosted(name: str, settings: Settings | None, selection: ProviderSelection) -> Provider:
-    adapter = wire.HOSTED[name]
+    adapter = wire.HOSTED_ADAPTERS[name]
     key = settings.of(name).api_key if settings else None
     folder = settings.secrets_dir if settings else None
     variable, file = variable_of(name, "api_key"), secrets_file(name)

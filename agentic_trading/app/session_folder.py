@@ -12,9 +12,9 @@ from types import MappingProxyType
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, field_validator
 
-from agentic_trading.app.options import OptionError, RunMode
+from agentic_trading.app.options import PROVIDERS, OptionError, RunMode, listed
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import StoreError
@@ -70,6 +70,13 @@ class RunManifest(BaseModel, frozen=True):
     bars_done: int = 0
     interrupted: bool = False
     digest: str | None = None
+
+    @field_validator("answers")
+    @classmethod
+    def _is_a_provider(cls, name: str) -> str:
+        if name not in PROVIDERS:
+            raise ValueError(f"one of {listed(PROVIDERS)}")
+        return name
 
     @property
     def has_ended(self) -> bool:

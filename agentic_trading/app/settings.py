@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, assert_never, get_args
+from typing import Annotated, Any, Literal, assert_never, get_args
 from zoneinfo import ZoneInfo
 
 import structlog
 from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, NoDecode
 from structlog.types import Processor
 
 from agentic_trading.errors import TradingError
@@ -74,7 +74,7 @@ class Settings(
     zone: str = "UTC"
     log_level: LogLevel = "warning"
     log_format: LogFormat = "human"
-    providers: Mapping[str, ProviderVariables] = {}
+    providers: Annotated[Mapping[str, ProviderVariables], NoDecode] = {}
 
     def of(self, provider: str) -> ProviderVariables:
         """Return the key and the address that the environment has for a provider."""

@@ -154,7 +154,7 @@ class HostedAdapter:
     may_be_free: bool = False
 
 
-HOSTED: Mapping[str, HostedAdapter] = {
+HOSTED_ADAPTERS: Mapping[str, HostedAdapter] = {
     LLMProvider.ANTHROPIC: HostedAdapter(_anthropic),
     LLMProvider.OPENAI: HostedAdapter(_openai, package="openai", may_be_free=True),
 }

@@ -139,7 +139,7 @@ async def make_calls(folder: Path, base_url: str) -> None:
     store = wire.log_for("paper", folder / "interactions.jsonl")
     await store.open()
     tables = await asyncio.to_thread(wire.load_tables)
-    provider = wire.HOSTED["anthropic"].make(OneKey("demo"), base_url, tables.capabilities)
+    provider = wire.HOSTED_ADAPTERS["anthropic"].make(OneKey("demo"), base_url, tables.capabilities)
     gateway = local_gateway(provider, store=store, budget_usd=Decimal(5), workers=WORKERS)
     async with gateway as client, asyncio.TaskGroup() as group:
         for number in range(CALLS):

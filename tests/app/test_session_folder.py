@@ -111,6 +111,16 @@ def test_a_file_that_is_no_manifest_is_named(content: bytes, tmp_path: Path) -> 
         folder.read_manifest()
 
 
+def test_a_manifest_that_names_no_provider_is_none(tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path)
+    folder.manifest(1).write_text(
+        manifest().model_dump_json().replace('"answers":"rules"', '"answers":"acme"')
+    )
+
+    with pytest.raises(OptionError, match=r"run\.json is not the manifest of a run"):
+        folder.read_manifest()
+
+
 def test_a_folder_is_made_with_its_parents_and_left_empty(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path / "runs" / "first")
 

@@ -88,6 +88,14 @@ def test_the_providers_own_variables_are_read(monkeypatch: pytest.MonkeyPatch) -
     assert addresses == [None, "http://127.0.0.1:8000/v1"]
 
 
+@pytest.mark.parametrize("value", ["x", '{"openai": {"api_key": "sk-three"}}'])
+def test_providers_are_read_by_their_own_variables_alone(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("AGENTIC_PROVIDERS", value)
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+
+    assert load_settings().of("openai").api_key is None
+
+
 def test_no_spelling_of_the_settings_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-one")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://name:sk-two@127.0.0.1")

@@ -8,7 +8,7 @@ from rich.table import Table
 from agentic_trading.app.cli.output import facts, heading, rows, table
 from agentic_trading.app.cli.price_tables import price_parts
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry, TableFinding
-from agentic_trading.app.models.live_check import LiveReport
+from agentic_trading.app.models.probes import LiveReport
 from agentic_trading.app.prices import rate_text
 from agentic_trading.app.settings import start
 from agentic_trading.clock import SystemClock

@@ -17,7 +17,6 @@ from agentic_trading.app.prices import (
     rate_text,
 )
 from agentic_trading.app.settings import start
-from agentic_trading.app.wire import load_tables
 from agentic_trading.audit.spend import COST_FINDINGS, CostCheck
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates, Ratio, short_id
@@ -27,6 +26,8 @@ _CLASS_COLUMNS = ("input", "output", "read", "write 5m", "write 1h")
 
 def load_book() -> PriceBook:
     """Return the packaged book with the user's own over it; raises `SettingsError` and `TableError`."""
+    from agentic_trading.app.wire import load_tables
+
     return load_tables(None, start().prices_file).prices
 
 

@@ -3,17 +3,21 @@
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, assert_never
-
-from pydantic import BaseModel
+from typing import assert_never
 
 from agentic_trading import __version__
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
-from agentic_trading.app.models.probes import Probe, probes
+from agentic_trading.app.models.probes import (
+    LiveCheckProof,
+    LiveCheckRow,
+    LiveReport,
+    LiveVerdict,
+    Probe,
+    probes,
+)
 from agentic_trading.app.options import (
     HOSTED,
     LEAST_BUDGET_USD,
@@ -46,59 +50,7 @@ from agentic_trading.llm.result import Usage
 ANSWER_WITHIN_S = 60.0
 """How long a request waits for its answer, in seconds."""
 
-LiveVerdict = Literal["as told", "differs", "not proved"]
-
 _NO_CHARGE = Charge(0)
-
-
-class LiveCheckRow(BaseModel, frozen=True):
-    """One thing about a model: what the table says, what was seen, and what the request cost in nano-dollars."""
-
-    about: str
-    told: str
-    seen: str
-    verdict: LiveVerdict
-    cost_nusd: int = 0
-    usage: Usage | None = None
-
-
-class LiveCheckProof(BaseModel, frozen=True):
-    """What one model (`provider/model`) has shown; `stopped` says why it was sent nothing after the first request."""
-
-    model: str
-    lines: tuple[LiveCheckRow, ...]
-    stopped: str = ""
-
-    @property
-    def cost_nusd(self) -> int:
-        """What the requests were charged together, in nano-dollars."""
-        return sum(line.cost_nusd for line in self.lines)
-
-
-class LiveReport(BaseModel, frozen=True):
-    """What a live check found on `checked_on` (UTC).
-
-    `address` is `the provider's own` or `another one`; no key stands in any line. `price_book` names
-    the book that the costs were computed with; the provider's console says whether it billed the same.
-    """
-
-    version: str
-    checked_on: date
-    address: str
-    price_book: str
-    max_nusd: int
-    proofs: tuple[LiveCheckProof, ...]
-
-    @property
-    def cost_nusd(self) -> int:
-        """What all requests were charged together, in nano-dollars."""
-        return sum(proof.cost_nusd for proof in self.proofs)
-
-    @property
-    def proved(self) -> bool:
-        """Whether every line came out as the table says, and every model was sent every request."""
-        lines = [line for proof in self.proofs for line in proof.lines]
-        return all(line.verdict == "as told" for line in lines) and not any(p.stopped for p in self.proofs)
 
 
 async def run_live_check(

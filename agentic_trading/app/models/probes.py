@@ -1,11 +1,16 @@
-"""The tiny requests that show whether a model is as its row says, and how each answer is judged."""
+"""The tiny requests that show whether a model is as its row says, how each answer is judged, and the report on them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import date
+from typing import Literal
+
+from pydantic import BaseModel
 
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
+from agentic_trading.llm.result import Usage
 from agentic_trading.structured.decode import truncation_sign
 from agentic_trading.structured.engine import read_answer
 from agentic_trading.structured.outcome import Accepted
@@ -13,6 +18,8 @@ from agentic_trading.structured.prompts import request_over
 
 MAX_TOKENS = 256
 """Room for a word and a little thinking: an answer that needs more is truncated, and cheap."""
+
+LiveVerdict = Literal["as told", "differs", "not proved"]
 
 _READY = "Answer with the one word ready."
 _GREEN = "Answer with the plain word green and nothing else: no JSON, no braces, no quotes."
@@ -38,6 +45,56 @@ class Probe:
     request: ModelRequest
     judge: Callable[[ModelResponse], tuple[bool | None, str]]
     on_refusal: str
+
+
+class LiveCheckRow(BaseModel, frozen=True):
+    """One thing about a model: what the table says, what was seen, and what the request cost in nano-dollars."""
+
+    about: str
+    told: str
+    seen: str
+    verdict: LiveVerdict
+    cost_nusd: int = 0
+    usage: Usage | None = None
+
+
+class LiveCheckProof(BaseModel, frozen=True):
+    """What one model (`provider/model`) has shown; `stopped` says why it was sent nothing after the first request."""
+
+    model: str
+    lines: tuple[LiveCheckRow, ...]
+    stopped: str = ""
+
+    @property
+    def cost_nusd(self) -> int:
+        """What the requests were charged together, in nano-dollars."""
+        return sum(line.cost_nusd for line in self.lines)
+
+
+class LiveReport(BaseModel, frozen=True):
+    """What a live check found on `checked_on` (UTC).
+
+    `address` is `the provider's own` or `another one`; no key stands in any line. `price_book` names
+    the book that the costs were computed with; the provider's console says whether it billed the same.
+    """
+
+    version: str
+    checked_on: date
+    address: str
+    price_book: str
+    max_nusd: int
+    proofs: tuple[LiveCheckProof, ...]
+
+    @property
+    def cost_nusd(self) -> int:
+        """What all requests were charged together, in nano-dollars."""
+        return sum(proof.cost_nusd for proof in self.proofs)
+
+    @property
+    def proved(self) -> bool:
+        """Whether every line came out as the table says, and every model was sent every request."""
+        lines = [line for proof in self.proofs for line in proof.lines]
+        return all(line.verdict == "as told" for line in lines) and not any(p.stopped for p in self.proofs)
 
 
 def probes(capability: Capability, *, tenant: str) -> list[Probe]:

@@ -14,12 +14,12 @@ from agentic_trading.app.cli.main import main
 try:
     main(sys.argv[1:])
 finally:
-    print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})), file=sys.stderr)
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
 
 
 def loaded_by(*words: str) -> set[str]:
-    """Return the packages that a command has loaded when it ends well."""
+    """Return the modules that a command has loaded when it ends well."""
     command = [sys.executable, "-c", MEASURE, *words]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     return set(json.loads(done.stderr.splitlines()[-1]))
@@ -54,3 +54,11 @@ def test_what_asks_no_model_loads_no_sdk(words: list[str], session: Path) -> Non
 
     assert loaded & SDKS == set()
     assert "agentic_trading" in loaded
+
+
+@pytest.mark.parametrize("words", [["models", "list"], ["models", "check"]], ids=" ".join)
+def test_what_prints_a_table_alone_loads_no_wiring(words: list[str]) -> None:
+    loaded = loaded_by(*words)
+
+    assert "rich" in loaded
+    assert "agentic_trading.app.wire" not in loaded

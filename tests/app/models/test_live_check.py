@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agentic_trading.app.models.live_check import LiveCheck, LiveCheckProof
+from agentic_trading.app.models.live_check import LiveCheck
+from agentic_trading.app.models.probes import LiveCheckProof
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
