@@ -129,44 +129,6 @@ def keys(key: str | None, *, folder: Path | None, name: str, is_free: bool) -> K
     return one if folder is None else SecretsFolder(folder, name, one)
 
 
-def _anthropic(keys: Keys, base_url: str | None, _capabilities: Capabilities) -> Provider:
-    from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
-
-    return AnthropicProvider(keys, base_url=base_url)
-
-
-def _openai(keys: Keys, base_url: str | None, capabilities: Capabilities) -> Provider:
-    from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-
-    return OpenAIProvider(keys, base_url=base_url, capabilities=capabilities)
-
-
-@dataclass(frozen=True, slots=True)
-class HostedAdapter:
-    """How a provider over a network is made.
-
-    `package` is what it needs beside the core, by the extra of the provider's name. A server of one's own may ask for
-    no key if `may_be_free`.
-    """
-
-    make: Callable[[Keys, str | None, Capabilities], Provider]
-    package: str = ""
-    may_be_free: bool = False
-
-
-HOSTED_ADAPTERS: Mapping[str, HostedAdapter] = {
-    LLMProvider.ANTHROPIC: HostedAdapter(_anthropic),
-    LLMProvider.OPENAI: HostedAdapter(_openai, package="openai", may_be_free=True),
-}
-
-
-def local(weights: Path, *, model: str) -> Provider:
-    """Return a model that answers in this process."""
-    from agentic_trading.llm.providers.local import LocalProvider
-
-    return LocalProvider(weights, model=model)
-
-
 def fault_kinds(inject: str) -> list[str]:
     """Return the kinds of faults that `inject` asks for; raises `FaultsError` for a wrong one."""
     return [str(kind) for kind, _ in Faults.parse(inject).shares]
