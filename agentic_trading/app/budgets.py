@@ -20,7 +20,7 @@ from agentic_trading.governance.commands import (
     SetLimit,
     execute_command,
 )
-from agentic_trading.governance.controls_document import PLATFORM, ControlStore, HaltScope, TenantControls
+from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window, usd_text
 from agentic_trading.governance.status_feed import (
@@ -31,6 +31,7 @@ from agentic_trading.governance.status_feed import (
     counters,
     parked,
 )
+from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.limits import NANO
 
 

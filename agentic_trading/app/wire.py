@@ -383,7 +383,11 @@ def trading_session(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
         router=OrderRouter(
-            exchange, TradeJournal(gateway, clock), venue.instruments, fill_limits, risk_limits
+            exchange,
+            TradeJournal(gateway, clock, tenant_id=DEFAULT_TENANT),
+            venue.instruments,
+            fill_limits,
+            risk_limits,
         ),
         exchange=exchange,
         instruments=venue.instruments,
@@ -392,6 +396,7 @@ def trading_session(
         clock=clock,
         limits=risk_limits,
         rules=TradingRules(),
+        tenant_id=DEFAULT_TENANT,
         before_slice=before_slice,
         after_slice=after_slice,
     )

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictInt, StrictStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from agentic_trading.governance.controls_document import PLATFORM
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.limiter import MOST_A_MINUTE, Deployment, RateLimits
 from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window, agent_of
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.limits import NANO
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")

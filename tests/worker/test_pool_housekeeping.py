@@ -193,7 +193,7 @@ async def test_a_halt_during_a_call_ends_it_within_a_second() -> None:
     assert isinstance(answer, LLMInteraction)
     assert answer.result.failure is not None
     assert (answer.result.failure.category, answer.result.in_doubt) == (FailureKind.HALTED, True)
-    assert len(await events(desk, "operator.action")) == 1
+    assert len(await events(desk, "operator.commanded")) == 1
 
 
 async def test_the_last_status_says_that_the_pool_has_ended() -> None:
@@ -369,7 +369,7 @@ async def test_what_somebody_else_sends_under_the_id_of_a_call_does_not_answer_i
 
 async def test_the_letter_of_a_refused_event_names_no_call() -> None:
     desk = with_pool(gateway([]))
-    refused = event_message(event("operator.action", id="the-id-of-a-call"))
+    refused = event_message(event("operator.commanded", id="the-id-of-a-call"))
     await desk.broker.publish(EVENTS, refused)
     reader = await desk.broker.subscribe([DEAD_LETTERS], "test")
 
