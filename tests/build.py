@@ -77,6 +77,7 @@ def event(kind: str = "bar.closed", **changes: Any) -> Event:
         "kind": kind,
         "id": random_id(),
         "trace_id": random_id(),
+        "tenant_id": "default",
         "time": NOW,
         "body": {"symbol": "BTCUSDT"},
     }

@@ -6,12 +6,22 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError, check_ledger_url
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.governance.admission_decisions import ClockMode
+from agentic_trading.governance.controls_document import AppliedCommand
+from agentic_trading.governance.events import (
+    KINDS,
+    AttemptDispatched,
+    BudgetExhausted,
+    BudgetExhaustionForecast,
+    BudgetThresholdReached,
+    LedgerCheckpointed,
+    ReservationExpired,
+)
 from agentic_trading.governance.ledger import OperableLedger, ReservationState
 from agentic_trading.governance.limits import ScopeKind, Window, agent_of, amount_text, usd_text
 from agentic_trading.governance.rebuild import LedgerRebuild
@@ -32,8 +42,6 @@ GOVERNED = frozenset({
     FailureKind.NOT_ALLOWED,
 })  # fmt: skip
 """Reasons for which the platform, and not a provider, denied a call."""
-
-_WARNINGS = {"budget.threshold", "budget.exhausted", "budget.forecast"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +111,30 @@ def _of_call(record: LLMInteraction) -> Iterator[BudgetEvent]:
 
 
 def _of_event(event: Event) -> Iterator[BudgetEvent]:
-    body, at = event.body, event.time
-    if event.kind == "operator.action":
-        why = f"{body['before']} -> {body['after']}, by {body['by']}"
-        yield BudgetEvent("command", str(body["subject"]), _with_reason(why, str(body["why"])), at, at)
-    elif event.kind in _WARNINGS:
-        subject = f"{body['scope']} {body['id']} · {body['window_id'] or 'total'}"
-        yield BudgetEvent("warning", subject, _warning(event), at, at)
-    elif event.kind == "budget.expired":
-        why = f"its lease ran out; {body['state']}"
-        yield BudgetEvent("expired", str(body["reservation_id"]), why, at, at, int(body["nusd"]))
-
-
-def _warning(event: Event) -> str:
-    body = event.body
-    used = f"{amount_text(body['spent'], body['unit'])} of {amount_text(body['most'], body['unit'])}"
-    match event.kind:
-        case "budget.exhausted":
-            return f"nothing is left: {used} used"
-        case "budget.forecast":
-            ends = datetime.fromisoformat(body["exhausted_at"])
-            return f"{used} used; at this pace nothing is left at {ends:%Y-%m-%d %H:%M}"
+    body, at = KINDS.must(event), event.time
+    match body:
+        case AppliedCommand():
+            why = _with_reason(f"{body.before} -> {body.after}, by {body.by}", body.why)
+            yield BudgetEvent("command", body.subject, why, at, at)
+        case BudgetThresholdReached() | BudgetExhausted() | BudgetExhaustionForecast():
+            subject = f"{body.scope} {body.id} · {body.window_id or 'total'}"
+            yield BudgetEvent("warning", subject, _warning(body), at, at)
+        case ReservationExpired():
+            why = f"its lease ran out; {body.state}"
+            yield BudgetEvent("expired", body.reservation_id, why, at, at, body.nusd)
+        case AttemptDispatched() | LedgerCheckpointed() | None:
+            pass  # no event of a budget
         case _:
-            return f"{used} used"
+            assert_never(body)
+
+
+def _warning(body: BudgetThresholdReached | BudgetExhausted | BudgetExhaustionForecast) -> str:
+    used = f"{amount_text(body.spent, body.unit)} of {amount_text(body.most, body.unit)}"
+    if isinstance(body, BudgetExhausted):
+        return f"nothing is left: {used} used"
+    if isinstance(body, BudgetExhaustionForecast) and body.exhausted_at is not None:
+        return f"{used} used; at this pace nothing is left at {body.exhausted_at:%Y-%m-%d %H:%M}"
+    return f"{used} used"
 
 
 def _with_reason(text: str, why: str) -> str:

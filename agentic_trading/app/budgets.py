@@ -19,7 +19,7 @@ from agentic_trading.governance.commands import (
     SetLimit,
     execute_command,
 )
-from agentic_trading.governance.controls_document import PLATFORM, ControlStore, HaltScope, TenantControls
+from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window, usd_text
 from agentic_trading.governance.status_feed import (
@@ -30,6 +30,7 @@ from agentic_trading.governance.status_feed import (
     counters,
     parked,
 )
+from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.adapters import boards_of, ledger_of
 from agentic_trading.platform.settings import user_name

@@ -341,12 +341,11 @@ def trading_session(
     settings = ExecutionSettings(
         session_id=session_id, provider=answers.llm, model=answers.model, retry_policy=patience
     )
+    journal = TradeJournal(gateway, clock, tenant_id=DEFAULT_TENANT)
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        router=OrderRouter(
-            exchange, TradeJournal(gateway, clock), venue.instruments, fill_limits, risk_limits
-        ),
+        router=OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits),
         exchange=exchange,
         instruments=venue.instruments,
         spread_bps=venue.spread_bps,
@@ -354,6 +353,7 @@ def trading_session(
         clock=clock,
         limits=risk_limits,
         rules=TradingRules(),
+        tenant_id=DEFAULT_TENANT,
         before_slice=before_slice,
         after_slice=after_slice,
     )

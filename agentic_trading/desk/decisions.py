@@ -8,20 +8,26 @@ from datetime import datetime
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from agentic_trading.canonical import Fragment, canonical_bytes, exact_bytes, utc_text
 from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.desk.analysis.assessment import Assessment
+from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
+from agentic_trading.desk.events import KINDS
+from agentic_trading.desk.exchange import Cancellation, Fill, Order
+from agentic_trading.desk.execution.events import (
+    IntentDenied,
+    IntentSkipped,
+    IntentUndecided,
+    OrderDenied,
+    StrategyChosen,
+)
+from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision, StoreError
 from agentic_trading.llm.event import Event
-
-NOT_A_DECISION = frozenset({"skip"})
-"""Kinds of events that the log keeps and the decision log leaves out."""
-
-WORKFLOW_OF_STEP = {"cmt": "analysis"}
-"""The workflow of a missing decision, by the step that its event names; any other step is of the execution."""
 
 
 class DecisionLog:
@@ -78,10 +84,16 @@ class DecisionLoggingGateway:
         return answer
 
     async def record(self, event: Event) -> None:
-        """Record, and keep it."""
+        """Record, and keep it: all but skips, which decide nothing."""
         await self._gateway.record(event)
-        if event.kind not in NOT_A_DECISION:
-            self._keep(str(event.body.get("symbol", "")), _event_line(event))
+        body = KINDS.of(event)
+        match body:
+            case Skipped():
+                pass
+            case None:
+                self._keep("", _event_line(event))
+            case _:
+                self._keep(body.symbol, _event_line(event))
 
     def close(self) -> list[bytes]:
         """Return the lines kept so far, in order, and forget them."""
@@ -118,38 +130,49 @@ class SessionCounters:
     fees: Decimal = ZERO
 
     def count(self, event: Event) -> None:
-        """Count one event."""
-        body = event.body
-        match event.kind:
-            case "assessment":
-                self.decisions["analysis"][body["verdict"]] += 1
-            case "fill.strategy":
-                self.decisions["execution"][f"{body['algo']} {body['order_type']}"] += 1
-            case "no_decision":
-                workflow = WORKFLOW_OF_STEP.get(body.get("step", ""), "execution")
-                self.no_decisions[workflow][body["reason"]["category"]] += 1
-            case "skip" | "intent.skipped":
-                self.skips[body["reason"]] += 1
-            case _:
-                self._count_trade(event)
-
-    def _count_trade(self, event: Event) -> None:
-        body = event.body
-        match event.kind:
-            case "order.intent":
+        """Count one event; kinds that are not the desk's change nothing."""
+        body = KINDS.of(event)
+        match body:
+            case Assessment() | StrategyChosen() | Undecided() | IntentUndecided():
+                self._count_decision(body)
+            case Skipped() | IntentSkipped():
+                self.skips[body.reason] += 1
+            case OrderIntent():
                 self.intents += 1
-            case "intent.rejected" | "order.rejected":
-                self.intents_rejected[body["rule"]] += 1
-            case "order.submitted":
-                self.orders += 1
-            case "order.cancelled":
-                self.cancelled[body["reason"]] += 1
-            case "fill":
-                self.fills += 1
-                self.first_fill_id = self.first_fill_id or event.id
-                self.fees = EXACT.add(self.fees, Decimal(body["fee"]))
+            case IntentDenied() | OrderDenied():
+                self.intents_rejected[body.rule] += 1
+            case Order() | Cancellation() | Fill():
+                self._count_trade(body, event.id)
+            case Triggered() | None:
+                pass
             case _:
-                pass  # kinds that no summary counts
+                assert_never(body)
+
+    def _count_decision(self, body: Assessment | StrategyChosen | Undecided | IntentUndecided) -> None:
+        match body:
+            case Assessment():
+                self.decisions["analysis"][body.verdict] += 1
+            case StrategyChosen():
+                self.decisions["execution"][f"{body.algo} {body.order_type}"] += 1
+            case Undecided():
+                self.no_decisions["analysis"][body.reason.category] += 1
+            case IntentUndecided():
+                self.no_decisions["execution"][body.reason.category] += 1
+            case _:
+                assert_never(body)
+
+    def _count_trade(self, body: Order | Cancellation | Fill, event_id: str) -> None:
+        match body:
+            case Order():
+                self.orders += 1
+            case Cancellation():
+                self.cancelled[body.reason] += 1
+            case Fill():
+                self.fills += 1
+                self.first_fill_id = self.first_fill_id or event_id
+                self.fees = EXACT.add(self.fees, body.fee)
+            case _:
+                assert_never(body)
 
 
 class CountingGateway:

@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field, model_validator
 from agentic_trading.desk.instrument import EXACT, ZERO, Price, Quantity, Side
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.event import EventBody
 
 OrderType = Literal["market", "limit", "post_only"]
 TimeInForce = Literal["gtc", "ioc", "day"]
@@ -21,7 +22,7 @@ Share = Annotated[Decimal, Field(gt=0, le=1)]
 """A part of the volume of one bar."""
 
 
-class Order(BaseModel, frozen=True):
+class Order(EventBody, frozen=True):
     """What the exchange shall do, and until when; made by code from an intent and a fill strategy.
 
     Only bars that open at or after `active_from` may fill it: that is where a decision cannot reach the
@@ -35,6 +36,8 @@ class Order(BaseModel, frozen=True):
     or turns a position. `stop_loss` and `take_profit` guard what was filled, from its fill on; what could only be
     filled at or beyond one of them is cancelled.
     """
+
+    KIND = "order.submitted"
 
     order_id: str
     intent_id: str
@@ -68,13 +71,16 @@ class Order(BaseModel, frozen=True):
         return self
 
 
-class Fill(BaseModel, frozen=True):
+class Fill(EventBody, frozen=True):
     """A part of an order that was traded; money and quantities are exact.
 
     `order_id` is the order as submitted, also where its stop or target was what traded: `cause` says which,
     and `side` is then the opposite one. `fee` is in `fee_currency` and never negative. `time` is when the
     fill is known: the close of the bar that opened at `bar_open_time`.
     """
+
+    KIND = "order.filled"
+    FORMERLY = "fill"
 
     fill_id: str
     intent_id: str
@@ -117,8 +123,11 @@ class CancelReason(StrEnum):
     EXITED = "exited"
 
 
-class Cancellation(BaseModel, frozen=True):
+class Cancellation(EventBody, frozen=True):
     """The end of an order that was not filled whole: `quantity` is what is left of it."""
+
+    KIND = "order.canceled"
+    FORMERLY = "order.cancelled"
 
     order_id: str
     intent_id: str

@@ -17,6 +17,7 @@ from agentic_trading.desk.analysis.plan import TradePlan
 from agentic_trading.desk.analysis.portfolio_context import Holding, PortfolioContext
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.agent import ExecutionAgent, TimedFillStrategy
+from agentic_trading.desk.execution.events import IntentDenied, IntentSkipped
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.order_router import OrderRouter
 from agentic_trading.desk.execution.risk import (
@@ -35,7 +36,7 @@ from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice, merge_feeds
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import EventBody
 
 BARS_SHOWN = 48
 """How many of the last bars are evidence for the execution agent: four hours of five minutes."""
@@ -115,6 +116,7 @@ class TradingSession:
         clock: MovableClock,
         limits: RiskLimits,
         rules: TradingRules,
+        tenant_id: str,
         before_slice: Callable[[TimeSlice], Awaitable[None]],
         after_slice: Callable[[TimeSlice], Awaitable[None]],
     ) -> None:
@@ -128,6 +130,7 @@ class TradingSession:
         self._clock = clock
         self._limits = limits
         self._rules = rules
+        self._tenant_id = tenant_id
         self._before_slice = before_slice
         self._after_slice = after_slice
         self.intents: list[OrderIntent] = []
@@ -223,9 +226,8 @@ class TradingSession:
         facts = await self._router.facts(assessment.symbol, assessment.as_of)
         held = facts.position * plan.side.sign
         if held > 0:
-            await self._note(
-                assessment, "intent.skipped", {"reason": "position_open", "position": facts.position}
-            )
+            skipped = IntentSkipped(symbol=assessment.symbol, reason="position_open", position=facts.position)
+            await self._record(skipped, assessment, "intent.skipped")
             return None
         await self._router.withdraw(assessment.symbol)
         facts = (await self._router.facts(assessment.symbol, assessment.as_of)).with_approved(approved)
@@ -234,7 +236,8 @@ class TradingSession:
             case Approved(intent=intent):
                 return intent
             case Rejection():
-                await self._note(assessment, "intent.rejected", proposed.model_dump(mode="json"))
+                denied = IntentDenied(symbol=assessment.symbol, **dict(proposed))
+                await self._record(denied, assessment, "intent.rejected")
                 return None
 
     def _entry(self, assessment: Assessment, plan: TradePlan, facts: RiskFacts) -> Approved | Rejection:
@@ -277,15 +280,14 @@ class TradingSession:
         decided = [(intent, task.result()) for intent, task in calls]
         return [(intent, chosen) for intent, chosen in decided if isinstance(chosen, TimedFillStrategy)]
 
-    async def _note(self, assessment: Assessment, kind: str, body: Mapping[str, object]) -> None:
-        event = Event(
-            kind=kind,
-            id=derived_id(kind, assessment.assessment_id),
+    async def _record(self, body: EventBody, assessment: Assessment, part: str) -> None:
+        event = body.as_event(
+            event_id=derived_id(part, assessment.assessment_id),
             trace_id=assessment.trace_id,
+            tenant_id=self._tenant_id,
+            time=self._clock.now(),
             causation_id=assessment.assessment_id,
             as_of=assessment.as_of,
-            time=self._clock.now(),
-            body={"symbol": assessment.symbol, **body},
         )
         await self._gateway.record(event)
 

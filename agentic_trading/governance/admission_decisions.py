@@ -50,17 +50,26 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The attempt may run: `amount` is set aside for it, and is charged by the book with the id `price_book`.
+    """The attempt may run: what it requested is set aside for it, and is charged by the book with the id `price_book`.
 
     `permit` is its place at the model, where calls to it are limited.
     """
 
-    reservation_id: str
-    amount: Amount
+    request: ReservationRequest
     capability: Capability
     price_book: str
     priced_at: datetime
     permit: Permit | None = None
+
+    @property
+    def reservation_id(self) -> str:
+        """The id of the reservation."""
+        return self.request.reservation_id
+
+    @property
+    def amount(self) -> Amount:
+        """What is set aside."""
+        return self.request.amount
 
 
 @dataclass(frozen=True, slots=True)

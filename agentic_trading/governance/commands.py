@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from pydantic import ValidationError
 
 from agentic_trading.canonical import utc_text
 from agentic_trading.governance.controls_document import (
     KEPT_ACTIONS,
-    PLATFORM,
     AppliedCommand,
     ControlStore,
     Halt,
@@ -30,6 +29,7 @@ from agentic_trading.governance.limits import (
     limited_text,
 )
 from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.event import PLATFORM
 
 T = TypeVar("T")
 
@@ -179,16 +179,23 @@ class _Author:
     why: str
     at: datetime
 
-    def action(
-        self,
-        kind: Literal["set_limit", "remove_limit", "halt", "resume"],
-        command: OperatorCommand,
-        before: str,
-        after: str,
-    ) -> AppliedCommand:
+    def on_limit(self, limit: Limit, before: Limit | None, after: Limit | None) -> AppliedCommand:
+        """Return the record of a change to the limit on the scope and window of `limit`, from `before` to `after`."""
         return AppliedCommand(
-            version=self.version, kind=kind, subject=command.subject, before=before, after=after,
-            by=self.by, why=self.why, at=self.at,
+            version=self.version, kind="remove_limit" if after is None else "set_limit",
+            subject=limited_text(limit.scope, limit.id, limit.window),
+            before=_ceiling(before), after=_ceiling(after), by=self.by, why=self.why, at=self.at,
+            scope=limit.scope, id=limit.id, window=limit.window,
+            ceiling_before=before.ceiling.units if before else None,
+            ceiling_after=after.ceiling.units if after else None,
+        )  # fmt: skip
+
+    def on_halt(self, command: AddHalt | RemoveHalt, before: str, after: str) -> AppliedCommand:
+        """Return the record of a halt or its end."""
+        return AppliedCommand(
+            version=self.version, kind="halt" if isinstance(command, AddHalt) else "resume",
+            subject=command.subject, before=before, after=after, by=self.by, why=self.why, at=self.at,
+            scope=command.scope, id=command.id,
         )  # fmt: skip
 
 
@@ -197,7 +204,7 @@ def _with_limit(controls: TenantControls, command: SetLimit, author: _Author) ->
     before = controls.limit(limit.scope, limit.id, limit.window)
     if before == limit:
         raise CommandError(command.subject, f"it is {ceiling_text(limit.ceiling)} already", "another ceiling")
-    action = author.action("set_limit", command, _ceiling(before), ceiling_text(limit.ceiling))
+    action = author.on_limit(limit, before, limit)
     return _next(controls, action, limits=(*_without(controls.limits, before), limit))
 
 
@@ -205,7 +212,7 @@ def _without_limit(controls: TenantControls, command: RemoveLimit, author: _Auth
     before = controls.limit(command.scope, command.id, command.window)
     if before is None:
         raise CommandError(command.subject, "no such limit is set", _listed(map(limit_text, controls.limits)))
-    action = author.action("remove_limit", command, _ceiling(before), NO_LIMIT)
+    action = author.on_limit(before, before, None)
     return _next(controls, action, limits=_without(controls.limits, before))
 
 
@@ -214,7 +221,7 @@ def _halted(controls: TenantControls, command: AddHalt, author: _Author) -> Tena
     if known is not None:
         raise CommandError(command.subject, f"is halted already, {_halt_text(known)}", "to resume it")
     halt = Halt(scope=command.scope, id=command.id, by=author.by, why=author.why, at=author.at)
-    return _next(controls, author.action("halt", command, _RUNNING, _HALTED), halts=(*controls.halts, halt))
+    return _next(controls, author.on_halt(command, _RUNNING, _HALTED), halts=(*controls.halts, halt))
 
 
 def _resumed(controls: TenantControls, command: RemoveHalt, author: _Author) -> TenantControls:
@@ -222,7 +229,7 @@ def _resumed(controls: TenantControls, command: RemoveHalt, author: _Author) -> 
     if known is None:
         halted = (f"{halt.scope} {halt.id}" for halt in controls.halts)
         raise CommandError(command.subject, "is not halted", _listed(halted))
-    action = author.action("resume", command, f"{_HALTED} {_halt_text(known)}", _RUNNING)
+    action = author.on_halt(command, f"{_HALTED} {_halt_text(known)}", _RUNNING)
     return _next(controls, action, halts=_without(controls.halts, known))
 
 

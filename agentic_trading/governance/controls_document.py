@@ -16,17 +16,15 @@ from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, age
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import PLATFORM, Event, EventBody
 from agentic_trading.llm.fields import Count, Moment, Text
-
-PLATFORM = "*"
-"""The tenant that is the platform itself: its halts hold for every tenant. No other tenant has this name."""
 
 KEPT_ACTIONS = 200
 """So many of the last actions stay in a document; the log has all of them."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+Ceilings = tuple[int | None, int | None, int | None]
 Name = Annotated[Text, Field(min_length=1, max_length=500)]
 Reason = Annotated[Text, Field(max_length=2000)]
 
@@ -58,8 +56,15 @@ class Halt(BaseModel, frozen=True, extra="forbid"):
         return self.id == ANY or self.id in _names(self.scope, envelope)
 
 
-class AppliedCommand(BaseModel, frozen=True, extra="allow"):
-    """A command that was executed, and made this `version` of the document; `before` and `after` are texts to be read."""
+class AppliedCommand(EventBody, frozen=True, extra="allow"):
+    """A command that was executed, and made this `version` of the document; `before` and `after` are texts to be read.
+
+    `scope` and `id` are what it was about. Where that was a limit, `window` is there too, and its ceilings in
+    nano-dollars, tokens and calls; None is no limit.
+    """
+
+    KIND = "operator.commanded"
+    FORMERLY = "operator.action"
 
     version: Count
     kind: Literal["set_limit", "remove_limit", "halt", "resume"]
@@ -69,6 +74,11 @@ class AppliedCommand(BaseModel, frozen=True, extra="allow"):
     by: Name
     why: Reason = ""
     at: Moment
+    scope: str = ""
+    id: str = ""
+    window: Window | None = None
+    ceiling_before: Ceilings | None = None
+    ceiling_after: Ceilings | None = None
 
 
 def milliseconds(at: datetime) -> int:
@@ -148,13 +158,11 @@ class ControlStore(Protocol):
 
 def event_of(tenant: str, action: AppliedCommand) -> Event:
     """Return an action as a record; every process that puts it on record makes the same one."""
-    return Event(
-        kind="operator.action",
-        id=derived_id("operator.action", tenant, action.version, action.at.isoformat()),
+    return action.as_event(
+        event_id=derived_id("operator.action", tenant, action.version, action.at.isoformat()),
         trace_id=f"operator-{tenant}",
         tenant_id=tenant,
         time=action.at,
-        body=action.model_dump(mode="json"),
     )
 
 

@@ -232,7 +232,7 @@ class Gate:
             return Denied(unavailable(e, envelope.workflow))
         if isinstance(answer, Blocked):
             return Deferred(envelope, answer, quoted.request, quoted.quote)
-        return _final(answer, quoted.quote, self._prices)
+        return _final(answer, quoted, self._prices)
 
     async def _with_permit(
         self, request: ModelRequest, admission: Admitted, *, is_retry: bool
@@ -277,13 +277,14 @@ def _moment(envelope: LLMEnvelope, mode: ClockMode, now: datetime) -> datetime |
 
 
 def _final(
-    answer: Reservation | Declined, quoted: Quote, prices: PriceBook
+    answer: Reservation | Declined, quoted: _Quoted, prices: PriceBook
 ) -> Admitted | Denied | AlreadyDispatched:
     match answer:
         case Declined():
             return Denied(exhausted(answer))
         case Reservation(state=ReservationState.RESERVED):
-            return Admitted(answer.id, answer.amount, quoted.capability, prices.id, quoted.priced_at)
+            quote = quoted.quote
+            return Admitted(quoted.request, quote.capability, prices.id, quote.priced_at)
         case Reservation():
             return AlreadyDispatched(answer.id, answer.state)
         case _:

@@ -1,11 +1,23 @@
 """Rebuild a ledger from the log: what was charged, and how far the ledger had come."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import assert_never
 
 from agentic_trading.governance.admission_decisions import SIMULATED, ClockMode, reservation_request
+from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.governance.events import (
+    KINDS,
+    AttemptDispatched,
+    BudgetExhausted,
+    BudgetExhaustionForecast,
+    BudgetThresholdReached,
+    LedgerCheckpointed,
+    ReservationExpired,
+)
 from agentic_trading.governance.ledger import (
     LedgerCheckpoint,
     LedgerEntry,
@@ -13,32 +25,22 @@ from agentic_trading.governance.ledger import (
     ReservationState,
     parts_of,
 )
-from agentic_trading.governance.limits import UNNAMED, ScopeKind
+from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.prices import Amount
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
-CHECKPOINT = "budget.position"
-DISPATCHED = "attempt.dispatched"
-EXPIRED = "budget.expired"
-
 
 def checkpoint_event(tenant: str, checkpoint: LedgerCheckpoint, now: datetime) -> Event:
     """Return the record of how far a tenant's ledger has come."""
-    return Event(
-        kind=CHECKPOINT,
-        id=derived_id(CHECKPOINT, tenant, checkpoint.epoch, checkpoint.epoch_id, checkpoint.sequence),
+    epoch, epoch_id, sequence = checkpoint.epoch, checkpoint.epoch_id, checkpoint.sequence
+    return LedgerCheckpointed(generation=epoch, mark=epoch_id, sequence=sequence).as_event(
+        event_id=derived_id("budget.position", tenant, epoch, epoch_id, sequence),
         trace_id="budget",
         tenant_id=tenant,
         time=now,
-        body={
-            "generation": checkpoint.epoch,
-            "mark": checkpoint.epoch_id,
-            "sequence": checkpoint.sequence,
-        },
     )
 
 
@@ -69,17 +71,32 @@ class LedgerRebuild:
     _unsent: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def read(self, record: Record) -> None:
-        """Read one record; those of other tenants change nothing."""
+        """Read one record; those of other tenants change nothing.
+
+        Raises `UnknownKindError` for what a newer release has put on record about money, and `UnreadableBodyError`.
+        """
         if isinstance(record, LLMInteraction):
             self._read_interaction(record)
-        elif record.tenant_id != self.tenant:
-            return
-        elif record.kind == CHECKPOINT:
-            self._read_checkpoint(record)
-        elif record.kind == DISPATCHED:
-            self._dispatched[record.causation_id, record.body["attempt"]].append(self._sent_entry(record))
-        elif record.kind == EXPIRED and record.body["state"] == ReservationState.IN_DOUBT:
-            self._expired[record.body["reservation_id"]] = self._expired_entry(record)
+        elif record.tenant_id == self.tenant:
+            self._read_event(record)
+
+    def _read_event(self, event: Event) -> None:
+        body = KINDS.must(event)
+        match body:
+            case LedgerCheckpointed():
+                self._read_checkpoint(body)
+            case AttemptDispatched():
+                sent = self._sent_entry(event, body)
+                self._dispatched[event.causation_id, body.attempt].append(sent)
+            case ReservationExpired():
+                if body.state is ReservationState.IN_DOUBT:
+                    self._expired[body.reservation_id] = self._expired_entry(event, body)
+            case BudgetThresholdReached() | BudgetExhausted() | BudgetExhaustionForecast() | AppliedCommand():
+                pass  # of limits, and of how near they are: no money moves
+            case None:
+                pass
+            case _:
+                assert_never(body)
 
     def entries(self, *, lost_suffix: str = "") -> list[LedgerEntry]:
         """Return what was charged, in the order of the log, then what is in doubt as nothing else is on record.
@@ -122,43 +139,30 @@ class LedgerRebuild:
             charged,
         )
 
-    def _sent_entry(self, event: Event) -> LedgerEntry:
+    def _sent_entry(self, event: Event, body: AttemptDispatched) -> LedgerEntry:
         """Return the entry of a call that is on record as dispatched only."""
-        body = event.body
-        amount = Amount(body["reserved_nusd"], body.get("reserved_tokens", 0))
-        key = body.get("idempotency_key", event.causation_id)
-        scopes = {
-            ScopeKind.CALL: key,
-            ScopeKind.TRACE: event.trace_id,
-            ScopeKind.AGENT: body.get("agent", UNNAMED),
-            ScopeKind.WORKFLOW: body.get("workflow", str(EnvelopeWorkflow.EXECUTION)),
-            ScopeKind.TENANT: event.tenant_id,
-        }
-        return LedgerEntry(
-            ReservationRequest(key, body["attempt"], scopes, amount, self._at(event)),
-            ReservationState.IN_DOUBT,
-            amount,
-        )
+        amount = Amount(body.reserved_nusd, body.reserved_tokens, body.reserved_calls)
+        return self._in_doubt(body.reservation_id, body.scopes, amount, body.window_at or self._at(event))
 
-    def _expired_entry(self, event: Event) -> LedgerEntry:
+    def _expired_entry(self, event: Event, body: ReservationExpired) -> LedgerEntry:
         """Return the entry of a call that is on record as charged after its lease only."""
-        body = event.body
-        tenant, key, attempt = parts_of(body["reservation_id"])
-        amount = Amount(body["nusd"], body["tokens"], body.get("calls", 1))
-        scopes = {ScopeKind(kind): id_ for kind, id_ in body.get("scopes", {}).items()}
-        scopes |= {ScopeKind.CALL: key, ScopeKind.TENANT: tenant}
+        amount = Amount(body.nusd, body.tokens, body.calls)
+        return self._in_doubt(body.reservation_id, body.scopes, amount, self._at(event))
+
+    def _in_doubt(
+        self, id_: str, scopes: Mapping[ScopeKind, str], amount: Amount, at: datetime
+    ) -> LedgerEntry:
+        tenant, key, attempt = parts_of(id_)
+        known = {**scopes, ScopeKind.CALL: key, ScopeKind.TENANT: tenant}
         return LedgerEntry(
-            ReservationRequest(key, attempt, scopes, amount, self._at(event)),
-            ReservationState.IN_DOUBT,
-            amount,
+            ReservationRequest(key, attempt, known, amount, at), ReservationState.IN_DOUBT, amount
         )
 
     def _at(self, event: Event) -> datetime:
         return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
 
-    def _read_checkpoint(self, event: Event) -> None:
-        body = event.body
-        found = LedgerCheckpoint(body["generation"], body["mark"], body["sequence"])
+    def _read_checkpoint(self, body: LedgerCheckpointed) -> None:
+        found = LedgerCheckpoint(body.generation, body.mark, body.sequence)
         known = self.checkpoint
         if known is None or (found.epoch, found.sequence) >= (known.epoch, known.sequence):
             self.checkpoint = found

@@ -11,6 +11,9 @@ TradingError
     ├── UnknownModelError            no row in the capability table or the price book
     ├── RecordError                  one record cannot be kept; the log takes others
     │   └── RecordConflictError      its id is taken by another record
+    ├── EventError                   a record cannot be understood; it stays as it is
+    │   ├── UnreadableBodyError      its body is none of its kind
+    │   └── UnknownKindError         its kind is of a newer release, and must not be passed over
     └── StoreError                   the log cannot be read or written
         └── StoreLockedError         another process writes to it
 """
@@ -179,6 +182,35 @@ class RecordConflictError(RecordError):
     def __init__(self, record_id: str, differs: str, hint: str) -> None:
         self.differs = differs
         super().__init__(record_id, f"another one is kept under this id, which differs in {differs}; {hint}")
+
+
+class EventError(LLMError):
+    """An event on record cannot be understood; `event_id` and `kind` name it."""
+
+    def __init__(self, event_id: str, kind: str, problem: str) -> None:
+        self.event_id = event_id
+        self.kind = kind
+        super().__init__(f"event {event_id} of kind {kind}: {problem}")
+
+
+class UnreadableBodyError(EventError):
+    """The body of an event is none of its kind: `place` is wrong."""
+
+    def __init__(self, event_id: str, kind: str, place: str, problem: str) -> None:
+        self.place = place
+        super().__init__(event_id, kind, f"{place}: {problem}; allowed is what the schema {kind}.v1 says")
+
+
+class UnknownKindError(EventError):
+    """An event has a kind that this release does not know, in a namespace of its own: passing over it could free money."""
+
+    def __init__(self, event_id: str, kind: str, known: Sequence[str]) -> None:
+        self.known = tuple(known)
+        super().__init__(
+            event_id,
+            kind,
+            f"the kind is not known; use the release that wrote it. Known are {', '.join(known)}",
+        )
 
 
 class StoreError(LLMError):

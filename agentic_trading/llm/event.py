@@ -1,11 +1,18 @@
-"""Whatever belongs to a trace and is no call: a trigger, an assessment, an intent, a fill, a skip, a budget event."""
+"""Whatever belongs to a trace and is no call: a header that every reader knows, and a body that its kind names.
 
+Logs, buses and indexes read headers only, so that kinds and fields they do not know pass through them unchanged. A
+reader that looks inside asks the `Kinds` of a package for the body.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cached_property
-from typing import Self
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
+from agentic_trading.llm.errors import UnknownKindError, UnreadableBodyError
 from agentic_trading.llm.fields import JsonObject, Moment, RevalidatedModel, json_of
 
 
@@ -20,7 +27,7 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
     id: str
     trace_id: str
     causation_id: str = ""
-    tenant_id: str = "default"
+    tenant_id: str
     as_of: Moment | None = None
     time: Moment
     body: JsonObject = Field(default_factory=dict)
@@ -40,3 +47,106 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
 
 
 _HEADER = tuple(Event.model_fields.keys() - {"body"})
+
+PLATFORM: Final = "*"
+"""The tenant that is the platform itself: the events of a log or a run are its own. No other tenant has this name."""
+
+
+class EventBody(BaseModel, frozen=True):
+    """What the events of one kind say. A kind is `noun.past_participle`, and its noun is a namespace with one owner.
+
+    A kind gains a field only with a default; anything else is a new kind. `FORMERLY` is the name that the kind had in
+    older logs: it is read for ever, and never written. Fields that this release does not know stay in the event.
+    """
+
+    KIND: ClassVar[str]
+    FORMERLY: ClassVar[str] = ""
+
+    def as_event(
+        self,
+        *,
+        event_id: str,
+        trace_id: str,
+        tenant_id: str,
+        time: datetime,
+        causation_id: str = "",
+        as_of: datetime | None = None,
+    ) -> Event:
+        """Return the event that has this body."""
+        return Event(
+            kind=self.KIND,
+            id=event_id,
+            trace_id=trace_id,
+            causation_id=causation_id,
+            tenant_id=tenant_id,
+            as_of=as_of,
+            time=time,
+            body=self.model_dump(mode="json"),
+        )
+
+    @classmethod
+    def from_older(cls, event: Event) -> Mapping[str, Any]:
+        """Return the body of `event` with the fields that older releases left out or named otherwise."""
+        return event.body
+
+
+B = TypeVar("B", bound=EventBody)
+
+
+class Kinds(Generic[B]):
+    """The kinds of one package: `Kinds[Triggered | Skipped](Triggered, Skipped)`.
+
+    `split` says of a former kind that is two kinds now which of them a body is.
+    """
+
+    def __init__(
+        self, *bodies: type[B], split: Mapping[str, Callable[[Mapping[str, Any]], type[B]]] | None = None
+    ) -> None:
+        """Raise `ValueError` for a kind that two of them claim."""
+        self.bodies = bodies
+        self._split = dict(split or {})
+        self._by_kind: dict[str, type[B]] = {}
+        for body in bodies:
+            for kind in {body.KIND, body.FORMERLY} - {"", *self._split}:
+                if kind in self._by_kind:
+                    raise ValueError(f"kind {kind} is claimed twice; allowed is one body for each")
+                self._by_kind[kind] = body
+
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """The first words of the kinds."""
+        return frozenset(kind.partition(".")[0] for kind in self._by_kind if "." in kind)
+
+    def of(self, event: Event) -> B | None:
+        """Return the body of an event, or None for a kind that is not of this package.
+
+        Raises `UnreadableBodyError` for a body that its kind does not allow.
+        """
+        body = self._body_of(event.kind, event.body)
+        if body is None:
+            return None
+        try:
+            return body.model_validate(body.from_older(event))
+        except ValidationError as e:
+            first = e.errors(include_url=False, include_context=False, include_input=False)[0]
+            place = ".".join(map(str, ("body", *first["loc"])))
+            raise UnreadableBodyError(event.id, event.kind, place, first["msg"]) from e
+
+    def current(self, kind: str, body: Mapping[str, Any]) -> str:
+        """Return the present name of an event's kind: another one than it has only for a former kind of this package."""
+        found = self._body_of(kind, body)
+        return kind if found is None else found.KIND
+
+    def must(self, event: Event) -> B | None:
+        """Return the body of an event as `of` does, for a reader that must not pass over what it does not know.
+
+        Raises `UnknownKindError` for an unknown kind in a namespace of this package, as a newer release may write it.
+        """
+        body = self.of(event)
+        if body is None and event.kind.partition(".")[0] in self.namespaces:
+            raise UnknownKindError(event.id, event.kind, sorted(body.KIND for body in self.bodies))
+        return body
+
+    def _body_of(self, kind: str, body: Mapping[str, Any]) -> type[B] | None:
+        split = self._split.get(kind)
+        return split(body) if split is not None else self._by_kind.get(kind)

@@ -342,4 +342,5 @@ def verifier_of(folder: Path | None, policy: Policy | None) -> Verifier | None:
     if folder is None:
         return None
     keys = read_keys(folder)
-    return Verifier(keys if policy is None else keys_by_principal(keys, policy.keys))
+    names = policy.keys if policy is not None else {name: (name,) for name in keys}
+    return Verifier(keys_by_principal(keys, names))

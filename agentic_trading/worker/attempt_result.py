@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from agentic_trading.governance.admission_decisions import Admitted, Charge
-from agentic_trading.governance.limits import agent_of
+from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
@@ -27,25 +27,26 @@ class Timing:
 def dispatch_event(request: ModelRequest, admission: Admitted, *, now: datetime) -> Event:
     """Return the record that a request is about to be sent, with what is set aside for it."""
     envelope = request.envelope
-    return Event(
-        kind="attempt.dispatched",
-        id=derived_id("dispatched", envelope.envelope_id, request.attempt),
+    reserved = admission.request
+    dispatched = AttemptDispatched(
+        attempt=request.attempt,
+        request_hash=envelope.request_hash,
+        provider=envelope.provider,
+        model=envelope.model,
+        reservation_id=reserved.reservation_id,
+        scopes=reserved.scope_ids,
+        reserved_nusd=reserved.amount.nusd,
+        reserved_tokens=reserved.amount.tokens,
+        reserved_calls=reserved.amount.calls,
+        window_at=reserved.at,
+    )
+    return dispatched.as_event(
+        event_id=derived_id("dispatched", envelope.envelope_id, request.attempt),
         trace_id=envelope.trace_id,
         causation_id=envelope.envelope_id,
         tenant_id=envelope.tenant_id,
         as_of=envelope.as_of,
         time=now,
-        body={
-            "attempt": request.attempt,
-            "request_hash": envelope.request_hash,
-            "provider": envelope.provider,
-            "model": envelope.model,
-            "reserved_nusd": admission.amount.nusd,
-            "reserved_tokens": admission.amount.tokens,
-            "idempotency_key": envelope.idempotency_key,
-            "agent": agent_of(envelope),
-            "workflow": str(envelope.workflow),
-        },
     )
 
 

@@ -12,7 +12,6 @@ from agentic_trading.clock import Clock
 from agentic_trading.governance.burn_rate import Alert, Alerts, BurnRateMeter, Forecast
 from agentic_trading.governance.controls_document import (
     KEPT_ACTIONS,
-    PLATFORM,
     AppliedCommand,
     ControlStore,
     HaltRegistry,
@@ -20,9 +19,15 @@ from agentic_trading.governance.controls_document import (
     event_of,
 )
 from agentic_trading.governance.errors import ControlsUnreadableError
+from agentic_trading.governance.events import (
+    BudgetExhausted,
+    BudgetExhaustionForecast,
+    BudgetThresholdReached,
+    ReservationExpired,
+)
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Balance, ExpiredReservation, OperableLedger, tenant_of
-from agentic_trading.governance.rebuild import EXPIRED, checkpoint_event
+from agentic_trading.governance.rebuild import checkpoint_event
 from agentic_trading.governance.status_feed import (
     BudgetStatus,
     StatusFeed,
@@ -32,11 +37,17 @@ from agentic_trading.governance.status_feed import (
     refusals,
 )
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.worker.error_boundary import log_and_continue
 from agentic_trading.worker.recorder import Recorder
 
 log = structlog.get_logger()
+
+_WARNINGS = {
+    "threshold": BudgetThresholdReached,
+    "exhausted": BudgetExhausted,
+    "forecast": BudgetExhaustionForecast,
+}
 
 RECONCILE_EVERY_S = 0.25
 """A command of an operator reaches every worker within a second."""
@@ -276,21 +287,20 @@ class Housekeeper:
         """Return the record of a call that ran out; one that was reserved again may run out again."""
         amount, now = expired.amount, self.wall.now()
         facts = (expired.state, amount.nusd, amount.tokens, now.isoformat())
-        return Event(
-            kind=EXPIRED,
-            id=derived_id("expired", expired.reservation_id, *facts),
+        body = ReservationExpired(
+            reservation_id=expired.reservation_id,
+            state=expired.state,
+            nusd=amount.nusd,
+            tokens=amount.tokens,
+            calls=amount.calls,
+            scopes=expired.scope_ids,
+        )
+        return body.as_event(
+            event_id=derived_id("expired", expired.reservation_id, *facts),
             trace_id="budget",
             tenant_id=tenant_of(expired.reservation_id),
             time=now,
             as_of=self.clock.now(),
-            body={
-                "reservation_id": expired.reservation_id,
-                "state": str(expired.state),
-                "nusd": amount.nusd,
-                "tokens": amount.tokens,
-                "calls": amount.calls,
-                "scopes": {str(kind): id_ for kind, id_ in expired.scope_ids.items()},
-            },
         )
 
     def _warning(self, alert: Alert) -> Event:
@@ -298,21 +308,20 @@ class Housekeeper:
         subject = (balance.tenant, balance.scope, balance.id, balance.window, balance.window_id)
         ends, pace, now = forecast.exhausted_at, forecast.burn.long.nusd, self.clock.now()
         facts = (alert.spent, alert.most, pace, now.isoformat())
-        return Event(
-            kind=f"budget.{alert.kind}",
-            id=derived_id("budget", alert.kind, alert.unit, *subject, *facts),
+        body = _WARNINGS[alert.kind](
+            scope=balance.scope,
+            id=balance.id,
+            window=balance.window,
+            window_id=balance.window_id,
+            unit=alert.unit,
+            spent=alert.spent,
+            most=alert.most,
+            nusd_per_hour=pace,
+            exhausted_at=ends,
+        )
+        return body.as_event(
+            event_id=derived_id("budget", alert.kind, alert.unit, *subject, *facts),
             trace_id="budget",
             tenant_id=balance.tenant,
             time=now,
-            body={
-                "scope": str(balance.scope),
-                "id": balance.id,
-                "window": str(balance.window),
-                "window_id": balance.window_id,
-                "unit": alert.unit,
-                "spent": alert.spent,
-                "most": alert.most,
-                "nusd_per_hour": pace,
-                "exhausted_at": ends.isoformat() if ends is not None else None,
-            },
         )

@@ -15,10 +15,12 @@ from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.signing import Verifier
 from agentic_trading.bus.topic import ENVELOPES, EVENTS, Broker, Subscription
 from agentic_trading.clock import Clock
+from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.policy import Policy
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.worker.claim import Claim, ClaimStore, Finished
 from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, describe_error
 from agentic_trading.worker.housekeeping import Housekeeper
@@ -43,8 +45,8 @@ EVENTS_GROUP = "workers-events"
 
 NOT_ALLOWED = "not_allowed"
 
-WORKER_KINDS = ("operator.", "budget.", "attempt.")
-"""Kinds of events that only workers make: a ledger is rebuilt from them, and operators read them."""
+WORKER_NAMESPACES = GOVERNANCE.namespaces | LOG.namespaces
+"""Namespaces in which only workers make events: a ledger is rebuilt from them, and operators read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class ProducerAcl:
 
     def check_event(self, principal: str, event: Event) -> None:
         """Raise `UndeliverableError` for an event that `principal` may not put on record."""
-        if event.kind.startswith(WORKER_KINDS):
+        if event.kind.partition(".")[0] in WORKER_NAMESPACES:
             why = f"an event of kind {event.kind!r:.100} is a worker's own; allowed are other kinds"
             raise UndeliverableError(NOT_ALLOWED, why)
         self.check_tenant(principal, event.tenant_id)

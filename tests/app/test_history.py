@@ -29,9 +29,12 @@ def event(kind: str, **body: Any) -> Event:
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("budget.threshold", "4 USD of 5 USD used"),
+        ("budget.threshold_reached", "4 USD of 5 USD used"),
         ("budget.exhausted", "nothing is left: 4 USD of 5 USD used"),
-        ("budget.forecast", "4 USD of 5 USD used; at this pace nothing is left at 2026-11-22 15:30"),
+        (
+            "budget.exhaustion_forecast",
+            "4 USD of 5 USD used; at this pace nothing is left at 2026-11-22 15:30",
+        ),
     ],
 )
 def test_a_warning_is_told_in_dollars(kind: str, why: str) -> None:
@@ -43,7 +46,7 @@ def test_a_warning_is_told_in_dollars(kind: str, why: str) -> None:
 def test_a_warning_of_calls_is_told_in_calls() -> None:
     counter = {**COUNTER, "unit": "calls", "spent": 8, "most": 10}
 
-    (told,) = budget_events([event("budget.threshold", **counter)], "acme")
+    (told,) = budget_events([event("budget.threshold_reached", **counter)], "acme")
 
     assert told.why == "8 calls of 10 calls used"
 
@@ -51,10 +54,10 @@ def test_a_warning_of_calls_is_told_in_calls() -> None:
 def test_a_lease_that_ran_out_is_told_with_what_it_was_charged() -> None:
     body = {"reservation_id": "r-1", "state": "in_doubt", "nusd": 7, "tokens": 1}
 
-    (told,) = budget_events([event("budget.expired", **body)], "acme")
+    (told,) = budget_events([event("reservation.expired", **body)], "acme")
 
     assert (told.what, told.subject, told.nusd) == ("expired", "r-1", 7)
 
 
 def test_what_other_tenants_did_is_not_told() -> None:
-    assert list(budget_events([event("budget.threshold", **COUNTER)], "somebody-else")) == []
+    assert list(budget_events([event("budget.threshold_reached", **COUNTER)], "somebody-else")) == []

@@ -71,7 +71,7 @@ def test_what_was_not_sent_or_is_not_live_tells_nothing() -> None:
 
 
 async def test_every_answer_of_a_gateway_is_heard_and_passed_on() -> None:
-    outage, answer, told = ProviderOutage(), failed(FailureKind.AUTH_ERROR), event("skip")
+    outage, answer, told = ProviderOutage(), failed(FailureKind.AUTH_ERROR), event("analysis.skipped")
     recorded: list[object] = []
 
     class Stub:

@@ -42,7 +42,7 @@ async def test_an_answered_call_counts_with_its_cost_and_a_lost_one_with_all_it_
     await store.store(interaction(envelope=answered, cost_nusd=70))
     await store.store(interaction(envelope=other, cost_nusd=3))
     await store.record(dispatched(lost, 900))
-    await store.record(event("order.intent"))
+    await store.record(event("intent.approved"))
 
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
 

@@ -12,7 +12,7 @@ from agentic_trading.governance.commands import (
     SetLimit,
     execute_command,
 )
-from agentic_trading.governance.controls_document import PLATFORM, ControlStore, HaltScope, TenantControls
+from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls
 from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window
 from tests.build import NOW
 
@@ -102,7 +102,6 @@ async def tenants_share_nothing(opens: Opens) -> None:
         "a}b",
         "a%2Fb",
         "a/b",
-        PLATFORM,
         "%2A",
         ".",
         " ",

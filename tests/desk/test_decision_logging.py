@@ -16,6 +16,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
 from agentic_trading.worker.attempt_result import degraded_result
 from tests.build import NOW, envelope, event, interaction, result
+from tests.event_bodies import sample
 
 REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
 
@@ -94,7 +95,7 @@ async def test_no_line_knows_of_real_time_cost_or_latency() -> None:
     for answer in (one, other):
         log = DecisionLoggingGateway(Answering(answer))
         await log.ask(asked)
-        await log.record(event("fill", id="f-1", trace_id="t-1", time=answer.stored_at, as_of=NOW))
+        await log.record(event("of.somebody", id="f-1", trace_id="t-1", time=answer.stored_at, as_of=NOW))
         written.append(log.close())
 
     assert written[0] == written[1]
@@ -103,13 +104,13 @@ async def test_no_line_knows_of_real_time_cost_or_latency() -> None:
 async def test_what_was_skipped_is_recorded_and_leaves_no_line() -> None:
     gateway = Answering()
     log = DecisionLoggingGateway(gateway)
-    skipped, fact = event("skip"), event("trigger")
+    skipped, fact = sample("analysis.skipped"), sample("analysis.triggered")
 
     await log.record(skipped)
     await log.record(fact)
 
     assert gateway.recorded == [skipped, fact]
-    assert [line["kind"] for line in objects(log.close())] == ["trigger"]
+    assert [line["kind"] for line in objects(log.close())] == ["analysis.triggered"]
 
 
 async def test_what_was_taken_is_forgotten() -> None:

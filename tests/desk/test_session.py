@@ -155,7 +155,7 @@ async def test_an_analyst_looks_when_a_bar_of_its_timeframe_has_closed_and_at_no
     async with on_stage() as stage:
         await stage.session.run([Feed([*BTC[:20], *BTC[30:49]])])
 
-    looked = [event.as_of for event in await stage.events() if event.kind == "skip"]
+    looked = [event.as_of for event in await stage.events() if event.kind == "analysis.skipped"]
     assert looked == [BTC[11].close_time, BTC[30].close_time, BTC[35].close_time, BTC[47].close_time]
 
 
@@ -164,11 +164,11 @@ async def test_an_intent_that_no_limit_lets_through_is_on_record_and_becomes_no_
         await stage.session.run([Feed(BTC[:600])])
 
     kinds = Counter(event.kind for event in await stage.events())
-    rejected = [event for event in await stage.events() if event.kind == "intent.rejected"]
+    rejected = [event for event in await stage.events() if event.kind == "intent.denied"]
     assert rejected
     assert {event.body["rule"] for event in rejected} == {"min_quantity"}
     assert all(event.causation_id and event.body["symbol"] == "BTCUSDT" for event in rejected)
-    assert not kinds.keys() & {"order.intent", "order.submitted", "fill"}
+    assert not kinds.keys() & {"intent.approved", "order.submitted", "order.filled"}
     assert stage.session.intents == []
 
 
@@ -187,14 +187,14 @@ async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other
 
     for line in lines:
         body, symbol = line.get("body", {}), line["subject"]
-        if line["kind"] == "fill":
+        if line["kind"] == "order.filled":
             signed = Decimal(body["quantity"]) * (1 if body["side"] == "buy" else -1)
             held[symbol] = held.get(symbol, Decimal(0)) + signed
         elif line["kind"] == "intent.skipped":
             side = by_id[line["causation_id"]]["body"]["plan"]["side"]
             assert held[symbol] * (1 if side == "buy" else -1) > 0
             skipped += 1
-        elif line["kind"] == "order.intent":
+        elif line["kind"] == "intent.approved":
             is_exit = body["kind"] == "exit"
             assert (held.get(symbol, Decimal(0)) != 0) is is_exit
             assert not is_exit or Decimal(body["quantity"]) == abs(held[symbol])

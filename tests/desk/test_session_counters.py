@@ -10,6 +10,7 @@ from agentic_trading.desk.decisions import CountingGateway, SessionCounters
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from tests.build import envelope, event, interaction
+from tests.event_bodies import sample
 
 
 class Recording:
@@ -36,7 +37,7 @@ def counted(*events: Event) -> SessionCounters:
 
 async def test_what_is_counted_is_passed_on() -> None:
     gateway, counters = Recording(), SessionCounters()
-    asked, fact = envelope(), event("order.intent")
+    asked, fact = envelope(), sample("intent.approved")
 
     answer = await CountingGateway(gateway, counters).ask(asked)
     await CountingGateway(gateway, counters).record(fact)
@@ -49,12 +50,12 @@ async def test_what_is_counted_is_passed_on() -> None:
 def test_decisions_and_missing_ones_are_counted_apart_by_workflow() -> None:
     reason = {"category": "refusal", "description": "no"}
     counters = counted(
-        event("assessment", body={"verdict": "stand_aside"}),
-        event("assessment", body={"verdict": "stand_aside"}),
-        event("assessment", body={"verdict": "long"}),
-        event("fill.strategy", body={"algo": "twap", "order_type": "limit"}),
-        event("no_decision", body={"step": "cmt", "reason": reason}),
-        event("no_decision", body={"reason": {**reason, "category": "timeout"}}),
+        sample("analysis.assessed", verdict="stand_aside"),
+        sample("analysis.assessed", verdict="stand_aside"),
+        sample("analysis.assessed", verdict="long"),
+        sample("intent.strategy_chosen", algo="twap", order_type="limit"),
+        sample("analysis.undecided", reason=reason),
+        sample("intent.undecided", reason={**reason, "category": "timeout"}),
     )
 
     assert counters.decisions == {"analysis": {"stand_aside": 2, "long": 1}, "execution": {"twap limit": 1}}
@@ -62,7 +63,7 @@ def test_decisions_and_missing_ones_are_counted_apart_by_workflow() -> None:
 
 
 def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
-    fills = [event("fill", body={"fee": fee}) for fee in ("0.1", "0.2", "12345678901234567890.000000000003")]
+    fills = [sample("order.filled", fee=fee) for fee in ("0.1", "0.2", "12345678901234567890.000000000003")]
 
     counters = counted(*fills)
 
@@ -73,20 +74,19 @@ def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "counted_as"),
     [
-        ("skip", {"reason": "warming_up"}, {"skips": {"warming_up": 1}}),
+        ("analysis.skipped", {"reason": "warming_up"}, {"skips": {"warming_up": 1}}),
         ("intent.skipped", {"reason": "position_open"}, {"skips": {"position_open": 1}}),
-        ("intent.rejected", {"rule": "min_quantity"}, {"intents_rejected": {"min_quantity": 1}}),
-        ("order.rejected", {"rule": "max_orders"}, {"intents_rejected": {"max_orders": 1}}),
+        ("intent.denied", {"rule": "min_quantity"}, {"intents_rejected": {"min_quantity": 1}}),
+        ("order.denied", {"rule": "max_orders"}, {"intents_rejected": {"max_orders": 1}}),
         ("order.submitted", {}, {"orders": 1}),
-        ("order.cancelled", {"reason": "plan_passed"}, {"cancelled": {"plan_passed": 1}}),
-        ("trigger", {"kind": "thesis_due"}, {}),
-        ("of.somebody.else", {}, {}),
+        ("order.canceled", {"reason": "plan_passed"}, {"cancelled": {"plan_passed": 1}}),
+        ("analysis.triggered", {"kind": "thesis_due"}, {}),
     ],
 )
 def test_each_kind_is_counted_under_its_name(
     kind: str, body: dict[str, Any], counted_as: dict[str, Any]
 ) -> None:
-    counters = counted(event(kind, body=body))
+    counters = counted(sample(kind, **body), event("of.somebody.else"))
 
     nothing = SessionCounters()
     figures = {

@@ -81,7 +81,9 @@ def calls_in(records: Sequence[Record]) -> list[LLMInteraction]:
 def events_in(records: Sequence[Record], *kinds: str) -> list[Event]:
     """Return the events among records: of these kinds, or, if none are named, all but what operators ordered."""
     events = [record for record in records if isinstance(record, Event)]
-    return [event for event in events if (event.kind in kinds if kinds else event.kind != "operator.action")]
+    return [
+        event for event in events if (event.kind in kinds if kinds else event.kind != "operator.commanded")
+    ]
 
 
 def write(path: Path, rows: Sequence[str]) -> None:

@@ -166,8 +166,8 @@ async def test_more_bars_than_were_recorded_are_a_miss_that_is_named(tmp_path: P
 
     assert len(e.value.misses) == 1
     kinds = [event.kind for event in events_in(await kept_in(tmp_path / "more" / "interactions.jsonl"))]
-    assert kinds.count("no_decision") == 1
-    assert "assessment" not in kinds
+    assert kinds.count("analysis.undecided") == 1
+    assert "analysis.assessed" not in kinds
 
 
 async def test_recorded_answers_about_another_symbol_are_refused_before_anything_is_written(

@@ -47,7 +47,7 @@ async def test_the_run_finishes_with_no_decision_for_the_rest_and_never_passes_i
     assert set(categories[first:]) == {FailureKind.BUDGET_EXHAUSTED}
     assert all(result.cost_nusd == 0 and result.dispatched_at is None for result in results[first:])
     assert spent_up.no_decisions["analysis"] == {"budget_exhausted": len(results) - first}
-    assert len(events_in(records, "no_decision")) == len(results) - first
+    assert len(events_in(records, "analysis.undecided", "intent.undecided")) == len(results) - first
     assert not spent_up.interrupted
 
 

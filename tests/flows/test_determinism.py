@@ -47,7 +47,13 @@ async def test_the_order_in_which_answers_come_decides_nothing(seed: str) -> Non
     assert shuffled.answered != shuffled.asked
     assert in_order.answered == in_order.asked
     assert mixed.log == plain.log
-    assert {line["kind"] for line in plain.lines} >= {"trigger", "call", "assessment", "order.intent", "fill"}
+    assert {line["kind"] for line in plain.lines} >= {
+        "analysis.triggered",
+        "call",
+        "analysis.assessed",
+        "intent.approved",
+        "order.filled",
+    }
 
 
 async def test_faults_hit_the_same_calls_in_any_order() -> None:

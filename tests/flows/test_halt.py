@@ -44,11 +44,11 @@ async def around(provider: Provider | None = None) -> Evening:
 
 async def test_no_entry_is_filled_after_its_intent_has_expired() -> None:
     lines = (await around()).lines
-    intents = {body["intent_id"]: body for body in bodies(lines, "order.intent")}
+    intents = {body["intent_id"]: body for body in bodies(lines, "intent.approved")}
 
     entries = [
         (moment(fill["bar_open_time"]), moment(intents[fill["intent_id"]]["expires_at"]))
-        for fill in bodies(lines, "fill")
+        for fill in bodies(lines, "order.filled")
         if fill["cause"] in {"order", "deadline"} and intents[fill["intent_id"]]["kind"] == "entry"
     ]
 
@@ -60,14 +60,14 @@ async def test_nothing_is_entered_on_a_bar_without_trades() -> None:
     lines = (await around()).lines
     halted = {bar.close_time for bars in AROUND.values() for bar in bars if bar.volume == 0}
 
-    asked = [body for body in bodies(lines, "order.intent") if moment(body["as_of"]) in halted]
+    asked = [body for body in bodies(lines, "intent.approved") if moment(body["as_of"]) in halted]
 
     assert [body for body in asked if body["kind"] == "entry"] == []
 
 
 async def test_what_was_approved_for_all_symbols_is_within_the_gross_limit() -> None:
     lines = (await around()).lines
-    entries = [body for body in bodies(lines, "order.intent") if body["kind"] == "entry"]
+    entries = [body for body in bodies(lines, "intent.approved") if body["kind"] == "entry"]
 
     at_once: dict[str, list[Decimal]] = {}
     for body in entries:
@@ -76,7 +76,7 @@ async def test_what_was_approved_for_all_symbols_is_within_the_gross_limit() -> 
         at_once.setdefault(body["as_of"], []).append(Decimal(sizing["gross"]))
     assert entries
     assert all(gross == sorted(gross) for gross in at_once.values())
-    refused = bodies(lines, "intent.rejected")
+    refused = bodies(lines, "intent.denied")
     assert {"side", "quantity", "sizing"} <= set(refused[0])
 
 
@@ -98,7 +98,7 @@ async def test_only_intents_whose_orders_were_placed_are_compared_with_the_marke
     placed = {body["intent_id"] for body in bodies(session.lines, "order.submitted")}
     assert [intent.intent_id for intent in session.played.intents if intent.intent_id not in placed] == []
     assert {intent.intent_id for intent in session.played.intents} == placed
-    assert len(placed) < len(bodies(session.lines, "order.intent"))
+    assert len(placed) < len(bodies(session.lines, "intent.approved"))
 
 
 @pytest.fixture
@@ -123,9 +123,10 @@ async def test_the_report_tells_what_was_cancelled_and_what_is_still_open(
 ) -> None:
     report, lines = told
 
-    reasons = Counter(body["reason"] for body in bodies(lines, "order.cancelled"))
+    reasons = Counter(body["reason"] for body in bodies(lines, "order.canceled"))
     held = sum(
-        Decimal(fill["quantity"]) * (1 if fill["side"] == "buy" else -1) for fill in bodies(lines, "fill")
+        Decimal(fill["quantity"]) * (1 if fill["side"] == "buy" else -1)
+        for fill in bodies(lines, "order.filled")
     )
     assert report.cancelled == reasons
     assert sum(position.quantity for position in report.open_positions) == held

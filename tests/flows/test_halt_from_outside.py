@@ -42,7 +42,7 @@ async def test_a_halt_ends_what_is_under_way_and_lets_nothing_new_run(
     report, calls = run.result(), calls_in(records)
 
     ended, *after = [call.result for call in calls[2:]]
-    (action,) = [event for event in events_in(records, "operator.action") if event.body["kind"] == "halt"]
+    (action,) = [event for event in events_in(records, "operator.commanded") if event.body["kind"] == "halt"]
     assert rules.begun == 3
     assert rules.cancelled_at is not None
     assert rules.cancelled_at - action.time < A_SECOND
@@ -81,7 +81,7 @@ async def test_who_is_parked_is_told_and_goes_on_with_a_raised_limit(
         rules.may_answer.set()
     report = run.result()
 
-    actions = events_in(await kept_in(report.log), "operator.action")
+    actions = events_in(await kept_in(report.log), "operator.commanded")
     assert "Queued for headroom: 1" in told
     assert [action.body["after"] for action in actions] == ["0.06 USD", "5 USD"]
     assert report.no_decisions == {}
@@ -127,7 +127,7 @@ async def test_between_a_halt_and_its_end_nothing_is_sent(tmp_path: Path) -> Non
     assert [is_halted for is_halted, _ in groupby(halts)] == [False, True, False]
     assert [
         (event.body["kind"], event.body["after"])
-        for event in events_in(await played.records(), "operator.action")
+        for event in events_in(await played.records(), "operator.commanded")
     ] == [("halt", "halted"), ("resume", "running")]
 
 

@@ -92,7 +92,7 @@ async def test_a_run_that_waits_for_a_bar_is_ended_at_once(
 
     assert report.interrupted
     assert report.data[0].bars == 30
-    assert len(events_in(await kept_in(report.log), "skip")) == 2
+    assert len(events_in(await kept_in(report.log), "analysis.skipped")) == 2
 
 
 async def test_a_run_that_has_ended_is_not_gone_on_with(tmp_path: Path) -> None:

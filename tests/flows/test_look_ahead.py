@@ -153,8 +153,8 @@ async def test_every_item_of_every_question_of_a_session_was_known_when_it_was_a
 
 async def test_no_fill_is_on_the_bar_that_the_decision_saw() -> None:
     played = await evening()
-    fills = [line for line in played.lines if line["kind"] == "fill"]
-    intents = {line["id"]: line for line in played.lines if line["kind"] == "order.intent"}
+    fills = [line for line in played.lines if line["kind"] == "order.filled"]
+    intents = {line["id"]: line for line in played.lines if line["kind"] == "intent.approved"}
 
     assert fills
     assert all(fill["body"]["time"] > intents[fill["body"]["intent_id"]]["as_of"] for fill in fills)

@@ -32,9 +32,14 @@ async def test_calls_that_all_fail_give_reasons_and_no_order(
     events = events_in(await kept_in(report.log))
     kinds = Counter(event.kind for event in events)
     assert set(report.no_decisions["analysis"]) <= reasons
-    assert sum(report.no_decisions["analysis"].values()) == kinds["trigger"] == kinds["no_decision"] > 3
+    assert (
+        sum(report.no_decisions["analysis"].values())
+        == kinds["analysis.triggered"]
+        == kinds["analysis.undecided"]
+        > 3
+    )
     assert report.decisions == {}
-    assert kinds.keys() == {"skip", "trigger", "no_decision"}
+    assert kinds.keys() == {"analysis.skipped", "analysis.triggered", "analysis.undecided"}
     assert (report.orders, report.fills, report.pnl, report.equity_end) == (0, 0, 0, report.equity_start)
 
 
@@ -54,13 +59,13 @@ async def test_broken_answers_are_mended_in_analysis_alone_and_give_no_order(tmp
 
 async def test_no_decision_is_counted_apart_from_standing_aside(recorded: RunReport) -> None:
     events = events_in(await kept_in(recorded.log))
-    verdicts = Counter(event.body["verdict"] for event in events if event.kind == "assessment")
-    missing = [event for event in events if event.kind == "no_decision"]
+    verdicts = Counter(event.body["verdict"] for event in events if event.kind == "analysis.assessed")
+    missing = [event for event in events if event.kind in {"analysis.undecided", "intent.undecided"}]
 
     assert recorded.decisions["analysis"] == verdicts
     assert verdicts["stand_aside"] > 0
     assert sum(sum(counts.values()) for counts in recorded.no_decisions.values()) == len(missing) > 2
-    assert sum(event.kind == "trigger" for event in events) == verdicts.total() + sum(
+    assert sum(event.kind == "analysis.triggered" for event in events) == verdicts.total() + sum(
         event.body.get("step") == "cmt" for event in missing
     )
     assert {event.body["reason"]["category"] for event in missing} <= set(FailureKind)
@@ -69,18 +74,18 @@ async def test_no_decision_is_counted_apart_from_standing_aside(recorded: RunRep
 async def test_an_intent_whose_fill_strategy_failed_gives_no_order(recorded: RunReport) -> None:
     events = events_in(await kept_in(recorded.log))
     caused = Counter((event.kind, event.trace_id) for event in events)
-    undecided = [event for event in events if event.kind == "no_decision" and event.body.get("step") != "cmt"]
+    undecided = [event for event in events if event.kind == "intent.undecided"]
 
     assert sum(recorded.no_decisions.get("execution", {}).values()) == len(undecided)
     assert all(caused["order.submitted", event.trace_id] == 0 for event in undecided)
-    assert all(caused["order.intent", event.trace_id] == 1 for event in undecided)
+    assert all(caused["intent.approved", event.trace_id] == 1 for event in undecided)
 
 
 async def test_a_reason_is_that_of_the_last_attempt(recorded: RunReport) -> None:
     everything = await kept_in(recorded.log)
     last = {one.envelope.envelope_id: one.result for one in calls_in(everything)}
 
-    for event in events_in(everything, "no_decision"):
+    for event in events_in(everything, "analysis.undecided", "intent.undecided"):
         failure = last[event.body["envelope_id"]].failure
         assert failure is not None
         assert event.body["reason"]["category"] == failure.category
@@ -96,7 +101,7 @@ async def test_a_budget_is_never_passed_and_what_is_not_asked_has_its_reason(bud
     results = [one.result for one in calls_in(await played.records())]
     spent = sum(result.cost_nusd for result in results)
     refused = [r for r in results if r.failure and r.failure.category is FailureKind.BUDGET_EXHAUSTED]
-    missing = events_in(await played.records(), "no_decision")
+    missing = events_in(await played.records(), "analysis.undecided", "intent.undecided")
     assert spent <= budget_nusd
     assert bool(spent) is (budget_nusd > 1)
     assert len(refused) == len(missing) > 0

@@ -18,12 +18,12 @@ from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.flows.sessions import calls_in, evening, events_in, lines_of, rules, with_faults
 
 CHAIN = [
-    "trigger",
+    "analysis.triggered",
     "call.analysis",
-    "assessment",
-    "order.intent",
+    "analysis.assessed",
+    "intent.approved",
     "call.execution",
-    "fill.strategy",
+    "intent.strategy_chosen",
     "order.submitted",
 ]
 
@@ -41,12 +41,12 @@ async def kept(records: JsonlRecords) -> list[Record]:
 async def test_every_fill_leads_back_to_the_bar_that_set_it_off(
     records: JsonlRecords, recorded: RunReport
 ) -> None:
-    fills = events_in(await kept(records), "fill")
+    fills = events_in(await kept(records), "order.filled")
 
     chains = {fill.id: (await why(records, fill.id)).path for fill in fills}
 
     assert len(fills) == recorded.fills > 3
-    assert all([node.kind for node in path] == [*CHAIN, "fill"] for path in chains.values())
+    assert all([node.kind for node in path] == [*CHAIN, "order.filled"] for path in chains.values())
     for fill in fills:
         trigger = chains[fill.id][0]
         assert isinstance(trigger, EventNode)
@@ -64,7 +64,7 @@ async def test_no_record_stands_without_its_cause(records: JsonlRecords) -> None
     assert [tree.cycles for tree in trees if tree.cycles] == []
     roots = [[row.node for row in tree.rows() if row.depth == 0] for tree in trees]
     assert all(len(each) == 1 for each in roots)
-    assert {root.kind for [root] in roots} <= {"trigger", "skip", "operator.action"}
+    assert {root.kind for [root] in roots} <= {"analysis.triggered", "analysis.skipped", "operator.commanded"}
 
 
 async def test_a_decision_never_comes_before_what_caused_it(records: JsonlRecords) -> None:
@@ -106,7 +106,7 @@ async def test_what_was_decided_and_what_is_kept_are_the_same(
         else:
             assert line["body"] == events[line["id"]].body
     decided = {line["id"] for line in lines}
-    assert {event.id for event in events.values() if event.kind != "skip"} <= decided
+    assert {event.id for event in events.values() if event.kind != "analysis.skipped"} <= decided
 
 
 async def test_lines_are_in_order_of_moment_subject_and_step(recorded: RunReport) -> None:
@@ -144,7 +144,7 @@ async def test_both_stores_give_back_the_same_session(recorded: RunReport, recor
 
 def _is_order(record: Record) -> bool:
     """Whether it is what an operator ordered: only a session with a folder has a board for that."""
-    return isinstance(record, Event) and record.kind == "operator.action"
+    return isinstance(record, Event) and record.kind == "operator.commanded"
 
 
 def _id(record: Record) -> str:

@@ -22,7 +22,6 @@ from agentic_trading.governance.commands import (
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import (
     KEPT_ACTIONS,
-    PLATFORM,
     AppliedCommand,
     Halt,
     HaltScope,
@@ -41,7 +40,7 @@ from agentic_trading.governance.limits import (
     usd_text,
 )
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import PLATFORM, Event
 from tests.build import NOW, envelope
 
 DAILY = Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=25 * 10**9, calls=1000)
@@ -88,6 +87,11 @@ def test_an_order_makes_the_next_version_and_an_action() -> None:
             by="ann",
             why="tests",
             at=NOW,
+            scope="tenant",
+            id="*",
+            window=Window.DAY,
+            ceiling_before=None,
+            ceiling_after=(25 * 10**9, None, 1000),
         ),
     )
 
@@ -265,7 +269,7 @@ def test_an_action_is_the_same_record_whoever_makes_it() -> None:
 
     assert one == other
     assert (one.kind, one.trace_id, one.tenant_id, one.time) == (
-        "operator.action",
+        "operator.commanded",
         "operator-acme",
         "acme",
         NOW,

@@ -117,7 +117,7 @@ async def test_what_was_dispatched_or_is_in_doubt_or_forgotten_is_not_given_back
     await at.lifecycle.in_doubt(admission)
 
     await at.release(admission)
-    await at.release(replace(admission, reservation_id="long-forgotten:1"))
+    await at.release(replace(admission, request=replace(admission.request, key="long-forgotten")))
 
     assert (await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")).spent == MOST
 

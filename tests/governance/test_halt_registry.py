@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import pytest
 
 from agentic_trading.governance.controls_document import (
-    PLATFORM,
     Halt,
     HaltRegistry,
     HaltScope,
@@ -14,6 +13,7 @@ from agentic_trading.governance.controls_document import (
 )
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.event import PLATFORM
 from tests.build import NOW
 from tests.gateway import asking
 

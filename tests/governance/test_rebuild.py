@@ -184,7 +184,7 @@ def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest
 def silent(key: str, *, nusd: int = 70, state: str = "in_doubt", **more: Any) -> Event:
     """Return the record of a call whose lease was over."""
     body = {"reservation_id": f"default:{key}:1", "state": state, "nusd": nusd, "tokens": 3, **more}
-    return event("budget.expired", body=body, time=START)
+    return event("reservation.expired", body=body, time=START)
 
 
 def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_else_is_known_of_it() -> None:

@@ -3,11 +3,15 @@
 from datetime import datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm import Event
+from agentic_trading.llm.errors import UnknownKindError, UnreadableBodyError
+from agentic_trading.llm.event import EventBody, Kinds
+from tests.build import NOW, event
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 values = st.recursive(
@@ -26,12 +30,12 @@ events = st.fixed_dictionaries(
         "kind": texts.filter(bool),
         "id": texts,
         "trace_id": texts,
+        "tenant_id": texts,
         "time": moments,
         "body": st.dictionaries(texts, values, max_size=4),
     },
     optional={
         "causation_id": texts,
-        "tenant_id": texts,
         "as_of": st.none() | moments,
         "extra_of_a_newer_writer": values,
     },
@@ -45,9 +49,9 @@ def as_one_value(event: Event) -> bytes:
 
 @given(events)
 def test_an_event_is_spelled_as_one_canonical_value(fields: dict[str, Any]) -> None:
-    event = Event(**fields)
+    written = Event(**fields)
 
-    assert event.wire == as_one_value(event)
+    assert written.wire == as_one_value(written)
 
 
 @given(events)
@@ -57,3 +61,76 @@ def test_an_event_that_was_read_is_spelled_as_it_was_written(fields: dict[str, A
     read = Event.from_wire(written)
 
     assert read.wire == as_one_value(read) == written
+
+
+class Weighed(EventBody, frozen=True):
+    """A body with a field that came later."""
+
+    KIND = "cargo.weighed"
+    FORMERLY = "weighing"
+
+    kilograms: int
+    scale: str = "main"
+
+
+class Loaded(EventBody, frozen=True):
+    """A body without fields."""
+
+    KIND = "cargo.loaded"
+
+
+CARGO = Kinds[Weighed | Loaded](Weighed, Loaded)
+
+
+def test_a_body_is_read_from_the_event_that_has_it() -> None:
+    written = Weighed(kilograms=3, scale="spare").as_event(
+        event_id="w-1", trace_id="t", tenant_id="acme", time=NOW, causation_id="c", as_of=NOW
+    )
+
+    assert (written.kind, written.id, written.causation_id, written.as_of) == (
+        "cargo.weighed",
+        "w-1",
+        "c",
+        NOW,
+    )
+    assert CARGO.of(Event.from_wire(written.wire)) == Weighed(kilograms=3, scale="spare")
+    assert CARGO.namespaces == {"cargo"}
+
+
+def test_a_former_kind_and_a_body_without_later_fields_are_read() -> None:
+    assert CARGO.of(event("weighing", body={"kilograms": 3, "of_a_newer_release": 1})) == Weighed(kilograms=3)
+
+
+def test_a_kind_of_somebody_else_has_no_body_here() -> None:
+    assert CARGO.of(event("cargo.sunk")) is None
+    assert CARGO.must(event("order.filled")) is None
+
+
+def test_an_unknown_kind_in_an_own_namespace_is_not_passed_over_by_who_must_not() -> None:
+    with pytest.raises(
+        UnknownKindError, match=r"e-1 of kind cargo\.sunk: .* Known are cargo\.loaded, cargo\.weighed"
+    ):
+        CARGO.must(event("cargo.sunk", id="e-1"))
+
+
+def test_a_body_that_is_none_of_its_kind_names_event_kind_and_place() -> None:
+    with pytest.raises(
+        UnreadableBodyError, match=r"e-1 of kind cargo\.weighed: body\.kilograms: .*cargo\.weighed\.v1"
+    ):
+        CARGO.of(event("cargo.weighed", id="e-1", body={"kilograms": "many"}))
+
+
+def test_a_kind_has_one_body() -> None:
+    with pytest.raises(ValueError, match=r"cargo\.loaded is claimed twice"):
+        Kinds[Loaded](Loaded, Loaded)
+
+
+def test_a_former_kind_that_is_two_now_is_told_apart_by_its_event() -> None:
+    kinds = Kinds[Weighed | Loaded](
+        Weighed, Loaded, split={"cargo": lambda body: Weighed if "kilograms" in body else Loaded}
+    )
+
+    assert kinds.of(event("cargo", body={"kilograms": 1})) == Weighed(kilograms=1)
+    assert kinds.of(event("cargo", body={})) == Loaded()
+    assert kinds.current("cargo", {}) == "cargo.loaded"
+    assert (CARGO.current("weighing", {}), CARGO.current("sunk", {})) == ("cargo.weighed", "sunk")

@@ -187,6 +187,7 @@ def test_an_event_survives_the_wire() -> None:
         "kind": "fill",
         "id": "f-1",
         "trace_id": "t",
+        "tenant_id": "acme",
         "causation_id": "i",
         "as_of": NOON,
         "time": NOON,
@@ -203,4 +204,4 @@ def test_an_event_survives_the_wire() -> None:
 
 def test_an_event_without_a_kind_is_refused() -> None:
     with pytest.raises(ValidationError, match="kind"):
-        Event(kind="", id="x", trace_id="t", time=NOON)
+        Event(kind="", id="x", trace_id="t", tenant_id="default", time=NOON)

@@ -8,10 +8,11 @@ from structlog.testing import capture_logs
 
 from agentic_trading.governance.commands import AddHalt, RemoveHalt, RemoveLimit, SetLimit
 from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
-from agentic_trading.governance.controls_document import KEPT_ACTIONS, PLATFORM, HaltScope, TenantControls
+from agentic_trading.governance.controls_document import KEPT_ACTIONS, HaltScope, TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.event import PLATFORM
 from tests.gateway import MemoryGateway, asking, gateway
 from tests.governance.asking import ask, tenant
 from tests.worker.ticking import events, ordered, upkeep
@@ -278,5 +279,5 @@ async def test_every_order_of_a_board_that_came_far_meanwhile_is_on_record() -> 
 
     await keeping.reconcile()
 
-    told = [(one.body["version"], one.body["why"]) for one in await events(desk, "operator.action")]
+    told = [(one.body["version"], one.body["why"]) for one in await events(desk, "operator.commanded")]
     assert told == [(1, "odd"), (1, "after"), (2, "after")]

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.commands import AddHalt, RemoveHalt, SetLimit
 from agentic_trading.governance.control_stores.file import MemoryControlStore
-from agentic_trading.governance.controls_document import PLATFORM, HaltScope, TenantControls
+from agentic_trading.governance.controls_document import HaltScope, TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError
 from agentic_trading.governance.ledger import Declined, ReservationState
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
@@ -16,6 +16,7 @@ from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.event import PLATFORM
 from agentic_trading.worker.housekeeping import CHECKPOINT_EVERY_S, RECONCILE_EVERY_S
 from tests.gateway import GOOD, START, asking, gateway
 from tests.governance.asking import ask, reserved, spend, tenant
@@ -36,7 +37,7 @@ async def test_an_order_reaches_the_ledger_the_gate_and_the_log_once() -> None:
     assert await keeping.reconcile()
     assert not await keeping.reconcile()
 
-    assert [one.body["kind"] for one in await events(desk, "operator.action")] == ["set_limit", "halt"]
+    assert [one.body["kind"] for one in await events(desk, "operator.commanded")] == ["set_limit", "halt"]
     problem = desk.gate.halts.problem(asking().build())
     assert problem is not None
     assert problem.category is FailureKind.HALTED
@@ -69,7 +70,7 @@ async def test_a_halt_of_the_platform_holds_here_and_is_on_record() -> None:
     await upkeep(desk, board=board).reconcile()
 
     assert desk.gate.halts.problem(asking().build()) is not None
-    assert [one.tenant_id for one in await events(desk, "operator.action")] == [PLATFORM]
+    assert [one.tenant_id for one in await events(desk, "operator.commanded")] == [PLATFORM]
 
 
 async def test_a_worker_that_starts_anew_keeps_no_order_twice() -> None:
@@ -80,7 +81,7 @@ async def test_a_worker_that_starts_anew_keeps_no_order_twice() -> None:
     for _ in range(2):
         await upkeep(desk, board=board).reconcile()
 
-    assert len(await events(desk, "operator.action")) == 1
+    assert len(await events(desk, "operator.commanded")) == 1
 
 
 class AwayBoard(MemoryControlStore):
@@ -110,7 +111,7 @@ async def test_a_board_that_is_away_is_looked_at_again_and_others_are_seen_meanw
     assert await keeping.reconcile()
 
     assert [(one["event"], one["tenant"]) for one in said] == [("controls_not_read", PLATFORM)]
-    assert len(await events(desk, "operator.action")) == 2
+    assert len(await events(desk, "operator.commanded")) == 2
 
 
 async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_follow() -> None:
@@ -130,7 +131,7 @@ async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_fol
     assert desk.gate.halts.problem(asking().build()) is not None
     ledger.return_()
     assert await keeping.reconcile()
-    assert len(await events(desk, "operator.action")) == 2
+    assert len(await events(desk, "operator.commanded")) == 2
     await ledger.reserve(ask(1, tenant="default"))
     assert {
         one.ceiling.nusd for one in await ledger.balances("default") if one.scope is ScopeKind.TENANT
@@ -150,7 +151,7 @@ async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
     await keeping.tick()
     await keeping.tick()
 
-    told = await events(desk, "budget.expired")
+    told = await events(desk, "reservation.expired")
     facts = ("reservation_id", "state", "nusd", "tokens", "calls")
     assert [(one.tenant_id, *(one.body[fact] for fact in facts)) for one in told] == [
         ("a:b", idle, "released", 7, 3, 1),
@@ -179,7 +180,7 @@ async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
 
     told = await events(desk, "budget.")
     assert [(one.kind, one.tenant_id, one.body["spent"], one.body["most"]) for one in told] == [
-        ("budget.threshold", "default", 85, 100),
+        ("budget.threshold_reached", "default", 85, 100),
         ("budget.exhausted", "default", 100, 100),
     ]
 
@@ -198,7 +199,7 @@ async def test_a_ceiling_that_is_near_again_is_told_again() -> None:
         await keeping.reconcile()
         await keeping.tick()
 
-    assert [one.body["spent"] for one in await events(desk, "budget.threshold")] == [85, 85]
+    assert [one.body["spent"] for one in await events(desk, "budget.threshold_reached")] == [85, 85]
 
 
 async def test_a_worker_that_starts_anew_may_say_the_same_of_a_counter_with_another_pace() -> None:
@@ -213,7 +214,7 @@ async def test_a_worker_that_starts_anew_may_say_the_same_of_a_counter_with_anot
 
     await upkeep(desk).tick()
 
-    paces = [one.body["nusd_per_hour"] for one in await events(desk, "budget.threshold")]
+    paces = [one.body["nusd_per_hour"] for one in await events(desk, "budget.threshold_reached")]
     assert paces == [84 * 60, 0]
 
 
@@ -231,9 +232,9 @@ async def test_two_tenants_are_told_apart_and_warned_once_each() -> None:
         clock.advance_to(START + timedelta(minutes=minutes))
         await keeping.tick()
 
-    told = await events(desk, "budget.threshold")
+    told = await events(desk, "budget.threshold_reached")
     assert [(one.tenant_id, one.body["spent"]) for one in told] == [("acme", 85), ("zenith", 95)]
-    assert {one.tenant_id for one in await events(desk, "budget.position")} == {"acme", "zenith"}
+    assert {one.tenant_id for one in await events(desk, "ledger.checkpointed")} == {"acme", "zenith"}
     for name, nusd in (("acme", 85), ("zenith", 95)):
         (status,) = await statuses.read(name)
         (counter,) = status.counters
@@ -248,14 +249,14 @@ async def test_the_position_of_a_ledger_that_outlives_us_is_noted_now_and_then_a
     await keeping.tick()
     await reserved(desk.ledger, ask(1, tenant="default"))
     await keeping.tick()
-    assert len(await events(desk, "budget.position")) == 1
+    assert len(await events(desk, "ledger.checkpointed")) == 1
 
     wall.advance_to(START + timedelta(seconds=CHECKPOINT_EVERY_S))
     await keeping.tick()
     await reserved(desk.ledger, ask(1, tenant="default"))
     await keeping.end()
 
-    noted = await events(desk, "budget.position")
+    noted = await events(desk, "ledger.checkpointed")
     assert len(noted) == 3
     reading = LedgerRebuild("default", "paper")
     for one in noted:
@@ -270,7 +271,7 @@ async def test_the_position_of_a_ledger_of_this_process_is_not_noted() -> None:
     await keeping.tick()
     await keeping.end()
 
-    assert await events(desk, "budget.position") == []
+    assert await events(desk, "ledger.checkpointed") == []
 
 
 async def test_the_status_tells_who_runs_waits_and_was_refused_and_that_it_is_the_last() -> None:

@@ -34,17 +34,17 @@ async def test_a_call_that_is_asked_for_anew_may_run_out_again() -> None:
         wall.advance_to(START + timedelta(hours=hours))
         await keeping.tick()
 
-    assert len(await events(desk, "budget.expired")) == 2
+    assert len(await events(desk, "reservation.expired")) == 2
 
 
 class Crowded(MemoryInteractionStore):
-    """A log in which somebody has taken the ids of some kinds of events, and those of budgets take for ever while `is_slow`."""
+    """A log in which somebody has taken the ids of some kinds of events, and those of reservations take for ever while `is_slow`."""
 
     taken: tuple[str, ...] = ()
     is_slow = False
 
     async def record(self, event: Event) -> None:
-        if self.is_slow and event.kind.startswith("budget."):
+        if self.is_slow and event.kind.startswith("reservation."):
             await asyncio.Event().wait()
         if event.kind in self.taken:
             raise RecordConflictError(event.id, "body", "take another id")
@@ -54,7 +54,7 @@ class Crowded(MemoryInteractionStore):
 async def test_a_record_whose_id_is_taken_is_said_and_keeps_nothing_from_being_done() -> None:
     wall, statuses = Wall(START), MemoryStatusFeed()
     store = Crowded()
-    store.taken = ("budget.expired", "budget.exhausted", "operator.action")
+    store.taken = ("reservation.expired", "budget.exhausted", "operator.commanded")
     ledger = AwayLedger([tenant(100)], clock=wall)
     desk = gateway([], ledger=ledger, clock=wall, store=store)
     board = MemoryControlStore()
@@ -71,7 +71,7 @@ async def test_a_record_whose_id_is_taken_is_said_and_keeps_nothing_from_being_d
 
     assert [one["event"] for one in said] == ["command_not_on_record"] + ["event_not_on_record"] * 2
     assert desk.gate.halts.problem(asking().build()) is not None
-    assert [one.kind for one in await events(desk)] == ["budget.position"]
+    assert [one.kind for one in await events(desk)] == ["ledger.checkpointed"]
     assert len(await statuses.read("default")) == 1
 
 
@@ -91,7 +91,7 @@ async def test_what_ran_out_is_told_at_the_end_if_it_could_not_be_told_before() 
     store.is_slow = False
     await keeping.end()
 
-    assert sorted(one.body["nusd"] for one in await events(desk, "budget.expired")) == [7, 8]
+    assert sorted(one.body["nusd"] for one in await events(desk, "reservation.expired")) == [7, 8]
 
 
 async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:

@@ -33,7 +33,7 @@ from tests.worker.ticking import events, upkeep, with_pool
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 SIGNER = Signer("desk-a", KEY)
 FORGER = Signer("desk-a", OTHER_KEY)
-VERIFIER = Verifier({"desk-a": KEY})
+VERIFIER = Verifier({"desk-a": (KEY,)})
 
 
 def proving() -> MemoryGateway:
@@ -121,7 +121,7 @@ async def test_an_event_of_nobody_is_not_kept() -> None:
 async def test_who_has_proved_it_is_whom_the_policy_judges(principal: str) -> None:
     policy = Policy({"desk-a": Principal(tenants=("default",), models=("scripted/*",))})
     desk = gateway(lambda _request: GOOD, policy=policy)
-    desk = with_pool(desk, verifier=Verifier({principal: KEY}), principal="desk-a")
+    desk = with_pool(desk, verifier=Verifier({principal: (KEY,)}), principal="desk-a")
 
     async with (
         asyncio.timeout(5),
@@ -193,7 +193,7 @@ async def test_a_halt_during_a_call_ends_it_within_a_second() -> None:
     assert isinstance(answer, LLMInteraction)
     assert answer.result.failure is not None
     assert (answer.result.failure.category, answer.result.in_doubt) == (FailureKind.HALTED, True)
-    assert len(await events(desk, "operator.action")) == 1
+    assert len(await events(desk, "operator.commanded")) == 1
 
 
 async def test_the_last_status_says_that_the_pool_has_ended() -> None:
@@ -321,7 +321,7 @@ async def test_nothing_runs_before_it_is_known_what_is_halted() -> None:
     assert late.result.actionable
 
 
-KNOWING = Verifier({"desk-a": KEY, "mallory": OTHER_KEY})
+KNOWING = Verifier({"desk-a": (KEY,), "mallory": (OTHER_KEY,)})
 MALLORY = Signer("mallory", OTHER_KEY)
 FORGED = [
     pytest.param(None, EVENTS, b"junk", id="unsigned junk among the events"),
@@ -369,7 +369,7 @@ async def test_what_somebody_else_sends_under_the_id_of_a_call_does_not_answer_i
 
 async def test_the_letter_of_a_refused_event_names_no_call() -> None:
     desk = with_pool(gateway([]))
-    refused = event_message(event("operator.action", id="the-id-of-a-call"))
+    refused = event_message(event("operator.commanded", id="the-id-of-a-call"))
     await desk.broker.publish(EVENTS, refused)
     reader = await desk.broker.subscribe([DEAD_LETTERS], "test")
 

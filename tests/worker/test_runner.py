@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.prices import Amount
 from agentic_trading.llm import (
     FailureKind,
@@ -272,7 +273,7 @@ def test_a_model_without_a_temperature_is_never_greedy(level: str, *, takes_a_te
     capability = capability.model_copy(update={"sampling": takes_a_temperature})
     asked = replace(request(), temperature=0.0)
     outcome = Accepted({}, "{}", "{}", AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE))
-    admission = Admitted("id", Amount(1, 1), capability, "book", START)
+    admission = Admitted(ReservationRequest("id", 1, {}, Amount(1, 1)), capability, "book", START)
     response = ModelResponse("{}", "end_turn", Usage(), "scripted-1")
 
     result = answered_result(

@@ -36,10 +36,11 @@ from agentic_trading.app.options import check_ledger_url
 from agentic_trading.app.settings import start
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import OperatorCommand
-from agentic_trading.governance.controls_document import PLATFORM, TenantControls
+from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlError, LedgerError
 from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, limit_text
 from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, QueuedStatus
+from agentic_trading.llm.event import PLATFORM
 
 _MOST_ROWS = 12
 _MOST_COUNTERS = 48

@@ -15,7 +15,19 @@ from agentic_trading.app.cli.output import format_time, heading, printable, rows
 from agentic_trading.app.options import pluralize
 from agentic_trading.audit.trace import CallNode, CausalPath, EventNode, TraceNode, TraceTree
 from agentic_trading.canonical import Fragment
+from agentic_trading.desk.analysis.assessment import Assessment
+from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
 from agentic_trading.desk.decisions import verdict_of
+from agentic_trading.desk.events import KINDS
+from agentic_trading.desk.exchange import Cancellation, Fill, Order
+from agentic_trading.desk.execution.events import (
+    IntentDenied,
+    IntentSkipped,
+    IntentUndecided,
+    OrderDenied,
+    StrategyChosen,
+)
+from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
@@ -123,24 +135,32 @@ def _value(node: TraceNode) -> dict[str, Any]:
 
 
 STOPPED = {
-    "order.submitted": "unfilled",
-    "order.rejected": "rejected",
-    "intent.rejected": "rejected",
-    "intent.skipped": "skipped",
+    Order.KIND: "unfilled",
+    OrderDenied.KIND: "rejected",
+    IntentDenied.KIND: "rejected",
+    IntentSkipped.KIND: "skipped",
 }
 """The outcome of a verdict without a fill, by the kind of event that says so; the first that holds."""
 
 
 def chain_outcome(records: Sequence[Record]) -> str:
     """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
-    events = [record for record in records if isinstance(record, Event)]
-    assessed = next((str(event.body.get("verdict")) for event in events if event.kind == "assessment"), "")
-    failed = next((_reason(event) for event in events if event.kind == "no_decision"), "")
-    followed = _followed(Counter(event.kind for event in events)) or failed
+    events = [(_kind(record), record) for record in records if isinstance(record, Event)]
+    assessed = next((str(event.body.get("verdict")) for kind, event in events if kind == Assessment.KIND), "")
+    failed = next((_reason(event) for kind, event in events if kind in UNDECIDED), "")
+    followed = _followed(Counter(kind for kind, _ in events)) or failed
     if assessed:
         return f"{assessed} → {followed}" if followed else assessed
     calls = [record for record in records if isinstance(record, LLMInteraction)]
     return failed or (verdict_of(calls[-1]) if calls else "")
+
+
+UNDECIDED = (Undecided.KIND, IntentUndecided.KIND)
+
+
+def _kind(event: Event) -> str:
+    """Return the present name of an event's kind, for a log of any release."""
+    return KINDS.current(event.kind, event.body)
 
 
 def _reason(event: Event) -> str:
@@ -149,8 +169,8 @@ def _reason(event: Event) -> str:
 
 
 def _followed(kinds: Counter[str]) -> str:
-    if kinds["fill"]:
-        return pluralize(kinds["fill"], "fill")
+    if kinds[Fill.KIND]:
+        return pluralize(kinds[Fill.KIND], "fill")
     return next((word for kind, word in STOPPED.items() if kinds[kind]), "")
 
 
@@ -162,29 +182,30 @@ SIZED: Final = (
 )
 
 SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
-    "trigger": (
+    Triggered.KIND: (
         "bar: bar.symbol bar.timeframe bar.close_time bar.open bar.high bar.low bar.close bar.volume",
         "kind detail",
     ),
-    "skip": ("reason detail",),
-    "assessment": (
+    Skipped.KIND: ("reason detail",),
+    Assessment.KIND: (
         "verdict stand_aside total threshold vetoed_by risk_reward judgement.confidence",
         LAYERS,
         "plan: plan.side plan.entry_type plan.entry plan.stop plan.target plan.risk_reward",
         "judgement.rationale",
     ),
-    "no_decision": ("reason.category reason.description",),
-    "intent.skipped": ("reason position",),
-    "intent.rejected": ("rule was allowed", "side quantity", SIZED),
-    "order.intent": ("side quantity kind limit_price stop_loss take_profit", SIZED, "reason"),
-    "order.rejected": ("rule was allowed", "side quantity", SIZED),
-    "fill.strategy": (
+    Undecided.KIND: ("reason.category reason.description",),
+    IntentUndecided.KIND: ("reason.category reason.description",),
+    IntentSkipped.KIND: ("reason position",),
+    IntentDenied.KIND: ("rule was allowed", "side quantity", SIZED),
+    OrderIntent.KIND: ("side quantity kind limit_price stop_loss take_profit", SIZED, "reason"),
+    OrderDenied.KIND: ("rule was allowed", "side quantity", SIZED),
+    StrategyChosen.KIND: (
         "algo order_type slices interval_seconds limit_offset_bps deadline_seconds on_deadline confidence",
         "rationale",
     ),
-    "order.submitted": ("side quantity order_type limit_price peg_bps active_from expires_at on_expiry",),
-    "order.cancelled": ("quantity reason",),
-    "fill": ("side quantity price fee fee_currency liquidity cause",),
+    Order.KIND: ("side quantity order_type limit_price peg_bps active_from expires_at on_expiry",),
+    Cancellation.KIND: ("quantity reason",),
+    Fill.KIND: ("side quantity price fee fee_currency liquidity cause",),
 })
 """What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
 
@@ -197,7 +218,7 @@ def step_text(node: TraceNode) -> list[str]:
             call = f"{envelope.agent_id or 'no agent'} → {envelope.provider}/{envelope.model}"
             return [printable(call), *attempt_lines(node.attempts)]
         case EventNode():
-            lines = SHOWN.get(node.kind)
+            lines = SHOWN.get(_kind(node.event))
             body = node.event.body
             return [line for line in (_plain(body) if lines is None else _chosen(body, lines)) if line]
         case _:

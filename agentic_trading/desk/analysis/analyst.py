@@ -1,15 +1,14 @@
 """The analyst: asks about the market when something has happened, and puts the decision on record."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from agentic_trading.canonical import exact_bytes, utc_text
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.analysis.assessment import Assessment, Demands, Provenance, assess
+from agentic_trading.desk.analysis.assessment import STEP, Assessment, Demands, Provenance, assess
 from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.context import (
     LAYER_SOURCES,
@@ -19,6 +18,7 @@ from agentic_trading.desk.analysis.context import (
     is_available,
     not_available,
 )
+from agentic_trading.desk.analysis.events import Skipped, TriggerBar, Triggered, Undecided
 from agentic_trading.desk.analysis.evidence import evidence_timeframes, layer_evidence
 from agentic_trading.desk.analysis.judgement import Judgement, asked_assessment_schema
 from agentic_trading.desk.analysis.plan import plan_prices
@@ -31,16 +31,13 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import EventBody
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.result import LLMResult
 
 # Read at import, like the code that it belongs to: an agent made on a running loop must not read files.
 CMT_ASSESSMENT_PROMPT: Final[Prompt] = load_prompt("agentic_trading.desk.analysis", "cmt_assessment.v2")
-
-STEP: Final = "cmt"
-"""The step of the analyst, in envelopes and events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,7 @@ class AnalystSettings:
 class CmtAnalyst:
     """Watch one symbol at the closes of its decision timeframe.
 
-    Each close is a trace of its own: a `skip`, or a `trigger` followed by an `assessment` or a
-    `no_decision`. Their ids follow from the session, the symbol and the moment, so that the same session
+    Each close is a trace of its own: `Skipped`, or `Triggered` followed by an `Assessment` or `Undecided`. Their ids follow from the session, the symbol and the moment, so that the same session
     over the same bars gives the same ids. Ask one analyst one thing at a time.
 
     A `retry_policy` takes the place of the envelope's default; an answer is then waited for as long as one attempt may
@@ -127,10 +123,12 @@ class CmtAnalyst:
         track = self._update_track(snapshot)
         outcome = decide(before, snapshot, self._settings.triggers, assessed_at=self._assessed_at)
         if isinstance(outcome, Skip):
-            await self._record("skip", snapshot, cause, {"reason": outcome.reason, "detail": outcome.detail})
+            reason, detail = outcome.reason, outcome.detail
+            skipped = Skipped(symbol=snapshot.symbol, step=STEP, reason=reason, detail=detail)
+            await self._record(skipped, snapshot, "skip", cause)
             return outcome
         envelope = self._envelope(snapshot, outcome, track, position, portfolio)
-        await self._record("trigger", snapshot, cause, _trigger_body(outcome, snapshot))
+        await self._record(_triggered(outcome, snapshot), snapshot, "trigger", cause)
         return await self._ask(snapshot, envelope, track)
 
     def _update_track(self, snapshot: MarketSnapshot) -> TrackRecord:
@@ -164,7 +162,7 @@ class CmtAnalyst:
             prices=plan_prices(envelope, judgement),
             not_available=not_available(envelope),
         )
-        await self._record("assessment", snapshot, answer.interaction_id, assessment.model_dump(mode="json"))
+        await self._record(assessment, snapshot, "assessment", answer.interaction_id)
         return assessment
 
     def _envelope(
@@ -216,26 +214,27 @@ class CmtAnalyst:
         *,
         cause: str,
     ) -> NoDecision:
-        decision = NoDecision(
+        undecided = Undecided(
             reason=reason,
             envelope_id=envelope.envelope_id,
             trace_id=envelope.trace_id,
             as_of=snapshot.as_of,
+            symbol=snapshot.symbol,
+            step=STEP,
+            request_hash=envelope.request_hash,
         )
-        body = {"request_hash": envelope.request_hash, **decision.model_dump(mode="json")}
-        await self._record("no_decision", snapshot, cause, body)
-        return decision
+        await self._record(undecided, snapshot, "no_decision", cause)
+        return undecided
 
-    async def _record(self, kind: str, snapshot: MarketSnapshot, cause: str, body: Mapping[str, Any]) -> None:
-        event = Event(
-            kind=kind,
-            id=self._id(snapshot, kind),
+    async def _record(self, body: EventBody, snapshot: MarketSnapshot, part: str, cause: str) -> None:
+        """Record a body under the id that follows from the trace and `part`: the same fact twice is one event."""
+        event = body.as_event(
+            event_id=self._id(snapshot, part),
             trace_id=self._trace_id(snapshot),
-            causation_id=cause,
             tenant_id=self._tenant_id,
-            as_of=snapshot.as_of,
             time=self._clock.now(),
-            body={"symbol": snapshot.symbol, "step": STEP, **body},
+            causation_id=cause,
+            as_of=snapshot.as_of,
         )
         await self._gateway.record(event)
 
@@ -306,24 +305,18 @@ def last_close(snapshot: MarketSnapshot) -> Decimal:
     return snapshot.frames[BASE].last.bar.close
 
 
-def _trigger_body(trigger: Trigger, snapshot: MarketSnapshot) -> dict[str, Any]:
-    """Return what happened, and on which bar: it is where the question `why this order` ends.
-
-    `parts` of the bars that the bar is made of were there, and `expected` would have been without a hole.
-    """
+def _triggered(trigger: Trigger, snapshot: MarketSnapshot) -> Triggered:
+    """Return what happened, and on which bar."""
     closed = snapshot.frames[snapshot.decision].last
     bar = closed.bar
-    return {
-        "kind": trigger.kind,
-        "detail": trigger.detail,
-        "bar": {
-            **bar.model_dump(mode="json"),
-            "close_time": utc_text(bar.close_time),
-            "parts": closed.parts,
-            "expected": closed.expected,
-        },
-        "last_close": str(last_close(snapshot)),
-    }
+    return Triggered(
+        symbol=snapshot.symbol,
+        step=STEP,
+        kind=trigger.kind,
+        detail=trigger.detail,
+        bar=TriggerBar(**dict(bar), close_time=bar.close_time, parts=closed.parts, expected=closed.expected),
+        last_close=last_close(snapshot),
+    )
 
 
 def read_result(envelope: LLMEnvelope, result: LLMResult) -> Judgement | FailureReason:

@@ -12,6 +12,10 @@ from pydantic import AwareDatetime, BaseModel, Field
 from agentic_trading.desk.analysis.judgement import POINTING, Judgement, Layer
 from agentic_trading.desk.analysis.plan import PlanPrices, TradePlan, trade_plan
 from agentic_trading.desk.instrument import Side
+from agentic_trading.llm.event import EventBody
+
+STEP: Final = "cmt"
+"""The step of a decision that an assessment is."""
 
 VETO_LAYERS: Final = (Layer.TREND, Layer.PATTERNS, Layer.INDICATORS)
 VETO_SCORE: Final = -2
@@ -66,7 +70,7 @@ class Provenance(BaseModel, frozen=True):
     last_close: Decimal
 
 
-class Assessment(Provenance, frozen=True):
+class Assessment(Provenance, EventBody, frozen=True):
     """A judgement and what we make of it.
 
     `plan` is there if and only if the verdict is long or short, `stand_aside` if and only if it is not.
@@ -74,6 +78,10 @@ class Assessment(Provenance, frozen=True):
     missing, and why.
     """
 
+    KIND = "analysis.assessed"
+    FORMERLY = "assessment"
+
+    step: str = STEP
     judgement: Judgement
     total: int
     threshold: int

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, Field, model_validator
 
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.instrument import EXACT, Instrument, Price, Quantity, Side
+from agentic_trading.llm.event import EventBody
 
 
 class Sizing(BaseModel, frozen=True):
@@ -26,13 +27,16 @@ class Sizing(BaseModel, frozen=True):
     sized_by: Literal["risk", "exposure", "notional", "position"]
 
 
-class OrderIntent(BaseModel, frozen=True):
+class OrderIntent(EventBody, frozen=True):
     """What shall be bought or sold, decided and sized by code; how it is filled is still open.
 
     `arrival_price` is the last close at `as_of`, against which fills are judged. `limit_price` is the worst
     price at which an entry is still wanted; None takes the market. An exit only reduces, and has no stop or
     target. `sizing` says what the quantity rests on. `causation_id` is the event that asked for it.
     """
+
+    KIND = "intent.approved"
+    FORMERLY = "order.intent"
 
     intent_id: str
     symbol: str

@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, assert_never
-
-from pydantic import BaseModel
+from typing import assert_never
 
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
@@ -20,6 +18,7 @@ from agentic_trading.desk.exchange import (
     OpenOrder,
     Order,
 )
+from agentic_trading.desk.execution.events import IntentUndecided, OrderDenied, StrategyChosen
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_order_risk
 from agentic_trading.desk.execution.strategy import FillStrategy, plan_orders, strategy_id
@@ -28,7 +27,7 @@ from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import NoBarsError
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import NoDecision
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import EventBody
 
 MINUTE = timedelta(minutes=1)
 
@@ -37,76 +36,67 @@ class TradeJournal:
     """Record events through the gateway: intent ← fill strategy ← order ← fill or cancellation.
 
     Ids are those of the things themselves or derived from them, so that the same fact recorded twice is one event.
-    Each body is the thing in plain JSON, with its symbol.
     """
 
-    def __init__(self, gateway: Gateway, clock: Clock, *, tenant_id: str = "default") -> None:
+    def __init__(self, gateway: Gateway, clock: Clock, *, tenant_id: str) -> None:
         self._gateway = gateway
         self._clock = clock
         self._tenant_id = tenant_id
 
     async def intent(self, intent: OrderIntent) -> None:
-        """Record `order.intent`, under the intent's id, caused by what proposed it."""
-        await self._record("order.intent", intent.intent_id, intent.causation_id, intent, intent)
+        """Record an intent under its own id, caused by what proposed it."""
+        await self._record(intent, intent.intent_id, intent, intent.causation_id)
 
     async def strategy(
         self, intent: OrderIntent, strategy: FillStrategy, *, request_hash: str, cause: str
     ) -> None:
-        """Record `fill.strategy`, caused by the interaction that gave it."""
-        event_id = strategy_id(intent.intent_id)
-        await self._record("fill.strategy", event_id, cause, intent, strategy, request_hash=request_hash)
+        """Record the fill strategy of an intent, caused by the interaction that gave it."""
+        chosen = StrategyChosen(symbol=intent.symbol, request_hash=request_hash, **dict(strategy))
+        await self._record(chosen, strategy_id(intent.intent_id), intent, cause)
 
     async def no_decision(
         self, intent: OrderIntent, decision: NoDecision, *, request_hash: str, cause: str
     ) -> None:
-        """Record `no_decision`: no order will come of the intent."""
-        event_id = derived_id("no_decision", intent.intent_id)
-        await self._record("no_decision", event_id, cause, intent, decision, request_hash=request_hash)
+        """Record that no order will come of an intent."""
+        undecided = IntentUndecided(symbol=intent.symbol, request_hash=request_hash, **dict(decision))
+        await self._record(undecided, derived_id("no_decision", intent.intent_id), intent, cause)
 
-    async def rejection(self, intent: OrderIntent, rejection: Rejection) -> None:
-        """Record `order.rejected`: a limit stopped the orders of a strategy, and none was sent."""
+    async def denial(self, intent: OrderIntent, rejection: Rejection) -> None:
+        """Record that a limit stopped the orders of a strategy, and none was sent."""
+        denied = OrderDenied(symbol=intent.symbol, **dict(rejection))
         event_id = derived_id("order.rejected", intent.intent_id)
-        await self._record("order.rejected", event_id, strategy_id(intent.intent_id), intent, rejection)
+        await self._record(denied, event_id, intent, strategy_id(intent.intent_id))
 
     async def order(self, intent: OrderIntent, order: Order) -> None:
-        """Record `order.submitted`, under the order's id, caused by the fill strategy."""
-        await self._record("order.submitted", order.order_id, order.causation_id, intent, order)
+        """Record an order under its own id, caused by the fill strategy."""
+        await self._record(order, order.order_id, intent, order.causation_id)
 
     async def report(self, report: ExecutionReport) -> None:
-        """Record `fill` under the fill's id, or `order.cancelled`; caused by the order, dated by the bar's close."""
+        """Record a fill under its own id, or a cancellation; caused by the order, dated by the bar's close."""
         match report:
             case Fill():
-                kind, event_id = "fill", report.fill_id
+                event_id = report.fill_id
             case Cancellation():
-                kind, event_id = "order.cancelled", derived_id("order.cancelled", report.order_id)
+                event_id = derived_id("order.cancelled", report.order_id)
             case _:
                 assert_never(report)
-        await self._publish(kind, event_id, report.trace_id, report.order_id, report.time, _body(report))
+        await self._publish(report, event_id, report.trace_id, report.order_id, report.time)
 
-    async def _record(
-        self, kind: str, event_id: str, cause: str, intent: OrderIntent, thing: BaseModel, **more: str
-    ) -> None:
-        body = {"symbol": intent.symbol, **more, **_body(thing)}
-        await self._publish(kind, event_id, intent.trace_id, cause, intent.as_of, body)
+    async def _record(self, body: EventBody, event_id: str, intent: OrderIntent, cause: str) -> None:
+        await self._publish(body, event_id, intent.trace_id, cause, intent.as_of)
 
     async def _publish(
-        self, kind: str, event_id: str, trace_id: str, cause: str, as_of: datetime, body: dict[str, Any]
+        self, body: EventBody, event_id: str, trace_id: str, cause: str, as_of: datetime
     ) -> None:
-        event = Event(
-            kind=kind,
-            id=event_id,
+        event = body.as_event(
+            event_id=event_id,
             trace_id=trace_id,
-            causation_id=cause,
             tenant_id=self._tenant_id,
-            as_of=as_of,
             time=self._clock.now(),
-            body=body,
+            causation_id=cause,
+            as_of=as_of,
         )
         await self._gateway.record(event)
-
-
-def _body(thing: BaseModel) -> dict[str, Any]:
-    return thing.model_dump(mode="json")
 
 
 class OrderRouter:
@@ -146,7 +136,7 @@ class OrderRouter:
             broken = check_order_risk(order, self._risk_limits, instrument, facts)
             if broken is not None:
                 rejection = broken.of(intent.side, intent.quantity, intent.sizing)
-                await self._journal.rejection(intent, rejection)
+                await self._journal.denial(intent, rejection)
                 return rejection
             facts = _with_pending(facts, order)
         for order in orders:

@@ -14,24 +14,30 @@ def step(kind: str, **body: Any) -> Event:
     return event(kind, body=body)
 
 
-LONG = step("assessment", verdict="long")
-REFUSED = step("no_decision", reason={"category": "refusal"})
+LONG = step("analysis.assessed", verdict="long")
+REFUSED = step("analysis.undecided", reason={"category": "refusal"})
 
 
 @pytest.mark.parametrize(
     ("records", "outcome"),
     [
         ([], ""),
-        ([step("trigger"), step("skip", reason="nothing_new")], ""),
-        ([step("trigger"), interaction(), step("assessment", verdict="stand_aside")], "stand_aside"),
-        ([interaction(), LONG, step("order.submitted"), step("fill"), step("fill")], "long → 2 fills"),
-        ([interaction(), LONG, step("order.submitted"), step("fill")], "long → 1 fill"),
-        ([interaction(), LONG, step("order.submitted"), step("order.cancelled")], "long → unfilled"),
-        ([interaction(), LONG, step("intent.rejected", rule="max_gross")], "long → rejected"),
+        ([step("analysis.triggered"), step("analysis.skipped", reason="nothing_new")], ""),
+        (
+            [step("analysis.triggered"), interaction(), step("analysis.assessed", verdict="stand_aside")],
+            "stand_aside",
+        ),
+        (
+            [interaction(), LONG, step("order.submitted"), step("order.filled"), step("order.filled")],
+            "long → 2 fills",
+        ),
+        ([interaction(), LONG, step("order.submitted"), step("order.filled")], "long → 1 fill"),
+        ([interaction(), LONG, step("order.submitted"), step("order.canceled")], "long → unfilled"),
+        ([interaction(), LONG, step("intent.denied", rule="max_gross")], "long → rejected"),
         ([interaction(), LONG, step("intent.skipped", reason="position_open")], "long → skipped"),
-        ([interaction(), LONG, step("order.intent"), REFUSED], "long → refusal"),
+        ([interaction(), LONG, step("intent.approved"), REFUSED], "long → refusal"),
         ([interaction(), REFUSED], "refusal"),
-        ([interaction(), step("no_decision")], "no_decision"),
+        ([interaction(), step("analysis.undecided")], "no_decision"),
         ([interaction(validation_passed=True)], "accepted"),
     ],
 )

@@ -60,7 +60,7 @@ def test_json_spells_moments_and_other_values_as_text(capsys: pytest.CaptureFixt
 def test_an_event_of_a_known_kind_is_told_by_what_matters() -> None:
     body = {"symbol": "BTCUSDT", "rule": "max_position", "was": "12", "allowed": "at most 10", "empty": ""}
 
-    assert step_text(EventNode(event("order.rejected", body=body))) == [
+    assert step_text(EventNode(event("order.denied", body=body))) == [
         "rule max_position · was 12 · allowed at most 10"
     ]
 
@@ -74,6 +74,6 @@ def test_an_event_of_an_unknown_kind_tells_its_plain_values() -> None:
 def test_lists_are_told_with_commas_and_what_is_not_there_is_left_out() -> None:
     body = {"verdict": "stand_aside", "vetoed_by": ["trend", "indicators"], "plan": None}
 
-    assert step_text(EventNode(event("assessment", body=body))) == [
+    assert step_text(EventNode(event("analysis.assessed", body=body))) == [
         "verdict stand_aside · vetoed_by trend, indicators"
     ]

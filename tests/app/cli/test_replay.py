@@ -35,7 +35,9 @@ def test_as_json_the_digests_can_be_compared(session: Path, command: Command) ->
 def test_a_run_that_comes_out_otherwise_names_the_first_difference(copied: Path, command: Command) -> None:
     log = copied / "decisions.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([lines[0].replace(b'"kind":"trigger"', b'"kind":"whim"', 1), *lines[1:]]))
+    log.write_bytes(
+        b"".join([lines[0].replace(b'"kind":"analysis.triggered"', b'"kind":"whim"', 1), *lines[1:]])
+    )
 
     ended = command("replay", "run", copied)
 

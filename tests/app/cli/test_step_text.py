@@ -26,7 +26,10 @@ def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:
     }
 
     lines = lines_of(
-        "assessment", verdict="long", judgement={"layers": layers}, plan={"side": "buy", "target": "29.5"}
+        "analysis.assessed",
+        verdict="long",
+        judgement={"layers": layers},
+        plan={"side": "buy", "target": "29.5"},
     )
 
     assert lines == [
@@ -41,12 +44,12 @@ def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:
 
 @pytest.mark.parametrize("layers", [None, [], {"trend": None}, {"trend": {"findings": "none", "score": "2"}}])
 def test_an_assessment_of_somebody_else_is_told_as_far_as_it_goes(layers: Any) -> None:
-    lines = lines_of("assessment", judgement={"layers": layers})
+    lines = lines_of("analysis.assessed", judgement={"layers": layers})
 
     assert lines in ([], ["trend no score: no finding"])
 
 
-@pytest.mark.parametrize("kind", ["order.intent", "intent.rejected", "order.rejected"])
+@pytest.mark.parametrize("kind", ["intent.approved", "intent.denied", "order.denied"])
 def test_what_sized_an_order_is_told_where_it_is_on_record(kind: str) -> None:
     sizing = {"sized_by": "risk", "equity": "100000", "risk_pct": "1", "position": "0", "gross": "0"}
 

@@ -23,7 +23,7 @@ from tests.gateway import asking, gateway
 def first_fill(session: Path) -> dict[str, str]:
     """Return the first fill of a session's decision log."""
     lines = (session / "decisions.jsonl").read_bytes().splitlines()
-    return next(line for line in map(json.loads, lines) if line["kind"] == "fill")
+    return next(line for line in map(json.loads, lines) if line["kind"] == "order.filled")
 
 
 def log_of(*events: Event) -> Path:
@@ -44,12 +44,12 @@ def test_the_way_to_a_fill_leads_from_the_bar_over_every_decision(session: Path,
 
     steps = [
         "bar:",
-        "trigger",
+        "analysis.triggered",
         "call.analysis",
-        "assessment",
-        "order.intent",
+        "analysis.assessed",
+        "intent.approved",
         "call.execution",
-        "fill.strategy",
+        "intent.strategy_chosen",
     ]
     places = [ended.out.index(step) for step in [*steps, "order.submitted", "fee "]]
     assert ended.code == ExitCode.DONE
@@ -63,7 +63,11 @@ def test_why_as_json_holds_the_records_themselves(session: Path, command: Comman
     answer = json.loads(command("trace", "why", fill["id"], "--store", session, "--json").out)
 
     assert answer["missing_cause"] == ""
-    assert [step["kind"] for step in answer["path"]][::3] == ["trigger", "order.intent", "order.submitted"]
+    assert [step["kind"] for step in answer["path"]][::3] == [
+        "analysis.triggered",
+        "intent.approved",
+        "order.submitted",
+    ]
     assert answer["path"][-1]["records"][0]["body"]["fill_id"] == fill["id"]
 
 
@@ -131,10 +135,11 @@ def test_a_log_with_a_broken_line_cannot_be_used(session: Path, command: Command
 
 
 def test_a_cause_that_is_not_there_is_named(command: Command) -> None:
-    log = log_of(event("fill", id="f-1", trace_id="t-1", causation_id="gone"))
+    log = log_of(event("order.filled", id="f-1", trace_id="t-1", causation_id="gone"))
 
     assert (
-        "fill f-1 names a cause that is not here: gone" in command("trace", "show", "t-1", "--store", log).out
+        "order.filled f-1 names a cause that is not here: gone"
+        in command("trace", "show", "t-1", "--store", log).out
     )
     assert "the path breaks off: gone" in command("trace", "why", "f-1", "--store", log).out
 
@@ -153,8 +158,8 @@ def test_causes_that_name_each_other_are_named(command: Command) -> None:
 def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> None:
     log = log_of(
         event("order.submitted", id="o-1", trace_id="t-1"),
-        event("fill", id="f-1", trace_id="t-1", causation_id="o-1"),
-        event("fill", id="f-2", trace_id="t-1", causation_id="o-1"),
+        event("order.filled", id="f-1", trace_id="t-1", causation_id="o-1"),
+        event("order.filled", id="f-2", trace_id="t-1", causation_id="o-1"),
         event("note", id="n-1", trace_id="t-1", causation_id="f-1"),
     )
 
@@ -182,7 +187,7 @@ def test_a_list_of_chains_fits_eighty_columns_with_whole_ids(capsys: pytest.Capt
 
 
 def test_a_chain_in_which_nobody_was_asked_is_listed_on_demand(command: Command) -> None:
-    log = log_of(event("trigger", trace_id="t-1"), event("skip", trace_id="t-1"))
+    log = log_of(event("analysis.triggered", trace_id="t-1"), event("analysis.skipped", trace_id="t-1"))
 
     asked = json.loads(command("trace", "list", "--store", log, "--json").out)
     every = json.loads(command("trace", "list", "--store", log, "--all", "--json").out)

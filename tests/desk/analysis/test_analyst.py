@@ -105,7 +105,7 @@ async def test_a_trigger_leads_to_a_question_and_the_question_to_an_assessment()
 
     assert isinstance(outcome, Assessment)
     assert len(desk.asked) == 1
-    assert desk.kinds() == ["trigger", "assessment"]
+    assert desk.kinds() == ["analysis.triggered", "analysis.assessed"]
     assert Assessment.model_validate(desk.events[1].body) == outcome
 
 
@@ -214,7 +214,7 @@ async def test_a_failed_call_is_no_decision_and_not_to_stand_aside(
     assert outcome.reason.category is category
     assert (outcome.envelope_id, outcome.as_of) == (desk.asked[0].envelope_id, market().as_of)
     assert outcome.trace_id == desk.asked[0].trace_id
-    assert desk.kinds() == ["trigger", "no_decision"]
+    assert desk.kinds() == ["analysis.triggered", "analysis.undecided"]
     assert desk.events[1].body["reason"]["category"] == category
     assert desk.events[1].body["request_hash"] == desk.asked[0].request_hash
 
@@ -238,7 +238,7 @@ async def test_a_close_without_a_trigger_leaves_a_skip_with_its_reason() -> None
 
     assert isinstance(outcome, Skip)
     assert outcome.reason is SkipReason.WARMING_UP
-    assert desk.kinds() == ["skip"]
+    assert desk.kinds() == ["analysis.skipped"]
     assert desk.events[0].body["reason"] == "warming_up"
     assert desk.asked == []
 
@@ -271,14 +271,19 @@ async def test_a_failed_call_leaves_the_thesis_due() -> None:
 
     await walk(desk, hours()[119:121])
 
-    assert desk.kinds() == ["trigger", "no_decision", "trigger", "no_decision"]
+    assert desk.kinds() == [
+        "analysis.triggered",
+        "analysis.undecided",
+        "analysis.triggered",
+        "analysis.undecided",
+    ]
 
 
 async def test_an_analyst_that_remembers_goes_on_as_if_it_had_never_stopped() -> None:
     whole, second_half = Desk(by_rules), Desk(by_rules)
     await walk(whole, hours()[100:140])
     half = [event for event in whole.events if event.as_of and event.as_of <= hours()[119].as_of]
-    last = max(event.as_of for event in half if event.kind == "assessment" and event.as_of)
+    last = max(event.as_of for event in half if event.kind == "analysis.assessed" and event.as_of)
 
     stopped = await walk(Desk(by_rules), hours()[100:120])
 
@@ -325,9 +330,9 @@ async def test_over_the_whole_sample_it_goes_long_short_and_stands_aside() -> No
 
     await walk(desk, hours())
 
-    verdicts = {event.body["verdict"] for event in desk.events if event.kind == "assessment"}
+    verdicts = {event.body["verdict"] for event in desk.events if event.kind == "analysis.assessed"}
     assert verdicts == set(Verdict)
-    assert desk.kinds().count("skip") + len(desk.asked) == len(hours())
+    assert desk.kinds().count("analysis.skipped") + len(desk.asked) == len(hours())
 
 
 async def test_after_ten_calls_whose_outcome_is_known_the_record_is_evidence() -> None:

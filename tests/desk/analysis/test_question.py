@@ -72,7 +72,7 @@ def test_equal_markets_give_equal_requests_whatever_the_ids() -> None:
         question(limits=TradeLimits(max_distance_atr=5)),
         question(trigger=Trigger(TriggerKind.THESIS_DUE, "assessed 12 bars of 1h ago")),
     ],
-    ids=["bar", "position", "limits", "trigger"],
+    ids=["bar", "position", "limits", "analysis.triggered"],
 )
 def test_another_bar_position_limit_or_trigger_is_another_request(other: object) -> None:
     assert question().request_hash != getattr(other, "request_hash", None)

@@ -150,8 +150,8 @@ async def test_a_strategy_inside_its_limits_is_returned_and_recorded() -> None:
 
     assert isinstance(outcome, TimedFillStrategy)
     made, chosen = gateway.events
-    assert (made.kind, made.id, made.causation_id) == ("order.intent", "i1", "assessment-1")
-    assert (chosen.kind, chosen.id) == ("fill.strategy", strategy_id("i1"))
+    assert (made.kind, made.id, made.causation_id) == ("intent.approved", "i1", "assessment-1")
+    assert (chosen.kind, chosen.id) == ("intent.strategy_chosen", strategy_id("i1"))
     assert chosen.causation_id == interaction(envelope=gateway.asked[0]).interaction_id
     assert {event.trace_id for event in gateway.events} == {"t1"}
     assert {event.as_of for event in gateway.events} == {AS_OF}
@@ -178,7 +178,7 @@ async def test_a_gateway_without_an_answer_gives_no_decision() -> None:
     outcome = await decided(gateway)
 
     assert outcome == NoDecision(reason=reason)
-    assert [event.kind for event in gateway.events] == ["order.intent", "no_decision"]
+    assert [event.kind for event in gateway.events] == ["intent.approved", "intent.undecided"]
     assert gateway.events[-1].causation_id == "i1"
 
 
@@ -206,7 +206,7 @@ async def test_an_answer_that_must_not_become_an_order_gives_no_decision(
     assert isinstance(outcome, NoDecision)
     assert outcome.reason.category == category
     assert (outcome.envelope_id, outcome.trace_id) == (gateway.asked[0].envelope_id, "t1")
-    assert gateway.events[-1].kind == "no_decision"
+    assert gateway.events[-1].kind == "intent.undecided"
     assert gateway.events[-1].body["reason"]["category"] == category
 
 

@@ -34,7 +34,9 @@ AS_OF = START + FIVE_MINUTES
 def router_on(exchange: Exchange, gateway: RuleGateway, **limits: int | Decimal) -> OrderRouter:
     """Return a router whose risk limits are the defaults but for `limits`."""
     risk = RiskLimits.model_validate({"max_order_notional": 5_000, **limits})
-    return OrderRouter(exchange, TradeJournal(gateway, SimClock(AS_OF)), listed(BTC), FillLimits(), risk)
+    return OrderRouter(
+        exchange, TradeJournal(gateway, SimClock(AS_OF), tenant_id="default"), listed(BTC), FillLimits(), risk
+    )
 
 
 async def test_the_orders_of_a_strategy_are_submitted_and_recorded() -> None:
@@ -66,7 +68,7 @@ async def test_if_one_slice_is_stopped_by_a_limit_no_slice_is_sent() -> None:
     assert outcome.rule == "max_open_orders"
     assert await exchange.open_orders() == ()
     (event,) = gateway.events
-    assert (event.kind, event.causation_id) == ("order.rejected", strategy_id("i1"))
+    assert (event.kind, event.causation_id) == ("order.denied", strategy_id("i1"))
     assert event.body["rule"] == "max_open_orders"
     assert event.body["symbol"] == "BTCUSDT"
 
@@ -92,7 +94,7 @@ async def test_fills_and_cancellations_are_recorded_with_their_order_as_cause() 
     fill, end = await router.on_bar(bar(1, CALM, volume="6"))
 
     submitted, *reported = gateway.events
-    assert [event.kind for event in reported] == ["fill", "order.cancelled"]
+    assert [event.kind for event in reported] == ["order.filled", "order.canceled"]
     assert {event.causation_id for event in reported} == {submitted.id}
     assert {event.trace_id for event in gateway.events} == {"t1"}
     assert [event.as_of for event in reported] == [fill.time, end.time] == [START + 2 * FIVE_MINUTES] * 2
@@ -154,7 +156,7 @@ async def test_before_a_position_is_closed_what_is_unfilled_is_withdrawn() -> No
     assert cancelled.quantity == Decimal("0.8")
     assert (await exchange.account()).positions == ()
     assert await router.withdraw("BTCUSDT") == []
-    assert "order.cancelled" in [event.kind for event in gateway.events]
+    assert "order.canceled" in [event.kind for event in gateway.events]
 
 
 async def test_before_the_first_bar_nothing_is_known() -> None:

@@ -57,7 +57,9 @@ async def traded(bars: list[Bar]) -> Run:
     agent = ExecutionAgent(
         gateway, clock, FillLimits(), ExecutionSettings("s1", LLMProvider.RULES, "rules-1")
     )
-    router = OrderRouter(exchange, TradeJournal(gateway, clock), listed(BTC), FillLimits(), RiskLimits())
+    router = OrderRouter(
+        exchange, TradeJournal(gateway, clock, tenant_id="default"), listed(BTC), FillLimits(), RiskLimits()
+    )
     run = Run([], [], [], gateway.events, await exchange.account())
     for number, closed in enumerate(bars):
         clock.advance_to(closed.close_time)
@@ -110,11 +112,11 @@ async def test_every_event_of_a_run_has_its_cause_on_record(bars: list[Bar]) -> 
 
     known = {event.id for event in run.events}
     causes = {event.kind: event.causation_id for event in run.events}
-    assert causes.keys() >= {"order.intent", "fill.strategy", "order.submitted", "fill"}
+    assert causes.keys() >= {"intent.approved", "intent.strategy_chosen", "order.submitted", "order.filled"}
     assert [
         event.kind
         for event in run.events
-        if event.causation_id not in known and event.kind not in {"order.intent", "fill.strategy"}
+        if event.causation_id not in known and event.kind not in {"intent.approved", "intent.strategy_chosen"}
     ] == []
 
 

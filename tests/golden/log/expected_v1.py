@@ -37,6 +37,7 @@ TRIGGER = Event(
     kind="bar.closed",
     id="11111111-1111-5111-8111-111111111111",
     trace_id="22222222-2222-5222-8222-222222222222",
+    tenant_id="default",
     as_of=AS_OF,
     time=LATER,
     body={

@@ -14,7 +14,8 @@ from agentic_trading.canonical import sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import PLATFORM, Event
+from agentic_trading.llm.events import TailSetAside
 from agentic_trading.llm.store import LogEntry, Record, Verification
 from agentic_trading.llm.stores.record_codec import (
     BrokenRecordError,
@@ -352,10 +353,6 @@ def _note(kept: Path, torn: bytes) -> Event:
     """Say in the log that what stood here was set aside, and where it lies."""
     digest = sha256_hex(torn)
     note_id = derived_id("log.tail_set_aside", kept.name, digest)
-    return Event(
-        kind="log.tail_set_aside",
-        id=note_id,
-        trace_id=note_id,
-        time=_system_clock.now(),
-        body={"bytes": len(torn), "kept_as": kept.name, "sha256": digest},
+    return TailSetAside(bytes=len(torn), kept_as=kept.name, sha256=digest).as_event(
+        event_id=note_id, trace_id=note_id, tenant_id=PLATFORM, time=_system_clock.now()
     )

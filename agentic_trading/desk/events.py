@@ -1,0 +1,56 @@
+"""Every kind of event that the desk puts on record, and who reads what is inside."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentic_trading.desk.analysis.assessment import Assessment
+from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
+from agentic_trading.desk.exchange import Cancellation, Fill, Order
+from agentic_trading.desk.execution.events import (
+    IntentDenied,
+    IntentSkipped,
+    IntentUndecided,
+    OrderDenied,
+    StrategyChosen,
+)
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.llm.event import Kinds
+
+DeskBody = (
+    Triggered
+    | Skipped
+    | Assessment
+    | Undecided
+    | IntentSkipped
+    | IntentDenied
+    | OrderIntent
+    | IntentUndecided
+    | StrategyChosen
+    | Order
+    | OrderDenied
+    | Cancellation
+    | Fill
+)
+
+
+def _undecided(body: Mapping[str, Any]) -> type[Undecided | IntentUndecided]:
+    """Return what a `no_decision` of an older log is: only that of an analysis names its step."""
+    return Undecided if "step" in body else IntentUndecided
+
+
+KINDS = Kinds[DeskBody](
+    Triggered,
+    Skipped,
+    Assessment,
+    Undecided,
+    IntentSkipped,
+    IntentDenied,
+    OrderIntent,
+    IntentUndecided,
+    StrategyChosen,
+    Order,
+    OrderDenied,
+    Cancellation,
+    Fill,
+    split={"no_decision": _undecided},
+)

@@ -1,0 +1,57 @@
+"""What becomes of an assessment on record, beside intents, orders, fills and cancellations, which are bodies themselves."""
+
+from decimal import Decimal
+from typing import Literal
+
+from agentic_trading.desk.execution.risk import Rejection
+from agentic_trading.desk.execution.strategy import FillStrategy
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.event import EventBody
+
+
+class IntentSkipped(EventBody, frozen=True):
+    """No intent came of a verdict, as a position of its side is open already."""
+
+    KIND = "intent.skipped"
+
+    symbol: str
+    reason: Literal["position_open"]
+    position: Decimal
+
+
+class IntentDenied(Rejection, EventBody, frozen=True):
+    """Our own limits stopped an intent before it was one."""
+
+    KIND = "intent.denied"
+    FORMERLY = "intent.rejected"
+
+    symbol: str
+
+
+class IntentUndecided(NoDecision, EventBody, frozen=True):
+    """It was not decided how an intent shall be filled: no order came of it."""
+
+    KIND = "intent.undecided"
+    FORMERLY = "no_decision"
+
+    symbol: str
+    request_hash: str
+
+
+class StrategyChosen(FillStrategy, EventBody, frozen=True, extra="ignore"):
+    """How an intent shall be filled."""
+
+    KIND = "intent.strategy_chosen"
+    FORMERLY = "fill.strategy"
+
+    symbol: str
+    request_hash: str
+
+
+class OrderDenied(Rejection, EventBody, frozen=True):
+    """Our own limits stopped the orders of a strategy: none was sent. What a venue refuses is `rejected`."""
+
+    KIND = "order.denied"
+    FORMERLY = "order.rejected"
+
+    symbol: str

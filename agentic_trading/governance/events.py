@@ -1,0 +1,145 @@
+"""What workers put on record about money and operators: attempts, reservations, the ledger, budgets, commands.
+
+A ledger is rebuilt from these, so readers of money use `KINDS.must`: an unknown kind in one of their namespaces is an
+error, and not passed over.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+from typing_extensions import override
+
+from agentic_trading.governance.controls_document import AppliedCommand
+from agentic_trading.governance.ledger import ReservationState, reservation_id
+from agentic_trading.governance.limits import UNNAMED, ScopeKind, Unit, Window
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.event import Event, EventBody, Kinds
+from agentic_trading.llm.fields import Moment
+
+
+class ReservationExpired(EventBody, frozen=True):
+    """A reservation whose lease ran out: `released` and refunded, or `in_doubt` and charged in full.
+
+    `scopes` are at least those that it was counted in.
+    """
+
+    KIND = "reservation.expired"
+    FORMERLY = "budget.expired"
+
+    reservation_id: str
+    state: ReservationState
+    nusd: int
+    tokens: int
+    calls: int = 1
+    scopes: Mapping[ScopeKind, str] = Field(default_factory=dict)
+
+
+class LedgerCheckpointed(EventBody, frozen=True):
+    """How far a tenant's ledger had come: its epoch (`generation`), that epoch's id (`mark`), and the last change in it."""
+
+    KIND = "ledger.checkpointed"
+    FORMERLY = "budget.position"
+
+    generation: int
+    mark: str
+    sequence: int
+
+
+class BudgetWarned(EventBody, frozen=True):
+    """A counter near its ceiling: `spent` of `most` in `unit`, and its pace in the last hour, in nano-dollars an hour.
+
+    `exhausted_at` is when it will have nothing left at this pace, None if not before its window ends.
+    """
+
+    scope: ScopeKind
+    id: str
+    window: Window
+    window_id: str
+    unit: Unit
+    spent: int
+    most: int
+    nusd_per_hour: int
+    exhausted_at: Moment | None = None
+
+
+class BudgetThresholdReached(BudgetWarned, frozen=True):
+    """The share of its ceiling from which on a counter is warned of is used up."""
+
+    KIND = "budget.threshold_reached"
+    FORMERLY = "budget.threshold"
+
+
+class BudgetExhausted(BudgetWarned, frozen=True):
+    """Nothing is left of a counter."""
+
+    KIND = "budget.exhausted"
+
+
+class BudgetExhaustionForecast(BudgetWarned, frozen=True):
+    """A counter will have nothing left before its window ends, if it goes on as in the last hour."""
+
+    KIND = "budget.exhaustion_forecast"
+    FORMERLY = "budget.forecast"
+
+
+class AttemptDispatched(EventBody, frozen=True):
+    """A request is about to be sent, with what is reserved for it: what the reservation is called and counted in.
+
+    `window_at` chose its windows; None is the ledger's own present.
+    """
+
+    KIND = "attempt.dispatched"
+
+    attempt: int
+    request_hash: str
+    provider: str
+    model: str
+    reservation_id: str
+    scopes: Mapping[ScopeKind, str]
+    reserved_nusd: int
+    reserved_tokens: int = 0
+    reserved_calls: int = 1
+    window_at: Moment | None = None
+
+    @classmethod
+    @override
+    def from_older(cls, event: Event) -> Mapping[str, Any]:
+        """Return the body with a reservation and scopes, which older releases did not name.
+
+        At first only executions had a record, without key and agent.
+        """
+        body = event.body
+        if "reservation_id" in body:
+            return body
+        key, attempt = body.get("idempotency_key", event.causation_id), body.get("attempt", 0)
+        scopes = {
+            ScopeKind.CALL: key,
+            ScopeKind.TRACE: event.trace_id,
+            ScopeKind.AGENT: body.get("agent", UNNAMED),
+            ScopeKind.WORKFLOW: body.get("workflow", str(EnvelopeWorkflow.EXECUTION)),
+            ScopeKind.TENANT: event.tenant_id,
+        }
+        known = {"request_hash": "", "provider": "", "model": "", **body}
+        return {**known, "reservation_id": reservation_id(event.tenant_id, key, attempt), "scopes": scopes}
+
+
+GovernanceBody = (
+    AttemptDispatched
+    | ReservationExpired
+    | LedgerCheckpointed
+    | BudgetThresholdReached
+    | BudgetExhausted
+    | BudgetExhaustionForecast
+    | AppliedCommand
+)
+
+KINDS = Kinds[GovernanceBody](
+    AttemptDispatched,
+    ReservationExpired,
+    LedgerCheckpointed,
+    BudgetThresholdReached,
+    BudgetExhausted,
+    BudgetExhaustionForecast,
+    AppliedCommand,
+)

@@ -1,0 +1,152 @@
+"""A body of every kind of event, as the golden log holds it, and events made from them."""
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from agentic_trading.desk.analysis.assessment import Demands, assess
+from agentic_trading.desk.analysis.events import Skipped, TriggerBar, Triggered, Undecided
+from agentic_trading.desk.analysis.plan import PlanPrices
+from agentic_trading.desk.exchange import Cancellation, CancelReason, Fill, Order
+from agentic_trading.desk.execution.events import (
+    IntentDenied,
+    IntentSkipped,
+    IntentUndecided,
+    OrderDenied,
+    StrategyChosen,
+)
+from agentic_trading.desk.execution.order import OrderIntent, Sizing
+from agentic_trading.desk.instrument import Side
+from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.triggers import SkipReason, TriggerKind
+from agentic_trading.governance.controls_document import AppliedCommand
+from agentic_trading.governance.events import (
+    AttemptDispatched,
+    BudgetExhausted,
+    BudgetExhaustionForecast,
+    BudgetThresholdReached,
+    LedgerCheckpointed,
+    ReservationExpired,
+)
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.event import PLATFORM, Event, EventBody
+from agentic_trading.llm.events import TailSetAside
+from tests.build import NOW
+from tests.desk.analysis.build import judgement, provenance
+
+LATER: Final = NOW + timedelta(hours=1)
+REASON: Final = FailureReason(category=FailureKind.REFUSAL, description="no")
+SCOPES: Final = {
+    ScopeKind.CALL: "key-1",
+    ScopeKind.TRACE: "trace-1",
+    ScopeKind.AGENT: "agent-1",
+    ScopeKind.WORKFLOW: "analysis",
+    ScopeKind.TENANT: "default",
+}
+SIZING: Final = Sizing(
+    equity=Decimal(100_000), position=Decimal(0), pending=Decimal(0), gross=Decimal(0),
+    risk_pct=Decimal(1), sized_by="risk",
+)  # fmt: skip
+COUNTER: Final[dict[str, Any]] = {
+    "scope": ScopeKind.TENANT, "id": "default", "window": Window.DAY, "window_id": "2026-01-02",
+    "unit": "nano-USD", "spent": 85, "most": 100, "nusd_per_hour": 10,
+}  # fmt: skip
+
+ORDER: Final = Order(
+    order_id="order-1", intent_id="intent-1", symbol="BTCUSDT", side=Side.BUY, quantity=Decimal("0.10"),
+    order_type="limit", limit_price=Decimal("99.50"), active_from=NOW, expires_at=LATER, stop_loss=Decimal(90),
+    take_profit=Decimal(120), trace_id="trace-1", causation_id="strategy-1",
+)  # fmt: skip
+
+BODIES: Final[tuple[EventBody, ...]] = (
+    Triggered(
+        symbol="BTCUSDT",
+        step="cmt",
+        kind=TriggerKind.THESIS_DUE,
+        detail="12 bars since the last assessment",
+        bar=TriggerBar(
+            symbol="BTCUSDT", timeframe=Timeframe.H1, open_time=NOW, close_time=LATER, open=Decimal(99),
+            high=Decimal("101.50"), low=Decimal(98), close=Decimal(100), volume=Decimal("17.375"),
+            quote_volume=None, trades=12, taker_buy_volume=None, parts=12, expected=12,
+        ),
+        last_close=Decimal(100),
+    ),
+    Skipped(symbol="BTCUSDT", step="cmt", reason=SkipReason.NOTHING_NEW, detail="no flip"),
+    assess(
+        judgement(), provenance(), Demands(), prices=PlanPrices("market", Decimal(90), Decimal(120))
+    ),
+    Undecided(
+        reason=REASON, envelope_id="envelope-1", trace_id="trace-1", as_of=NOW, symbol="BTCUSDT", step="cmt",
+        request_hash="rk1:0",
+    ),
+    IntentSkipped(symbol="BTCUSDT", reason="position_open", position=Decimal("0.10")),
+    IntentDenied(symbol="BTCUSDT", rule="min_quantity", was="0", allowed="0.00001", sizing=SIZING),
+    OrderIntent(
+        intent_id="intent-1", symbol="BTCUSDT", side=Side.BUY, quantity=Decimal("0.10"), kind="entry",
+        arrival_price=Decimal(100), stop_loss=Decimal(90), take_profit=Decimal(120), sizing=SIZING,
+        reason="long: total 4", as_of=NOW, expires_at=LATER, trace_id="trace-1", causation_id="assessment-1",
+    ),
+    IntentUndecided(
+        reason=REASON, envelope_id="envelope-2", trace_id="trace-1", as_of=NOW, symbol="BTCUSDT",
+        request_hash="rk1:1",
+    ),
+    StrategyChosen(
+        symbol="BTCUSDT", request_hash="rk1:1", order_type="limit", time_in_force="gtc", algo="twap", slices=2,
+        interval_seconds=300, limit_offset_bps=Decimal("2.5"), price_reference="arrival",
+        max_participation=Decimal("0.05"), deadline_seconds=900, on_deadline="cross",
+        expected_slippage_bps=Decimal(1), confidence=Decimal("0.7"), rationale="The volume is low",
+        evidence_ids=("E1",),
+    ),
+    ORDER,
+    OrderDenied(symbol="BTCUSDT", rule="max_open_orders", was="21", allowed="20", side=Side.BUY, sizing=SIZING),
+    Cancellation(
+        order_id="order-1", intent_id="intent-1", symbol="BTCUSDT", quantity=Decimal("0.05"),
+        reason=CancelReason.DEADLINE, time=LATER, trace_id="trace-1",
+    ),
+    Fill(
+        fill_id="fill-1", intent_id="intent-1", order_id="order-1", symbol="BTCUSDT", side=Side.BUY,
+        price=Decimal("99.50"), quantity=Decimal("0.05"), fee=Decimal("0.01"), fee_currency="USDT",
+        liquidity="maker", cause="order", time=LATER, bar_open_time=NOW, trace_id="trace-1",
+    ),
+    AttemptDispatched(
+        attempt=1, request_hash="rk1:0", provider="scripted", model="scripted-1",
+        reservation_id="default:key-1:1", scopes=SCOPES, reserved_nusd=1_000, reserved_tokens=50, window_at=NOW,
+    ),
+    ReservationExpired(
+        reservation_id="default:key-1:1", state=ReservationState.IN_DOUBT, nusd=1_000, tokens=50, scopes=SCOPES
+    ),
+    LedgerCheckpointed(generation=1, mark="mark-1", sequence=7),
+    BudgetThresholdReached(**COUNTER),
+    BudgetExhausted(**COUNTER),
+    BudgetExhaustionForecast(**COUNTER, exhausted_at=LATER),
+    AppliedCommand(
+        version=1, kind="set_limit", subject="tenant * per day", before="no limit", after="25 USD", by="ann",
+        why="tests", at=NOW, scope="tenant", id="*", window=Window.DAY, ceiling_after=(25 * 10**9, None, None),
+    ),
+    TailSetAside(bytes=17, kept_as="interactions.jsonl.torn", sha256="0" * 64),
+)  # fmt: skip
+"""One body of each kind, in the order of a decision."""
+
+SAMPLES: Final = {body.KIND: body for body in BODIES}
+
+
+def sample(of: str, /, **changes: Any) -> Event:
+    """Return an event of the kind `of` with a whole body; `changes` are fields of the body."""
+    body = SAMPLES[of]
+    fresh = type(body).model_validate({**body.model_dump(), **changes})
+    return as_event(fresh)
+
+
+def as_event(body: EventBody) -> Event:
+    """Return the event of a body, under an id that follows from its kind."""
+    tenant_id = PLATFORM if isinstance(body, TailSetAside) else "default"
+    return body.as_event(
+        event_id=f"{body.KIND}-1",
+        trace_id="trace-1",
+        tenant_id=tenant_id,
+        time=NOW,
+        causation_id="cause-1",
+        as_of=NOW,
+    )
