@@ -44,7 +44,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesProvider
@@ -227,7 +227,7 @@ def worker_pool(
     gate = _gate(mode, ledger, tables, clock, tenant, oversight)
     parts = RunnerDependencies(
         gate=gate,
-        provider=answers.provider,
+        providers=Providers.every(answers.provider),
         recorder=recorder,
         capabilities=tables.capabilities,
         clock=clock,

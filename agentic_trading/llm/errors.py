@@ -45,6 +45,7 @@ class FailureKind(StrEnum):
     RETRY_BUDGET = "retry_budget"
     HALTED = "halted"
     NOT_ALLOWED = "not_allowed"
+    NOT_SERVED = "not_served"
     LOOK_AHEAD = "look_ahead"
     EXPIRED = "expired"
     REFUSAL = "refusal"
@@ -79,6 +80,16 @@ class NoDecision(BaseModel, frozen=True, extra="allow"):
     envelope_id: str = ""
     trace_id: str = ""
     as_of: datetime | None = None
+
+    @property
+    def actionable(self) -> bool:
+        """Never: like an `LLMInteraction`, so that both kinds of answer are asked the same way."""
+        return False
+
+    @property
+    def failure(self) -> FailureReason:
+        """Why there is no decision."""
+        return self.reason
 
 
 class LLMError(TradingError):
