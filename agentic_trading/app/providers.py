@@ -173,7 +173,7 @@ def _default(llm: LLMProvider, tables: wire.Tables) -> str:
         return ""
     if llm is LLMProvider.LOCAL:
         return next(iter(WEIGHTS))
-    names = [row.model for row in tables.capabilities if row.provider is llm]
+    names = [row.model for row in tables.capabilities if row.provider == llm]
     if len(names) == 1:
         return names[0]
     raise OptionError("--model", "left out", _allowed(names))
@@ -181,7 +181,7 @@ def _default(llm: LLMProvider, tables: wire.Tables) -> str:
 
 def _row(tables: wire.Tables, llm: LLMProvider, name: str, now: datetime) -> Capability:
     today = now.astimezone(UTC).date()
-    rows = [row for row in tables.capabilities if row.provider is llm]
+    rows = [row for row in tables.capabilities if row.provider == llm]
     usable = [row.model for row in rows if row.retires_on is None or today <= row.retires_on]
     row = next((row for row in rows if row.model == name), None)
     if row is None:

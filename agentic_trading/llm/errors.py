@@ -20,17 +20,19 @@ TradingError
 
 from collections.abc import Sequence
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.fields import Text
+from agentic_trading.llm.fields import OpenName, Text
 
 
-class FailureKind(StrEnum):
-    """The closed set of reasons; the seed's six retry words are among them."""
+class FailureKind(OpenName):
+    """Why a call failed; the seed's six retry words are among the reasons.
+
+    A reason of a newer release is read and kept as it is, and is none of these: it is not retried.
+    """
 
     RATE_LIMIT = "rate_limit"
     TIMEOUT = "timeout"

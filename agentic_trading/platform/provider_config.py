@@ -10,30 +10,11 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, NonNegativeInt
 from agentic_trading.governance.policy import NAME
 from agentic_trading.governance.prices import ModelPrice
 from agentic_trading.llm.envelope import Effort, LLMProvider
+from agentic_trading.llm.envelope_rules import close_name
 from agentic_trading.llm.models import Capability, Thinking
 from agentic_trading.llm.provider import fault_of
 
 _PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")
-
-
-def close_name(name: str) -> str | None:
-    """Return the built-in provider that `name` misspells: two letters off at most, and no separator in it."""
-    if name in set(LLMProvider) or set("._-") & set(name):
-        return None
-    return next((known.value for known in LLMProvider if _edits(name, known) <= 2), None)
-
-
-def _edits(one: str, other: str) -> int:
-    """Return the Levenshtein distance of two short texts."""
-    row = list(range(len(other) + 1))
-    for number, letter in enumerate(one, start=1):
-        before, row[0] = row[0], number
-        for place, of_other in enumerate(other, start=1):
-            before, row[place] = (
-                row[place],
-                min(row[place] + 1, row[place - 1] + 1, before + (letter != of_other)),
-            )
-    return row[-1]
 
 
 # What a validator raises is the text of what is allowed.
