@@ -113,7 +113,7 @@ def _may_fall_back(workflow: EnvelopeWorkflow) -> EnvelopeWorkflow:
 
 
 TenantId = Annotated[StrictStr, AfterValidator(_tenant)]
-Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer(str, when_used="json")]
+Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer("{:f}".format, when_used="json")]
 
 
 class LedgerConfig(BaseModel, frozen=True, extra="forbid"):

@@ -19,6 +19,15 @@ _HIDDEN: Final = frozenset({"url", "base_url", "secret", "options"})
 """Keys whose wrong values are not shown: they may have a key or a password in them."""
 
 
+_PLAIN: Final = {
+    "dict_type": "a table",
+    "model_type": "a table",
+    "string_type": "a text",
+    "too_short": "one at least",
+    "tuple_type": "a list",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
     """One wrong value: the file, variable or argument it is from, its place, what was found, what is allowed."""
@@ -59,6 +68,8 @@ def allowed_text(error: ErrorDetails) -> str:
     """Return what pydantic, or a validator of ours, says is allowed: ours raise `ValueError` with just that."""
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
+    if plain := _PLAIN.get(error["type"]):
+        return plain
     if expected := error.get("ctx", {}).get("expected"):
         return str(expected)
     message = error["msg"].removeprefix("Input should be ")

@@ -7,26 +7,6 @@ import pytest
 from agentic_trading.platform.settings import SettingsError, load_settings
 
 
-@pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (
-        "CONFIG",
-        "STORE",
-        "RUNS",
-        "MODELS_FILE",
-        "PRICES_FILE",
-        "MODELS_DIR",
-        "SECRETS_DIR",
-        "LOG_LEVEL",
-        "LOG_FORMAT",
-    ):
-        monkeypatch.delenv(f"AGENTIC_{name}", raising=False)
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/home/trader")
-    monkeypatch.chdir(tmp_path)
-
-
 def test_an_empty_environment_gives_the_defaults() -> None:
     settings = load_settings()
 
