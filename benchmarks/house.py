@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import structlog
 
-from agentic_trading.app.local import local_gateway
 from agentic_trading.llm import EnvelopeBuilder, LLMEnvelope, LLMProvider, MemoryInteractionStore
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.platform import local_gateway
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "agentic_trading"

@@ -18,7 +18,7 @@ from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.ids import random_id
-from agentic_trading.platform.adapters import boards_of, limiter_of, verifier_of
+from agentic_trading.platform.adapters import boards_of, limiter_of, signing_keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,13 @@ def oversight(
     """
     controls, statuses = boards_of(ledger_url, folder)
     policy = Policy.load(policy_file) if policy_file is not None else None
+    signing = signing_keys_of(keys, policy)
     return BudgetControls(
         controls=controls,
         statuses=statuses,
         outlives=ledger_url is not None,
         policy=policy,
-        verifier=verifier_of(keys, policy),
+        verifier=Verifier(signing) if signing is not None else None,
         principal=principal,
         limiter=limiter_of(ledger_url, policy),
         worker=f"worker-{random_id()[:8]}" if ledger_url else "worker",

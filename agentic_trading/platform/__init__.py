@@ -1,7 +1,9 @@
-"""Where a gateway is put together: its configuration, and the adapters that it names."""
+"""Where a gateway is put together: one configuration, one object, and what an application needs to embed it."""
 
 from agentic_trading.platform.config import FallbackConfig, LedgerConfig, PlatformConfig, TenantConfig
+from agentic_trading.platform.embedded import local_gateway
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.provider_config import ModelConfig, PriceConfig, ProviderConfig
 from agentic_trading.platform.settings import load_config
 
@@ -11,9 +13,12 @@ __all__ = [
     "FallbackConfig",
     "LedgerConfig",
     "ModelConfig",
+    "Platform",
     "PlatformConfig",
+    "Ports",
     "PriceConfig",
     "ProviderConfig",
     "TenantConfig",
     "load_config",
+    "local_gateway",
 ]

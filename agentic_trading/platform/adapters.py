@@ -10,12 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 
-from agentic_trading.bus.signing import Verifier, keys_by_principal, read_keys
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.signing import keys_by_principal, read_keys
+from agentic_trading.bus.topic import Broker
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
+from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.policy import Policy
@@ -35,13 +38,24 @@ from agentic_trading.llm.models import (
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.offline import Rule, RulesProvider, ScriptedProvider
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig
 from agentic_trading.platform.settings import secret_variable
+from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.claims.memory import MemoryClaimStore
 
 GROUP: Final = "agentic_trading.providers"
 """The group of entry points in which packages, ours among them, offer adapters."""
+
+Rules = Mapping[str, Rule]
+"""What the provider `rules` answers by: a function of the envelope, by the `$id` of the schema."""
+
+LOG_NAME: Final = "interactions.jsonl"
 
 _ASKED: Final = ("complete", "count_tokens", "aclose")
 
@@ -60,7 +74,7 @@ class ProviderContext:
     capabilities: Capabilities
     clock: Clock = field(default_factory=SystemClock)
     weights_folder: Path | None = None
-    rules: Mapping[str, Rule] = field(default_factory=dict)
+    rules: Rules = field(default_factory=dict)
 
     @property
     def adapter(self) -> str:
@@ -334,13 +348,52 @@ def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
     return RedisLimiter(url, rates)
 
 
-def verifier_of(folder: Path | None, policy: Policy | None) -> Verifier | None:
-    """Return what proves senders by the keys in a folder, those that the policy names alone; None without a folder.
+def signing_keys_of(folder: Path | None, policy: Policy | None) -> Mapping[str, tuple[bytes, ...]] | None:
+    """Return the keys of each principal in a folder, those that the policy names alone; None without a folder.
 
     Reads files; raises `SigningKeyError` for wrong keys.
     """
     if folder is None:
         return None
     keys = read_keys(folder)
-    names = policy.keys if policy is not None else {name: (name,) for name in keys}
-    return Verifier(keys_by_principal(keys, names))
+    return keys_by_principal(keys, policy.keys if policy is not None else {name: (name,) for name in keys})
+
+
+def memory_broker() -> Broker:
+    """Return a bus within this process; it forgets what every reader has read, however long the process lives."""
+    return MemoryBroker(retain_acknowledged=False)
+
+
+def memory_claims() -> ClaimStore:
+    """Return claims within this process."""
+    return MemoryClaimStore()
+
+
+def memory_ledger(*, zone: tzinfo = UTC) -> Ledger:
+    """Return a ledger of this process, without limits yet."""
+    return MemoryLedger(zone=zone)
+
+
+def memory_log() -> InteractionStore:
+    """Return a log that ends with this process."""
+    return MemoryInteractionStore()
+
+
+async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractionStore:
+    """Return the log in a folder, locked for this process: durable before it is published, or as `durability` says.
+
+    Raises `StoreLockedError` while another process has it, `StoreError` for one that cannot be gone on with.
+    """
+    durability = config.durability or ("relaxed" if config.mode == "backtest" else "group")
+    store = JsonFileInteractionStore(folder / LOG_NAME, durability=Durability(durability))
+    try:
+        await store.open()
+    except BaseException:
+        await store.aclose()
+        raise
+    return store
+
+
+def folder_of(store: InteractionStore) -> Path | None:
+    """Return the folder of a log in a file, None for any other one."""
+    return store.path.parent if isinstance(store, JsonFileInteractionStore) else None

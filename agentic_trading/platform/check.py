@@ -118,7 +118,7 @@ def _check_principals(config: PlatformConfig) -> Iterator[ConfigProblem]:
             yield _problem(config, "policy", str(e), "a policy that can be read")
             return
     try:
-        adapters.verifier_of(config.principals_folder, policy)
+        adapters.signing_keys_of(config.principals_folder, policy)
     except SigningKeyError as e:
         yield _problem(config, "principals_folder", str(e), "a folder with a key for each principal")
         return

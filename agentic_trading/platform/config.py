@@ -156,12 +156,12 @@ class LoadedFrom:
 class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     """Everything that a platform is made from; making one reads no file and no environment.
 
-    `folder` holds the logs, one folder a `name`; None keeps them in memory. `durability` None is that of the mode.
+    `folder` holds the log, or that of each `name` in a folder below it; None keeps it in memory. `durability` None is that of the mode.
     `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
     Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
     """
 
-    name: Annotated[StrictStr, AfterValidator(_tenant)] = "gateway"
+    name: Annotated[StrictStr, AfterValidator(lambda name: name and _tenant(name))] = ""
     folder: Path | None = None
     mode: Literal["backtest", "paper"] = "paper"
     durability: Literal["group", "relaxed"] | None = None

@@ -19,8 +19,7 @@ from tempfile import TemporaryDirectory
 import orjson
 
 from agentic_trading.app import wire
-from agentic_trading.app.local import local_gateway
-from agentic_trading.client.gateway import GatewayClient
+from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.prices import PriceBook
@@ -31,6 +30,7 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.result import Usage
+from agentic_trading.platform import local_gateway
 
 CALLS = 12
 WORKERS = 4
@@ -147,7 +147,7 @@ async def make_calls(folder: Path, base_url: str) -> None:
     await store.aclose()
 
 
-async def _ask(client: GatewayClient, number: int) -> None:
+async def _ask(client: Gateway, number: int) -> None:
     await client.ask(envelope(f"order-{number:02d}"))
 
 

@@ -34,8 +34,8 @@ from agentic_trading.platform.adapters import (
     factory_of,
     keys_of,
     provider_of,
+    signing_keys_of,
     tables_of,
-    verifier_of,
 )
 from tests.app.asking import own_rows
 from tests.build import envelope
@@ -348,9 +348,9 @@ def test_boards_without_a_server_are_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_principals_prove_themselves_by_the_keys_of_a_folder(tmp_path: Path) -> None:
-    assert verifier_of(None, None) is None
+    assert signing_keys_of(None, None) is None
     with pytest.raises(SigningKeyError, match="holds no key"):
-        verifier_of(tmp_path, None)
+        signing_keys_of(tmp_path, None)
     (tmp_path / "desk-a").write_text("k" * 32)
 
-    assert repr(verifier_of(tmp_path, None)) == "Verifier('desk-a')"
+    assert signing_keys_of(tmp_path, None) == {"desk-a": (b"k" * 32,)}

@@ -1,0 +1,57 @@
+"""A gateway within an application, in one call."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+
+from agentic_trading.llm.provider import Provider, Providers
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig, TenantConfig
+from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.worker.call_context import Checks
+
+
+@asynccontextmanager
+async def local_gateway(
+    provider: Provider | Mapping[str, Provider],
+    *,
+    budget_usd: Decimal,
+    folder: Path | str | None = None,
+    store: InteractionStore | None = None,
+    workers: int = 4,
+    tenant: str = DEFAULT_TENANT,
+    checks: Checks = MappingProxyType({}),
+    models_file: Path | None = None,
+    prices_file: Path | None = None,
+    policy: Path | None = None,
+) -> AsyncGenerator[Platform]:
+    """Give a platform whose calls `provider` answers, and whose tenant spends `budget_usd` at most, over all its starts.
+
+    `provider` answers to every name; a mapping serves the names in it, and what names another one is refused. The log
+    is kept in `folder`, or in `store`, which stays open, as it was handed in open. Where it is in a file, that
+    folder is the memory: what was spent before is spent, and limits and halts that `agentic-trading budget` and `halt`
+    write there hold. That the budget holds is true as long as no usage passes its estimate; one that does is charged
+    all the same, and counted.
+
+    An envelope of another tenant is refused. Leaving the block, also by an error, finishes the calls under way, keeps
+    what was recorded and closes the providers. Raises what `Platform` raises, and `ValueError` without a budget of
+    whole nano-dollars, or with both a folder and a store.
+    """
+    if folder is not None and store is not None:
+        raise ValueError("both folder and store are given; allowed is one of them, as each has the log")
+    providers = Providers(provider) if isinstance(provider, Mapping) else Providers.every(provider)
+    config = PlatformConfig(
+        folder=None if folder is None else Path(folder),
+        tenants={tenant: TenantConfig(budget_usd=budget_usd)},
+        concurrency=workers,
+        models_file=models_file,
+        prices_file=prices_file,
+        policy=policy,
+    )
+    try:
+        async with Platform(config, Ports(providers=providers, store=store), checks=checks) as platform:
+            yield platform
+    finally:
+        await providers.aclose()

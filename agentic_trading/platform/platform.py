@@ -1,0 +1,398 @@
+"""A gateway put together from one configuration: every port opened in one order, handed out, and closed in reverse."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import current_thread, main_thread
+from types import MappingProxyType, TracebackType
+from typing import Protocol, Self, TypeVar
+from zoneinfo import ZoneInfo
+
+from agentic_trading.bus.signing import Signer, Verifier
+from agentic_trading.bus.topic import Broker
+from agentic_trading.client.gateway import GatewayClient, GatewayReply
+from agentic_trading.client.outcome import StructuredOutcome
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.errors import TradingError
+from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
+from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limiter import Limiter
+from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.status_feed import StatusFeed
+from agentic_trading.governance.throttle import Throttle
+from agentic_trading.ids import random_id
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import Provider, Providers
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.platform import adapters, restart
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.worker.call_context import Checks
+from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
+from agentic_trading.worker.pool import ProducerAcl, WorkerPool
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
+
+
+class Closable(Protocol):
+    """A port that holds something open."""
+
+    async def aclose(self) -> None:
+        """Close it; harmless twice."""
+        ...
+
+
+ClosablePort = TypeVar("ClosablePort", bound=Closable)
+
+
+class FullGateway(Protocol):
+    """All that a client can do: see `GatewayClient`."""
+
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+        """Have the call made and return its last attempt, or why there is none."""
+        ...
+
+    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+        """Have the call made and return the object with all attempts, or why there is none."""
+        ...
+
+    async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
+        """Publish an envelope without waiting."""
+        ...
+
+    async def record(self, event: Event) -> None:
+        """Put one fact of a trace on record."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The ports that a platform is handed in place of those of its configuration: used as they are, and not closed.
+
+    `providers` join the configured ones; a `Providers` takes the place of them all. `keys` are those of principals, by
+    name, in place of `principals_folder`.
+    """
+
+    providers: Providers | Mapping[str, Provider] = field(default_factory=dict)
+    store: InteractionStore | None = None
+    broker: Broker | None = None
+    claims: ClaimStore | None = None
+    ledger: Ledger | None = None
+    limiter: Limiter | None = None
+    controls: ControlStore | None = None
+    statuses: StatusFeed | None = None
+    clock: Clock | None = None
+
+
+class Platform:
+    """A gateway and its workers within this process, as an async context manager; it is its own client.
+
+    Opened in this order: tables, policy and keys; the log; the bus; ledger, controls and rates; what the log knows of
+    money is restored; limits of `[tenants]` are set where no operator has set one; providers; workers; a client.
+    Whatever fails closes what is open. Leaving the block closes in reverse: calls under way are finished, what was
+    recorded is kept. Of several errors the one that a user can do something about comes out, the others as its cause.
+
+    The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
+    of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
+    rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema.
+
+    Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
+    `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
+    """
+
+    def __init__(
+        self,
+        config: PlatformConfig,
+        ports: Ports | None = None,
+        *,
+        checks: Checks = MappingProxyType({}),
+        rules: adapters.Rules = MappingProxyType({}),
+    ) -> None:
+        self.config = config
+        self._given = ports or Ports()
+        self._checks = checks
+        self._rules = rules
+        self._stack = AsyncExitStack()
+        self._stopping = asyncio.Event()
+        self._client: FullGateway | None = None
+        self._signing: Mapping[str, tuple[bytes, ...]] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open everything; raises what is said of the class."""
+        try:
+            await self._open()
+        except BaseException as e:
+            await self.__aexit__(type(e), e, e.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close everything, in reverse."""
+        try:
+            await self._stack.__aexit__(kind, e, trace)
+        except BaseExceptionGroup as group:
+            raise first_useful(group) from group
+
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+        """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
+        return await self._own.ask(envelope)
+
+    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+        """Have the call made, and return the object with all attempts: see `GatewayClient.ask_structured`."""
+        return await self._own.ask_structured(envelope)
+
+    async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
+        """Publish an envelope without waiting; nothing falls back, as nothing waits for its failure."""
+        return await self._own.submit(envelope)
+
+    async def record(self, event: Event) -> None:
+        """Put one fact of a trace on record."""
+        await self._own.record(event)
+
+    @asynccontextmanager
+    async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[FullGateway]:
+        """Give a client of its own: `name` tells its replies from those of others, `sign_as` is its principal.
+
+        Raises `ConfigError` for a principal without a key.
+        """
+        async with GatewayClient(
+            self._broker, name=name, signer=self._signer(sign_as or self.config.sign_as)
+        ) as client:
+            yield client
+
+    async def serve(self) -> None:
+        """Let the workers run until `stop`, SIGINT or SIGTERM; a second signal of the same kind ends the process at once."""
+        with _stop_on_signals(self._stopping):
+            await self._stopping.wait()
+
+    def stop(self) -> None:
+        """End `serve`. Harmless twice."""
+        self._stopping.set()
+
+    @property
+    def _own(self) -> FullGateway:
+        if self._client is None:
+            raise RuntimeError("the platform is not open; use it within `async with Platform(…) as platform`")
+        return self._client
+
+    async def _open(self) -> None:
+        config, given = self.config, self._given
+        clock = given.clock or SystemClock()
+        files = await asyncio.to_thread(_Files.read, config, frozenset(_names(given.providers)))
+        self._signing = files.signing
+        store = await self._opened_log()
+        folder = adapters.folder_of(store)
+        self._broker = given.broker or await self._enter(adapters.memory_broker())
+        ledger = given.ledger or await self._enter(await asyncio.to_thread(self._made_ledger))
+        controls, statuses = await self._boards(folder)
+        limiter = given.limiter
+        if limiter is None and config.mode == "paper":  # no rate may decide what a backtest gives
+            limiter = await self._enter(adapters.limiter_of(config.ledger.url, files.policy))
+        if given.ledger is None:
+            await restart.carry_on(config, ledger, store)
+        for tenant, row in config.tenants.items():
+            await restart.set_limit(tenant, row, ledger, controls)
+        providers = await self._opened_providers(files, clock)
+        recorder, wall = Recorder(store, self._broker), SystemClock()
+        gate = Gate(
+            ledger=ledger,
+            prices=files.prices,
+            capabilities=files.capabilities,
+            clock=clock,
+            mode=config.mode,
+            wall=wall,
+            tenants=frozenset(config.tenant_ids),
+            providers=providers.names,
+            policy=files.policy,
+            throttle=Throttle(limiter, wall),
+        )
+        parts = RunnerDependencies(
+            gate=gate,
+            providers=providers,
+            recorder=recorder,
+            capabilities=files.capabilities,
+            clock=clock,
+            checks=self._checks,
+            strict_workflows=frozenset({EnvelopeWorkflow.EXECUTION} if config.mode == "paper" else ()),
+        )
+        housekeeper = None
+        if controls is not None and statuses is not None:
+            outlives = config.ledger.url is not None
+            scope = HousekeepingScope(ledger, gate, controls, statuses, config.tenant_ids, outlives=outlives)
+            meter = BurnRateMeter(Windows(ZoneInfo(config.zone)))
+            housekeeper = Housekeeper(scope, meter, recorder, clock, wall, self._worker_name(), Alerts())
+        pool = WorkerPool(
+            broker=self._broker,
+            runner=CallRunner(parts),
+            recorder=recorder,
+            claims=given.claims or adapters.memory_claims(),
+            clock=clock,
+            workers=config.concurrency,
+            housekeeper=housekeeper,
+            acl=ProducerAcl(files.verifier, config.sign_as, files.policy),
+        )
+        await self._stack.enter_async_context(_running(pool))
+        self._client = await self._stack.enter_async_context(self.client("platform"))
+
+    async def _enter(self, port: ClosablePort) -> ClosablePort:
+        """Return a port that is closed when its turn has come."""
+        return await self._stack.enter_async_context(aclosing(port))
+
+    def _worker_name(self) -> str:
+        name = self.config.name or "worker"
+        return name if self.config.ledger.url is None else f"{name}-{random_id()[:8]}"
+
+    async def _opened_log(self) -> InteractionStore:
+        config = self.config
+        if self._given.store is not None:
+            return self._given.store
+        if config.folder is None:
+            return adapters.memory_log()
+        is_shared = config.ledger.url is not None
+        self._stack.enter_context(await asyncio.to_thread(restart.taken, config.folder, is_shared=is_shared))
+        return await self._enter(await adapters.opened_log(config.folder / config.name, config))
+
+    def _made_ledger(self) -> Ledger:
+        zone = ZoneInfo(self.config.zone)
+        url = self.config.ledger.url
+        return adapters.memory_ledger(zone=zone) if url is None else adapters.worker_ledger_of(url, zone=zone)
+
+    async def _boards(self, folder: Path | None) -> tuple[ControlStore | None, StatusFeed | None]:
+        """Return where operators command and workers report: on the ledger's server, else in the log's folder, if any."""
+        controls, statuses, url = self._given.controls, self._given.statuses, self.config.ledger.url
+        if folder is None and url is None:
+            return controls, statuses
+        made_controls, made_statuses = adapters.boards_of(url, folder or Path())
+        return (
+            controls or await self._enter(made_controls),
+            statuses or await self._enter(made_statuses),
+        )
+
+    async def _opened_providers(self, files: "_Files", clock: Clock) -> Providers:
+        given = self._given.providers
+        if isinstance(given, Providers):
+            return given
+        made: dict[str, Provider] = dict(given)
+        for name, factory in files.factories.items():
+            context = adapters.ProviderContext(
+                name=name,
+                config=self.config.providers[name],
+                keys=adapters.keys_of(self.config, name, factory),
+                capabilities=files.capabilities,
+                clock=clock,
+                weights_folder=self.config.weights_folder,
+                rules=self._rules,
+            )
+            origin = self.config.origin_of(f"providers.{name}.adapter")
+            provider = await asyncio.to_thread(adapters.provider_of, context, factory, origin=origin)
+            made[name] = await self._enter(provider)
+        return Providers(made)
+
+    def _signer(self, principal: str) -> Signer | None:
+        """Return what signs as a principal; None where nothing is signed, and the sender is trusted."""
+        if self._signing is None:
+            if principal != self.config.sign_as:
+                found, allowed = (
+                    f"{principal!r}, and nothing is signed",
+                    "principals_folder, or sign_as alone",
+                )
+                raise ConfigError([ConfigProblem("code", "sign_as", found, allowed)])
+            return None
+        keys = self._signing.get(principal)
+        if keys is None:
+            known = ", ".join(sorted(self._signing))
+            was = repr(principal) if principal else "left out, and every message is signed"
+            raise ConfigError([ConfigProblem("code", "sign_as", was, known)])
+        return Signer(principal, keys[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What was read from files before anything is opened."""
+
+    factories: Mapping[str, adapters.Factory]
+    capabilities: Capabilities
+    prices: PriceBook
+    policy: Policy | None
+    signing: Mapping[str, tuple[bytes, ...]] | None
+
+    @classmethod
+    def read(cls, config: PlatformConfig, given: frozenset[str]) -> Self:
+        """Read tables, policy and keys; the adapters of providers that are `given` are not loaded."""
+        factories = {
+            name: adapters.factory_of(name, row, origin=config.origin_of(f"providers.{name}.adapter"))
+            for name, row in config.providers.items()
+            if name not in given
+        }
+        capabilities, prices = adapters.tables_of(config, factories)
+        policy = Policy.load(config.policy) if config.policy is not None else None
+        signing = adapters.signing_keys_of(config.principals_folder, policy)
+        return cls(factories, capabilities, prices, policy, signing)
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """What proves senders, where messages are signed."""
+        return None if self.signing is None else Verifier(self.signing)
+
+
+@asynccontextmanager
+async def _running(pool: WorkerPool) -> AsyncGenerator[None]:
+    """Run a pool; leaving the block, also by an error, finishes the calls under way and keeps what was recorded."""
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(pool.run(), name="worker-pool")
+        try:
+            yield
+        except Exception:
+            pool.stop()
+            await work  # the group would cancel it, and events that are not stored yet would be lost
+            raise
+        pool.stop()
+
+
+def first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error that a user can do something about, or else the first one."""
+    leaves = list(_leaves(group))
+    return next((leaf for leaf in leaves if isinstance(leaf, TradingError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> Generator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _names(providers: Providers | Mapping[str, Provider]) -> Iterable[str]:
+    return () if isinstance(providers, Providers) else map(str, providers)
+
+
+@contextmanager
+def _stop_on_signals(stopping: asyncio.Event) -> Generator[None]:
+    """Set `stopping` on the first SIGINT or SIGTERM; signals reach the main thread only."""
+    loop = asyncio.get_running_loop()
+    heard = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
+
+    def first(number: signal.Signals) -> None:
+        loop.remove_signal_handler(number)
+        stopping.set()
+
+    for number in heard:
+        loop.add_signal_handler(number, first, number)
+    try:
+        yield
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)

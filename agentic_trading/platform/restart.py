@@ -1,0 +1,106 @@
+"""What a platform goes on with when it starts again: its folder, what its log knows of money, limits that stand."""
+
+import fcntl
+import os
+from contextlib import ExitStack, aclosing
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.commands import SetLimit, execute_command
+from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.governance.errors import CommandError
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, ceiling_text, limited_text
+from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.store import InteractionStore, Record
+from agentic_trading.platform.config import PlatformConfig, TenantConfig
+
+log = structlog.get_logger()
+
+CONFIG: Final = "config"
+"""Who sets the limits of `[tenants]`: an operator's own limit in the same place is left alone."""
+
+
+async def carry_on(config: PlatformConfig, ledger: Ledger, store: InteractionStore) -> None:
+    """Restore what the log knows of money; a ledger on a server has to be as far as the log has seen it.
+
+    Raises `LedgerRolledBackError` for one that is not, and `StoreError` for a log that cannot be read.
+    """
+    rebuilds = {tenant: LedgerRebuild(tenant, config.mode) for tenant in config.tenant_ids}
+    async with aclosing(store.scan()) as entries:
+        async for entry in entries:
+            if (rebuild := rebuilds.get(_tenant_of(entry.record))) is not None:
+                rebuild.read(entry.record)
+    for tenant, rebuild in rebuilds.items():
+        if config.ledger.url is None:
+            await ledger.restore(tenant, rebuild.entries())
+        elif rebuild.checkpoint is not None:
+            await ledger.require_at_least(tenant, rebuild.checkpoint)
+            found = await ledger.checkpoint(tenant)
+            if (gone := rollback_error(tenant, rebuild.checkpoint, found)) is not None:
+                raise gone
+
+
+async def set_limit(tenant: str, row: TenantConfig, ledger: Ledger, controls: ControlStore | None) -> None:
+    """Set the limit of a tenant's row, unless an operator has set or removed one in the same place."""
+    if row.budget_usd is None and row.calls is None:
+        return
+    nusd = None if row.budget_usd is None else int(row.budget_usd * NANO)
+    limit = Limit(ScopeKind.TENANT, ANY, row.window, nusd=nusd, calls=row.calls)
+    if controls is None:
+        await ledger.apply_limits(tenant, [limit], version=1)
+        return
+    document = await controls.read(tenant)
+    present = document.limit(limit.scope, limit.id, limit.window)
+    if present == limit:
+        return
+    if _is_an_operators(document, limit, present):
+        stands = "no limit" if present is None else ceiling_text(present.ceiling)
+        log.warning(
+            "limit_of_operator_stands", tenant=tenant, stands=stands, config=ceiling_text(limit.ceiling)
+        )
+        return
+    try:
+        why = "[tenants] of the configuration"
+        await execute_command(controls, tenant, SetLimit(limit), by=CONFIG, why=why, at=SystemClock().now())
+    except CommandError:
+        if (await controls.read(tenant)).limit(limit.scope, limit.id, limit.window) != limit:
+            raise  # it was not another platform that has set it just now
+
+
+def _is_an_operators(document: TenantControls, limit: Limit, present: Limit | None) -> bool:
+    """Whether what stands in the place of a limit, or that nothing does, is an operator's command."""
+    subject = limited_text(limit.scope, limit.id, limit.window)
+    by = [action.by for action in document.actions if action.subject == subject]
+    return by[-1] != CONFIG if by else present is not None
+
+
+def taken(folder: Path, *, is_shared: bool) -> ExitStack:
+    """Return a context that gives a folder back, which is now taken: by one platform, or by all with a shared ledger.
+
+    Raises `StoreError` for a folder that cannot be made, and for one that another platform has taken.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as e:
+        raise StoreError(folder, f"cannot be used ({e.strerror}); choose another folder") from e
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as e:
+        os.close(handle)
+        why = "another platform is open in it; allowed is one, or several that share a [ledger] url, each with a name"
+        raise StoreError(folder, why) from e
+    given_back = ExitStack()
+    given_back.callback(os.close, handle)
+    return given_back
+
+
+def _tenant_of(record: Record) -> str:
+    return record.envelope.tenant_id if isinstance(record, LLMInteraction) else record.tenant_id
