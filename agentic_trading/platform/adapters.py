@@ -280,9 +280,10 @@ def tables_of(config: PlatformConfig, factories: Mapping[str, Factory]) -> tuple
     """Return what is known of models and prices; reads files.
 
     A row of the configuration goes before one of `models_file` and `prices_file`, that before one that an adapter
-    brings, and that before a shipped one. Raises `TableError` that names file, row and field.
+    brings, and that before a shipped one. Raises `TableError` that names file, row and field, `ConfigError` for an
+    adapter whose rows are none.
     """
-    brought = {name: tuple(_rows_of(factory)) for name, factory in factories.items()}
+    brought = {name: _rows_of(name, factory) for name, factory in factories.items()}
     given = {name: row.models for name, row in config.providers.items()}
     models = [
         *read_table(PACKAGED_MODELS, Capability).rows,
@@ -299,9 +300,12 @@ def tables_of(config: PlatformConfig, factories: Mapping[str, Factory]) -> tuple
     return Capabilities(models), PriceBook(*prices)
 
 
-def _rows_of(factory: Factory) -> Iterable[ModelConfig]:
+def _rows_of(name: str, factory: Factory) -> tuple[ModelConfig, ...]:
     models = getattr(factory, "models", None)
-    return models() if callable(models) else ()
+    if not callable(models):
+        return ()
+    with _explained("code", f"providers.{name}.adapter", name):
+        return tuple(map(ModelConfig.model_validate, models()))
 
 
 def _capabilities(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[Capability]:

@@ -23,6 +23,9 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
     factories, problems = await asyncio.to_thread(_factories, config)
     try:
         capabilities, prices = await asyncio.to_thread(adapters.tables_of, config, factories)
+    except ConfigError as e:
+        problems += e.problems
+        capabilities, prices = await asyncio.to_thread(_shipped)
     except TableError as e:
         place = next(
             (name for name in ("models_file", "prices_file") if getattr(config, name) == e.path), "providers"

@@ -221,10 +221,15 @@ class _MergedConfig:
         return config
 
     def add(self, values: Mapping[str, Any], origin: str, *place: str) -> None:
-        """Put `values` over those that are there at `place`; tables are merged, everything else is replaced."""
+        """Put `values` over those that are there at `place`; tables are merged, everything else is replaced.
+
+        What stands where a table should is left alone: it is what will be refused.
+        """
         table = self.values
         for part in place:
             table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                return
         for name, value in values.items():
             where = (*place, str(name))
             if isinstance(value, Mapping) and isinstance(table.setdefault(name, {}), dict):

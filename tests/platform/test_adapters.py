@@ -284,6 +284,21 @@ def test_a_row_of_the_configuration_goes_before_a_file_that_before_an_adapter_an
     assert book.name.endswith("+adapters+own+config")
 
 
+class Wrong(Silent):
+    """A provider whose rows are none."""
+
+    @staticmethod
+    def models() -> list[Any]:
+        return [{"model": "brought"}]
+
+
+def test_rows_of_an_adapter_that_are_none_are_refused_by_its_name() -> None:
+    with pytest.raises(
+        ConfigError, match=r"providers\.openai\.adapter is openai, which cannot be made \(Validation"
+    ):
+        tables_of(PlatformConfig(providers={"openai": ProviderConfig()}), {"openai": Wrong})
+
+
 def test_without_rows_of_ones_own_the_book_is_the_shipped_one() -> None:
     _, book = tables_of(PlatformConfig(providers={"openai": ProviderConfig()}), {})
 

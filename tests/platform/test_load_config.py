@@ -248,6 +248,26 @@ def test_a_table_that_is_none_is_a_problem_and_no_crash(monkeypatch: pytest.Monk
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "variable", "place"),
+    [
+        ('ledger = "here"', "AGENTIC_LEDGER_URL", "ledger"),
+        ('[providers]\nhouse = "here"', "AGENTIC_PROVIDERS__HOUSE__SECRET", "providers.house"),
+        ("fallback = 1", "AGENTIC_FALLBACK__ANALYSIS__TO", "fallback"),
+    ],
+)
+def test_a_variable_for_a_table_that_is_none_leaves_the_file_to_blame(
+    monkeypatch: pytest.MonkeyPatch, text: str, variable: str, place: str
+) -> None:
+    Path("agentic-trading.toml").write_text(text, encoding="utf-8")
+    monkeypatch.setenv(variable, "redis://127.0.0.1")
+
+    [problem] = refused()
+
+    assert problem.startswith(f"agentic-trading.toml: {place} is ")
+    assert problem.endswith("allowed: a table")
+
+
 NAMES = st.from_regex(r"[a-z]{7}[a-z0-9-]{0,9}", fullmatch=True)
 MODELS = st.builds("{}/{}".format, NAMES, st.from_regex(r"[A-Za-z0-9._/-]{1,20}", fullmatch=True))
 PROVIDERS = st.fixed_dictionaries(
