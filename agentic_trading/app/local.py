@@ -1,18 +1,11 @@
-"""A whole gateway within this process, for applications that need no separate workers."""
+"""Workers and a client within one block."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from decimal import Decimal
 
-from agentic_trading.app import wire, wire_budgets
 from agentic_trading.bus.topic import Broker
 from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.clock import SystemClock
-from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.store import InteractionStore
-from agentic_trading.worker.call_context import Check
 from agentic_trading.worker.pool import WorkerPool
 
 
@@ -36,41 +29,3 @@ async def running_workers(pool: WorkerPool, broker: Broker) -> AsyncGenerator[Ga
             pool.stop()
     finally:
         await broker.aclose()
-
-
-@asynccontextmanager
-async def local_gateway(
-    provider: Provider,
-    *,
-    store: InteractionStore,
-    budget_usd: Decimal,
-    workers: int = 4,
-    tenant: str = wire.DEFAULT_TENANT,
-    checks: Mapping[str, Check] | None = None,
-) -> AsyncGenerator[GatewayClient]:
-    """Give a client whose calls are answered by `provider`, kept in `store`, and cost `budget_usd` at most in total.
-
-    That holds as long as no usage passes its estimate; one that does is charged all the same, and counted.
-    An envelope of another tenant than `tenant` is refused, so that there is one budget and not one each.
-    `checks` are rules beyond JSON Schema, by the schema's `$id`. Leaving the block, also by an error, finishes
-    the calls under way and keeps what was recorded; the store stays open, as it was handed in open. Errors come out
-    in an `ExceptionGroup`: those of the block, and `StoreError` if the log cannot be written.
-    """
-    broker = wire.memory_broker()
-    pool = wire.worker_pool(
-        mode="paper",
-        broker=broker,
-        store=store,
-        ledger=wire_budgets.budget_ledger(int(budget_usd * NANO)),
-        answers=wire.AnswerSource(provider),
-        tables=await asyncio.to_thread(wire.load_tables),
-        clock=SystemClock(),
-        workers=workers,
-        checks=checks or {},
-        tenant=tenant,
-    )
-    try:
-        async with running_workers(pool, broker) as client:
-            yield client
-    finally:
-        await provider.aclose()

@@ -21,6 +21,7 @@ from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.prices import bound
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.platform import adapters
 
 HOSTED_CALL_S: Final = 20.0
 """What a call over a network is taken to last. It depends on the model, its thinking and the day: not measured here."""
@@ -157,7 +158,7 @@ async def _rehearse(
         most_bars=options.most_bars,
         answers=wire.AnswerSource(rehearsal, selection.llm, selection.model),
         tables=rehearsal.tables,
-        store=wire.memory_log(),
+        store=adapters.memory_log(),
         ledger=wire_budgets.budget_ledger(_UNLIMITED_NUSD),
         clock=wire.clock_for("backtest"),
         workers=options.workers,

@@ -22,6 +22,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, NoDecision, StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.platform import adapters
 from agentic_trading.replay.divergence import first_difference, no_network, request_changes
 
 Edit = Callable[[LLMEnvelope], LLMEnvelope]
@@ -186,7 +187,7 @@ async def _setup(
         most_bars=None,
         answers=wire.replayed(recorded, manifest.provider, manifest.model),
         tables=tables,
-        store=wire.memory_log(),
+        store=adapters.memory_log(),
         ledger=wire_budgets.budget_ledger(0),
         clock=wire.clock_for("backtest"),
         workers=workers,

@@ -18,6 +18,7 @@ from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.llm.store import InteractionStore
+from agentic_trading.platform import adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
     Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
     ends the session; what came before it is in `result` and in the store.
     """
-    broker = wire.memory_broker()
+    broker = adapters.memory_broker()
     venue = wire.venue(setup.symbols)
     exchange = wire.paper_exchange(venue)
     pool = wire.worker_pool(

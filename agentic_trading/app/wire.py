@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentic_trading.app.options import RunMode
 from agentic_trading.app.wire_budgets import BudgetControls
-from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.topic import Broker
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
@@ -51,7 +51,6 @@ from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesP
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
-from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
@@ -159,16 +158,6 @@ def stdin_feed(*, symbol: str) -> BarFeed:
     return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=BASE)
 
 
-def memory_broker() -> MemoryBroker:
-    """Return a bus within this process; it forgets what every reader has read, however long a session is."""
-    return MemoryBroker(retain_acknowledged=False)
-
-
-def memory_log() -> MemoryInteractionStore:
-    """Return a log that ends with this process."""
-    return MemoryInteractionStore()
-
-
 def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
     """Return the clock of a mode, still before the first bar: simulated in a backtest, following the market on paper.
 
@@ -207,7 +196,7 @@ def records_of(path: Path) -> JsonlRecords:
 def worker_pool(
     *,
     mode: RunMode,
-    broker: MemoryBroker,
+    broker: Broker,
     store: InteractionStore,
     ledger: Ledger,
     answers: AnswerSource,

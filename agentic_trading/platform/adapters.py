@@ -1,6 +1,6 @@
 """The adapters of a platform by the names that a configuration has for them; no other file of the package names one."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
@@ -22,18 +22,12 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import (
-    PACKAGED_MODELS,
     Capabilities,
-    Capability,
-    DatedTable,
     find_weights,
-    read_table,
-    sha256_of_rows,
 )
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
@@ -44,7 +38,7 @@ from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
-from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig
+from agentic_trading.platform.provider_config import ProviderConfig
 from agentic_trading.platform.settings import secret_variable
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
@@ -184,7 +178,7 @@ def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Fa
     It blocks, as it reads files. Raises `ConfigError` for an adapter that does not exist, that two packages offer, or that cannot be imported.
     """
     adapter = config.adapter or name
-    with _explained(origin, f"providers.{name}.adapter", adapter):
+    with explained(origin, f"providers.{name}.adapter", adapter):
         module, colon, attribute = adapter.partition(":")
         if colon:
             made: Any = import_module(module)
@@ -207,7 +201,7 @@ def provider_of(
     It blocks, as it reads files. Raises `ConfigError` for one that cannot be made, such as for want of its extra, and for what is no `Provider`.
     """
     make = factory or factory_of(context.name, context.config, origin=origin)
-    with _explained(origin, f"providers.{context.name}.adapter", context.adapter):
+    with explained(origin, f"providers.{context.name}.adapter", context.adapter):
         made = make(context)
     lacks = [method for method in _ASKED if not callable(getattr(made, method, None))]
     if lacks:
@@ -232,7 +226,7 @@ def _entry_point(origin: str, name: str, adapter: str) -> EntryPoint:
 
 
 @contextmanager
-def _explained(origin: str, place: str, adapter: str) -> Iterator[None]:
+def explained(origin: str, place: str, adapter: str) -> Iterator[None]:
     try:
         yield
     except ConfigError:
@@ -274,50 +268,6 @@ def keys_of(config: PlatformConfig, name: str, factory: Factory | None = None) -
         return one
     own = frozenset(tenant for tenant, row in config.tenants.items() if row.provider_keys == "own")
     return SecretsFolder(config.secrets_folder, secret, one, own=own)
-
-
-def tables_of(config: PlatformConfig, factories: Mapping[str, Factory]) -> tuple[Capabilities, PriceBook]:
-    """Return what is known of models and prices; reads files.
-
-    A row of the configuration goes before one of `models_file` and `prices_file`, that before one that an adapter
-    brings, and that before a shipped one. Raises `TableError` that names file, row and field, `ConfigError` for an
-    adapter whose rows are none.
-    """
-    brought = {name: _rows_of(name, factory) for name, factory in factories.items()}
-    given = {name: row.models for name, row in config.providers.items()}
-    models = [
-        *read_table(PACKAGED_MODELS, Capability).rows,
-        *_capabilities(brought),
-        *(read_table(config.models_file, Capability).rows if config.models_file else ()),
-        *_capabilities(given),
-    ]
-    prices = [
-        read_table(PACKAGED_PRICES, ModelPrice),
-        *_prices("adapters", brought),
-        *([read_table(config.prices_file, ModelPrice)] if config.prices_file else []),
-        *_prices("config", given),
-    ]
-    return Capabilities(models), PriceBook(*prices)
-
-
-def _rows_of(name: str, factory: Factory) -> tuple[ModelConfig, ...]:
-    models = getattr(factory, "models", None)
-    if not callable(models):
-        return ()
-    with _explained("code", f"providers.{name}.adapter", name):
-        return tuple(map(ModelConfig.model_validate, models()))
-
-
-def _capabilities(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[Capability]:
-    return (row.capability_of(name) for name, models in rows.items() for row in models)
-
-
-def _prices(book: str, rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[DatedTable[ModelPrice]]:
-    """Yield the prices of these rows as a table, if there are any."""
-    prices = tuple(price for name, models in rows.items() for row in models if (price := row.price_of(name)))
-    if prices:
-        digest = sha256_of_rows([price.model_dump(mode="json") for price in prices])
-        yield DatedTable(Path(book), prices, {"name": book}, digest)
 
 
 def ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:

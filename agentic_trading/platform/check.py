@@ -16,13 +16,14 @@ from agentic_trading.platform import adapters
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.tables import tables_of
 
 
 async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> list[ConfigProblem]:
     """Return everything that keeps a platform from being made from `config`; `clock` says what has retired."""
     factories, problems = await asyncio.to_thread(_factories, config)
     try:
-        capabilities, prices = await asyncio.to_thread(adapters.tables_of, config, factories)
+        capabilities, prices = await asyncio.to_thread(tables_of, config, factories)
     except ConfigError as e:
         problems += e.problems
         capabilities, prices = await asyncio.to_thread(_shipped)

@@ -36,6 +36,7 @@ from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.tables import tables_of
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
@@ -203,7 +204,7 @@ class Platform:
         if given.ledger is None:
             await restart.carry_on(config, ledger, store)
         for tenant, row in config.tenants.items():
-            await restart.set_limit(tenant, row, ledger, controls)
+            await restart.seed_limit(tenant, row, ledger, controls)
         providers = await self._opened_providers(files, clock)
         recorder, wall = Recorder(store, self._broker), SystemClock()
         gate = Gate(
@@ -336,7 +337,7 @@ class _Files:
             for name, row in config.providers.items()
             if name not in given
         }
-        capabilities, prices = adapters.tables_of(config, factories)
+        capabilities, prices = tables_of(config, factories)
         policy = Policy.load(config.policy) if config.policy is not None else None
         signing = adapters.signing_keys_of(config.principals_folder, policy)
         return cls(factories, capabilities, prices, policy, signing)

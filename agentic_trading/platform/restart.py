@@ -47,7 +47,7 @@ async def carry_on(config: PlatformConfig, ledger: Ledger, store: InteractionSto
                 raise gone
 
 
-async def set_limit(tenant: str, row: TenantConfig, ledger: Ledger, controls: ControlStore | None) -> None:
+async def seed_limit(tenant: str, row: TenantConfig, ledger: Ledger, controls: ControlStore | None) -> None:
     """Set the limit of a tenant's row, unless an operator has set or removed one in the same place."""
     if row.budget_usd is None and row.calls is None:
         return

@@ -35,8 +35,8 @@ from agentic_trading.platform.adapters import (
     keys_of,
     provider_of,
     signing_keys_of,
-    tables_of,
 )
+from agentic_trading.platform.tables import tables_of
 from tests.app.asking import own_rows
 from tests.build import envelope
 

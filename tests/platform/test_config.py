@@ -42,7 +42,7 @@ def problems_of(**fields: Any) -> list[str]:
 def test_without_a_field_it_is_a_gateway_in_memory_for_one_tenant() -> None:
     config = PlatformConfig()
 
-    assert (config.name, config.folder, config.mode, config.ledger.url) == ("gateway", None, "paper", None)
+    assert (config.name, config.folder, config.mode, config.ledger.url) == ("", None, "paper", None)
     assert config.tenant_ids == ("default",)
 
 
@@ -54,7 +54,7 @@ def test_in_code_it_reads_no_file_and_no_environment(monkeypatch: pytest.MonkeyP
 
     config = PlatformConfig(providers={"openai": ProviderConfig()})
 
-    assert config.name == "gateway"
+    assert config.name == ""
     assert config.secret_of("openai") is None
     assert config.origin_of("name") == "code"
 
@@ -184,7 +184,7 @@ def test_a_row_without_its_fields_names_each_of_them() -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    fields: dict[str, Any] = {"concurrency": 0, "bus": {}, "name": ""}
+    fields: dict[str, Any] = {"concurrency": 0, "bus": {}, "name": "."}
 
     with pytest.raises(
         ConfigError, match=r"^3 problems of the configuration:\n  PlatformConfig: "

@@ -66,7 +66,7 @@ def test_a_file_in_the_working_directory_is_read_and_one_above_it_is_not(
 
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
-    assert load_config().name == "gateway"
+    assert load_config().name == ""
 
 
 def test_a_named_file_goes_before_the_variable_and_that_before_the_one_that_is_there(
