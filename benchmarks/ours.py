@@ -25,7 +25,7 @@ from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
@@ -118,7 +118,7 @@ class Gateway:
         return CallRunner(
             RunnerDependencies(
                 gate=self.gate,
-                provider=self.provider,
+                providers=Providers.every(self.provider),
                 recorder=self.recorder,
                 capabilities=CAPABILITIES,
                 clock=CLOCK,

@@ -18,7 +18,7 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.envelope_rules import output_policy
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured import Accepted, read, read_json
@@ -150,7 +150,7 @@ async def _billed(kind: str) -> Billed:
     )
     parts = RunnerDependencies(
         gate=gate,
-        provider=Scripted(answers),
+        providers=Providers.every(Scripted(answers)),
         recorder=Recorder(MemoryInteractionStore()),
         capabilities=CAPABILITIES,
         clock=CLOCK,

@@ -30,7 +30,7 @@ from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import LLMResult, Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.error_boundary import AttemptTakenError
@@ -155,7 +155,7 @@ class Desk:
         self._runner = CallRunner(
             RunnerDependencies(
                 gate=self._gate,
-                provider=Paying(stub, LOADS[opening.load]),
+                providers=Providers.every(Paying(stub, LOADS[opening.load])),
                 recorder=Recorder(Unkept()),
                 capabilities=CAPABILITIES,
                 clock=CLOCK,

@@ -18,7 +18,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvi
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, Provider
+from agentic_trading.llm.provider import ModelRequest, Provider, Providers
 from agentic_trading.llm.providers.offline import ScriptedProvider, ScriptedReply
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.call_context import Checks
@@ -80,7 +80,7 @@ class MemoryGateway:
 
 
 def gateway(
-    script: Script | Provider = (),
+    script: Script | Provider | Providers = (),
     *,
     limits: Iterable[Limit] = (),
     clock: Clock | None = None,
@@ -96,9 +96,10 @@ def gateway(
     policy: Policy | None = None,
     throttle: Throttle | None = None,
 ) -> MemoryGateway:
-    """Return a gateway in memory; `script` is what its provider answers, or the provider."""
+    """Return a gateway in memory; `script` is what its provider answers, or the provider, or several by name."""
     clock = clock or SimClock(START)
-    provider: Any = script if hasattr(script, "complete") else ScriptedProvider(script)
+    provider: Any = script if hasattr(script, "aclose") else ScriptedProvider(script)
+    providers = script if isinstance(script, Providers) else Providers.every(provider)
     store = store or MemoryInteractionStore()
     broker, ledger = broker or MemoryBroker(), ledger or MemoryLedger(limits)
     gate = Gate(
@@ -107,13 +108,14 @@ def gateway(
         capabilities=capabilities,
         clock=clock,
         mode="paper",
+        providers=providers.names,
         policy=policy,
         throttle=throttle,
     )
     recorder = Recorder(store, broker)
     parts = RunnerDependencies(
         gate=gate,
-        provider=provider,
+        providers=providers,
         recorder=recorder,
         capabilities=capabilities,
         clock=clock,

@@ -65,6 +65,9 @@ BREACHES = {
     "the gateway knows the desk": Breach(
         APART, "worker/x_desk.py", "import agentic_trading.desk", "worker.x_desk -> agentic_trading.desk"
     ),
+    "the platform knows the desk": Breach(
+        APART, "platform/x_desk.py", "import agentic_trading.desk", "platform.x_desk -> agentic_trading.desk"
+    ),
     "a client knows the worker": Breach(
         BUS,
         "client/x_worker.py",

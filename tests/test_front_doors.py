@@ -116,6 +116,18 @@ DOORS = {
         "Usage",
         "Violation",
     ],
+    "platform": [
+        "ConfigError",
+        "ConfigProblem",
+        "FallbackConfig",
+        "LedgerConfig",
+        "ModelConfig",
+        "PlatformConfig",
+        "PriceConfig",
+        "ProviderConfig",
+        "TenantConfig",
+        "load_config",
+    ],
     "replay": [
         "Difference",
         "NetworkBlockedError",

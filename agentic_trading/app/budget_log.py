@@ -8,7 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal, assert_never
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError, check_ledger_url
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.governance.admission_decisions import ClockMode
@@ -29,6 +29,7 @@ from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
+from agentic_trading.platform.adapters import ledger_of
 
 BudgetEventKind = Literal["command", "warning", "expired", "denied", "in doubt", "overrun"]
 
@@ -173,7 +174,7 @@ async def rebuild_ledger(
     readers = [_LogReader(log, await asyncio.to_thread(_mode_of, log.parent)) for log in logs]
     for reader in readers:  # so that a log that cannot be read closes no ledger
         await reader.read_on(calls)
-    async with aclosing(await asyncio.to_thread(wire_budgets.shared_ledger, ledger_url, zone=zone)) as ledger:
+    async with aclosing(await asyncio.to_thread(ledger_of, ledger_url, zone=zone)) as ledger:
         knew_nusd = await _spent(ledger, tenant)
         await ledger.fence(tenant)
         for reader in readers:  # what comes on record later has just ended, and that the ledger remembers

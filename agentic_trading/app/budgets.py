@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from agentic_trading.app import wire_budgets
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.settings import user_name
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import (
     AddHalt,
@@ -33,6 +32,8 @@ from agentic_trading.governance.status_feed import (
 )
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.limits import NANO
+from agentic_trading.platform.adapters import boards_of, ledger_of
+from agentic_trading.platform.settings import user_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ async def open_location(where: BudgetLocationOptions) -> AsyncGenerator[BudgetLo
 
 def _open(where: BudgetLocationOptions) -> BudgetLocation:
     if where.ledger_url is None:
-        return BudgetLocation(where.name, *wire_budgets.folder_boards(where.folder or Path()))
-    boards = wire_budgets.shared_boards(where.ledger_url)
-    return BudgetLocation(where.name, *boards, wire_budgets.shared_ledger(where.ledger_url))
+        return BudgetLocation(where.name, *boards_of(None, where.folder or Path()))
+    boards = boards_of(where.ledger_url, Path())
+    return BudgetLocation(where.name, *boards, ledger_of(where.ledger_url))
 
 
 async def read_status(where: BudgetLocationOptions, tenant: str) -> BudgetView:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final, Literal, assert_never
 from urllib.parse import urlsplit
 
-from agentic_trading.app.settings import Settings
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import address_text, fault_of
+from agentic_trading.platform.settings import Settings
 
 RunMode = Literal["backtest", "paper"]
 Estimate = Literal["bound", "exact"]

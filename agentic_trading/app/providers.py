@@ -2,16 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import HOSTED, OptionError, RunOptions, check_url
-from agentic_trading.app.settings import Settings, variable_of
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
@@ -34,6 +32,9 @@ from agentic_trading.llm.models import (
     verify_weights,
 )
 from agentic_trading.llm.provider import ModelRequest, Provider
+from agentic_trading.platform import adapters
+from agentic_trading.platform.provider_config import ProviderConfig
+from agentic_trading.platform.settings import Settings, variable_of
 
 WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
 """The workflows of a session."""
@@ -94,12 +95,22 @@ async def ready(options: RunOptions, selection: ProviderSelection) -> Provider:
     Raises `OptionError` where an extra is not installed or no key is to be found, `WeightsError` for weights that are
     missing or are not those that were published.
     """
-    _refuse_missing_package(options.provider)
-    settings = options.settings
-    if options.provider == "local":
-        weights = await asyncio.to_thread(_weights, settings, selection.model)
-        return wire.local(weights, model=selection.model)
-    return await _hosted(options.provider, settings, selection)
+    name, settings = options.provider, options.settings
+    adapter = await asyncio.to_thread(_adapter, name)
+    config = ProviderConfig(base_url=selection.base_url)
+    if name == "local":
+        await asyncio.to_thread(_check_weights, settings, selection.model)
+        config = ProviderConfig(options={"model": selection.model})
+    context = adapters.ProviderContext(
+        name,
+        config,
+        adapters.MissingKey(name, secrets_file(name)),
+        Capabilities(selection.models.values()),
+        weights_folder=settings.models_dir if settings else None,
+    )
+    if name in HOSTED:
+        context = await _with_keys(context, settings, is_free=not adapter.needs_key(config))
+    return await asyncio.to_thread(adapters.provider_of, context, adapter)
 
 
 def base_url_of(options: RunOptions) -> str | None:
@@ -162,7 +173,7 @@ def _default(llm: LLMProvider, tables: wire.Tables) -> str:
         return ""
     if llm is LLMProvider.LOCAL:
         return next(iter(WEIGHTS))
-    names = [row.model for row in tables.capabilities if row.provider is llm]
+    names = [row.model for row in tables.capabilities if row.provider == llm]
     if len(names) == 1:
         return names[0]
     raise OptionError("--model", "left out", _allowed(names))
@@ -170,7 +181,7 @@ def _default(llm: LLMProvider, tables: wire.Tables) -> str:
 
 def _row(tables: wire.Tables, llm: LLMProvider, name: str, now: datetime) -> Capability:
     today = now.astimezone(UTC).date()
-    rows = [row for row in tables.capabilities if row.provider is llm]
+    rows = [row for row in tables.capabilities if row.provider == llm]
     usable = [row.model for row in rows if row.retires_on is None or today <= row.retires_on]
     row = next((row for row in rows if row.model == name), None)
     if row is None:
@@ -190,31 +201,33 @@ def _allowed(names: list[str]) -> str:
     return ", ".join([*names, "a row of your own in AGENTIC_MODELS_FILE"])
 
 
-def _refuse_missing_package(provider: str) -> None:
-    package = "xllamacpp" if provider == LLMProvider.LOCAL else wire.HOSTED_ADAPTERS[provider].package
-    if package and find_spec(package) is None:
+def _adapter(provider: str) -> adapters.ShippedAdapter:
+    """Return the adapter that is shipped for a provider; raises `OptionError` where it needs what is not installed."""
+    adapter = adapters.factory_of(provider, ProviderConfig())
+    if not isinstance(adapter, adapters.ShippedAdapter) or not adapter.is_installed:
         was = f"{provider}, which needs a package that is not installed"
         raise OptionError("--provider", was, f"after pip install 'agentic-trading[{provider}]'")
+    return adapter
 
 
-def _weights(settings: Settings | None, model: str) -> Path:
-    """Return the weights of a model, read and held against their checksum."""
+def _check_weights(settings: Settings | None, model: str) -> None:
+    """Read the weights of a model, and hold them against their checksum."""
     known = WEIGHTS.get(model)
     if known is None:
         raise OptionError("--model", f"{model!r}, whose weights are not known", ", ".join(WEIGHTS))
     if settings is None:
         raise WeightsError(Path(known.file), model, "no folder of weights is set")
-    path = find_weights(settings.models_dir, model)
-    verify_weights(path, known)
-    return path
+    verify_weights(find_weights(settings.models_dir, model), known)
 
 
-async def _hosted(name: str, settings: Settings | None, selection: ProviderSelection) -> Provider:
-    adapter = wire.HOSTED_ADAPTERS[name]
+async def _with_keys(
+    context: adapters.ProviderContext, settings: Settings | None, *, is_free: bool
+) -> adapters.ProviderContext:
+    """Return the context with the keys of a hosted provider; raises `OptionError` where there is none of use."""
+    name = context.name
     key = settings.of(name).api_key if settings else None
     folder = settings.secrets_dir if settings else None
     variable, file = variable_of(name, "api_key"), secrets_file(name)
-    is_free = adapter.may_be_free and selection.base_url is not None
     keys = wire.keys(key.get_secret_value() if key else None, folder=folder, name=file, is_free=is_free)
     allowed = f"a key in it, or in the file {file} of the folder that AGENTIC_SECRETS_DIR names"
     if keys is None:
@@ -223,7 +236,7 @@ async def _hosted(name: str, settings: Settings | None, selection: ProviderSelec
         await keys.key_of(wire.DEFAULT_TENANT)
     except ProviderError as e:
         raise OptionError(variable, f"of no use: {e.message}", allowed) from None
-    return adapter.make(keys, selection.base_url, Capabilities(selection.models.values()))
+    return replace(context, keys=keys)
 
 
 def secrets_file(provider: str) -> str:

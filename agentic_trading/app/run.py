@@ -30,6 +30,7 @@ from agentic_trading.governance.limits import Limit, limit_text
 from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore
+from agentic_trading.platform.adapters import ledger_of, worker_ledger_of
 
 log = structlog.get_logger()
 
@@ -292,14 +293,14 @@ async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.B
             f"left out, and {place} has no limit on tenant {tenant}",
             "an amount, or a limit that is set there: agentic-trading budget set tenant '*' --usd X",
         )
-    ledger = await asyncio.to_thread(wire_budgets.shared_ledger, options.ledger_url)
+    ledger = await asyncio.to_thread(ledger_of, options.ledger_url)
     async with aclosing(ledger):
         await ledger.checkpoint(tenant)
 
 
 def _ledger(options: RunOptions) -> Ledger:
     if options.ledger_url is not None:
-        return wire_budgets.lasting_ledger(options.ledger_url, zone=_zone(options))
+        return worker_ledger_of(options.ledger_url, zone=_zone(options))
     return wire_budgets.budget_ledger(options.budget_nusd, max_calls=options.max_calls, zone=_zone(options))
 
 

@@ -294,7 +294,7 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
 
 def refuse_unlisted(manifest: RunManifest, tables: wire.Tables) -> None:
     """Raise `OptionError` where the model that answered a run is in no table: every call would fail."""
-    names = [row.model for row in tables.capabilities if row.provider is manifest.provider]
+    names = [row.model for row in tables.capabilities if row.provider == manifest.provider]
     if manifest.model and manifest.model not in names:
         was = f"without a row for {manifest.provider}/{manifest.model}, which answered the recorded run"
         raise OptionError("AGENTIC_MODELS_FILE", was, "the file that the run was started with")

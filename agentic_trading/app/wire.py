@@ -44,7 +44,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesProvider
@@ -127,44 +127,6 @@ def keys(key: str | None, *, folder: Path | None, name: str, is_free: bool) -> K
     """
     one = OneKey(key or "none") if key or is_free else None
     return one if folder is None else SecretsFolder(folder, name, one)
-
-
-def _anthropic(keys: Keys, base_url: str | None, _capabilities: Capabilities) -> Provider:
-    from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
-
-    return AnthropicProvider(keys, base_url=base_url)
-
-
-def _openai(keys: Keys, base_url: str | None, capabilities: Capabilities) -> Provider:
-    from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-
-    return OpenAIProvider(keys, base_url=base_url, capabilities=capabilities)
-
-
-@dataclass(frozen=True, slots=True)
-class HostedAdapter:
-    """How a provider over a network is made.
-
-    `package` is what it needs beside the core, by the extra of the provider's name. A server of one's own may ask for
-    no key if `may_be_free`.
-    """
-
-    make: Callable[[Keys, str | None, Capabilities], Provider]
-    package: str = ""
-    may_be_free: bool = False
-
-
-HOSTED_ADAPTERS: Mapping[str, HostedAdapter] = {
-    LLMProvider.ANTHROPIC: HostedAdapter(_anthropic),
-    LLMProvider.OPENAI: HostedAdapter(_openai, package="openai", may_be_free=True),
-}
-
-
-def local(weights: Path, *, model: str) -> Provider:
-    """Return a model that answers in this process."""
-    from agentic_trading.llm.providers.local import LocalProvider
-
-    return LocalProvider(weights, model=model)
 
 
 def fault_kinds(inject: str) -> list[str]:
@@ -265,7 +227,7 @@ def worker_pool(
     gate = _gate(mode, ledger, tables, clock, tenant, oversight)
     parts = RunnerDependencies(
         gate=gate,
-        provider=answers.provider,
+        providers=Providers.every(answers.provider),
         recorder=recorder,
         capabilities=tables.capabilities,
         clock=clock,

@@ -7,22 +7,18 @@ from fractions import Fraction
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agentic_trading.bus.signing import Verifier, keys_by_principal, read_keys
+from agentic_trading.bus.signing import Verifier
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.burn_rate import WARN_AT
 from agentic_trading.governance.commands import SetLimit, execute_command
-from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.controls_document import ControlStore
-from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Limiter
-from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.ids import random_id
+from agentic_trading.platform.adapters import boards_of, limiter_of, verifier_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +60,6 @@ def budget_ledger(budget_nusd: int, *, max_calls: int | None = None, zone: tzinf
     return MemoryLedger([tenant_limit(budget_nusd, max_calls)], zone=zone)
 
 
-def shared_ledger(url: str, *, zone: tzinfo = UTC) -> Ledger:
-    """Return the ledger on a server that workers share."""
-    from agentic_trading.governance.ledgers.redis import MOST_RECENT_S, RedisLedger
-
-    return RedisLedger(url, zone=zone, recorded_within_s=MOST_RECENT_S)
-
-
-def lasting_ledger(url: str, *, zone: tzinfo = UTC) -> Ledger:
-    """Return the shared ledger as a worker uses it: calls that have begun outlast its outages."""
-    return DegradedModeLedger(shared_ledger(url, zone=zone), clock=SystemClock())
-
-
-def folder_boards(folder: Path) -> tuple[ControlStore, StatusFeed]:
-    """Return the controls and statuses of a session: in its folder, for other processes to read and write."""
-    return FileControlStore(folder), FileStatusFeed(folder)
-
-
-def shared_boards(url: str) -> tuple[ControlStore, StatusFeed]:
-    """Return the controls and statuses on a server that workers share."""
-    from agentic_trading.governance.control_stores.redis import RedisControlStore
-    from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
-
-    return RedisControlStore(url), RedisStatusFeed(url)
-
-
 def oversight(
     folder: Path,
     ledger_url: str | None,
@@ -103,34 +74,19 @@ def oversight(
     With `keys` every message has to be signed; without them `principal` is the sender. Raises `PolicyError` for a wrong policy,
     `SigningKeyError` for wrong keys.
     """
-    controls, statuses = shared_boards(ledger_url) if ledger_url else folder_boards(folder)
+    controls, statuses = boards_of(ledger_url, folder)
     policy = Policy.load(policy_file) if policy_file is not None else None
     return BudgetControls(
         controls=controls,
         statuses=statuses,
         outlives=ledger_url is not None,
         policy=policy,
-        verifier=Verifier(_keys(keys, policy)) if keys is not None else None,
+        verifier=verifier_of(keys, policy),
         principal=principal,
-        limiter=limiter_for(policy, ledger_url),
+        limiter=limiter_of(ledger_url, policy),
         worker=f"worker-{random_id()[:8]}" if ledger_url else "worker",
         zone=zone,
     )
-
-
-def limiter_for(policy: Policy | None, ledger_url: str | None) -> Limiter:
-    """Return what keeps the rates of a policy, a circuit breaker and a retry budget for each model."""
-    rates = policy.rates if policy is not None else {}
-    if ledger_url is None:
-        return MemoryLimiter(rates, clock=SystemClock())
-    from agentic_trading.governance.limiters.redis import RedisLimiter
-
-    return RedisLimiter(ledger_url, rates)
-
-
-def _keys(folder: Path, policy: Policy | None) -> dict[str, tuple[bytes, ...]]:
-    keys = read_keys(folder)
-    return keys_by_principal(keys, policy.keys if policy is not None else {name: (name,) for name in keys})
 
 
 async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:

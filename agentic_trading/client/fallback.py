@@ -24,6 +24,7 @@ MENDABLE: Final = frozenset({
     FailureKind.PARSING_ERROR,
     FailureKind.AUTH_ERROR,
     FailureKind.BILLING,
+    FailureKind.NOT_SERVED,
 })
 """Failures that another model may not have. Any other would end the next call too, or was decided on purpose."""
 

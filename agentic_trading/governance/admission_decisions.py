@@ -27,7 +27,7 @@ from agentic_trading.llm.errors import (
     UnknownModelError,
 )
 from agentic_trading.llm.models import Capabilities, Capability
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelRequest, unserved_text
 
 ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
 
@@ -296,6 +296,14 @@ def foreign_problem(tenant_id: str, tenants: Collection[str] | None) -> FailureR
     allowed = ", ".join(sorted(tenants)) or "none"
     description = f"tenant {tenant_id!r} may not use this gateway; allowed are {allowed}"
     return FailureReason(category=FailureKind.NOT_ALLOWED, description=description)
+
+
+def unserved_problem(provider: str, served: Collection[str] | None) -> FailureReason | None:
+    """Return that nothing answers for this provider here, or None; without `served` something does for each."""
+    if served is None or provider in served:
+        return None
+    description = unserved_text(provider, served)
+    return FailureReason(category=FailureKind.NOT_SERVED, description=description, recoverable=True)
 
 
 def deadline_problem(deadline: datetime | None, now: datetime) -> FailureReason | None:

@@ -27,6 +27,7 @@ from agentic_trading.governance.admission_decisions import (
     reservation_id_of,
     reservation_request,
     unavailable,
+    unserved_problem,
 )
 from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.errors import (
@@ -67,7 +68,8 @@ class Gate:
 
     `clock` is the time of the mode, simulated or not, that deadlines go by. `wall` is the time of day, by which
     providers raise prices and retire models (default: `clock`). `tenants` are those that may send (default: all): a
-    limit on tenants counts each by itself, so only with one tenant here is it a limit on the gate. `policy` says what
+    limit on tenants counts each by itself, so only with one tenant here is it a limit on the gate. `providers` are the
+    names that are served (default: all). `policy` says what
     each principal may do (default: anything), `halts` what is stopped, `throttle` how fast each model may be called.
     """
 
@@ -81,6 +83,7 @@ class Gate:
         mode: ClockMode,
         wall: Clock | None = None,
         tenants: frozenset[str] | None = None,
+        providers: frozenset[str] | None = None,
         policy: Policy | None = None,
         halts: HaltRegistry | None = None,
         throttle: Throttle | None = None,
@@ -93,6 +96,7 @@ class Gate:
         self._wall = wall or clock
         self._mode: ClockMode = mode
         self._tenants = tenants
+        self._providers = providers
         self._policy = policy
         self._throttle = throttle or Throttle(None, self._wall)
         self.lifecycle = ReservationLifecycle(ledger, prices, self._throttle)
@@ -147,10 +151,17 @@ class Gate:
         await self.lifecycle.release(admission)
 
     def problem(self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0) -> FailureReason | None:
-        """Return why nothing of this envelope may run now, at whatever price; None if something may.
+        """Return why nothing of this envelope may be sent now, at whatever price; None if something may.
 
         `max_tokens` is the cap of the attempt, where that may be higher than the envelope's own.
         """
+        problem = self.answer_problem(envelope, principal, max_tokens=max_tokens)
+        return problem or unserved_problem(envelope.provider, self._providers)
+
+    def answer_problem(
+        self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0
+    ) -> FailureReason | None:
+        """Return why this envelope may not even have an answer that is here already, or None."""
         now = self._clock.now()
         return (
             self.access_problem(envelope, principal, max_tokens=max_tokens)

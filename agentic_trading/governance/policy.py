@@ -16,6 +16,7 @@ from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.limiter import MOST_A_MINUTE, Deployment, RateLimits
 from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window, agent_of
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope_rules import close_name
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.limits import NANO
@@ -25,6 +26,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
 
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 _WILD = frozenset("*?[")
+_PROVIDER = re.compile(r"[a-z*?[][a-z0-9._*?\[\]!-]{0,63}")
 _NAME_WORDS: Final = "a name of 1 to 128 letters, digits and ._@-, no dot or dash in front"
 _USD_WORDS: Final = f'dollars as text, such as "0.50", from "0" to "{LARGEST // NANO}", nine decimals at most'
 _MINUTE_WORDS: Final = f"a whole number from 1 to {MOST_A_MINUTE}"
@@ -50,9 +52,15 @@ def _exact_model(value: str) -> str:
 
 def _model(value: str) -> str:
     provider, slash, model = value.partition("/")
-    if not (slash and model and any(fnmatchcase(known, provider) for known in LLMProvider)):
+    if not (slash and model and _PROVIDER.fullmatch(provider)) or close_name(provider):
         raise ValueError("no model")
     return value
+
+
+def _provider(provider: LLMProvider) -> LLMProvider:
+    if close_name(provider):
+        raise ValueError("no provider")
+    return provider
 
 
 def _nusd(value: Any) -> int:
@@ -120,7 +128,7 @@ class Principal(BaseModel, frozen=True, extra="forbid"):
     )
     models: Annotated[Models, Field(min_length=1)] = Field(
         description='patterns such as "anthropic/claude-*", one at least and each once; '
-        f"providers are {', '.join(LLMProvider)}"
+        f"built in are {', '.join(LLMProvider)}"
     )
     tools: Tools = Field(default=(), description="names of tools, each once")
     highest: Highest = Field(default=Highest(), description="a table")
@@ -129,7 +137,9 @@ class Principal(BaseModel, frozen=True, extra="forbid"):
 class RateRow(BaseModel, frozen=True, extra="forbid"):
     """How fast one model may be asked, by all together."""
 
-    provider: LLMProvider = Field(description=", ".join(LLMProvider))
+    provider: Annotated[LLMProvider, AfterValidator(_provider)] = Field(
+        description=f"the name of a provider, such as {', '.join(LLMProvider)}"
+    )
     model: Annotated[StrictStr, AfterValidator(_exact_model)] = Field(
         description="the id of one model, no pattern"
     )

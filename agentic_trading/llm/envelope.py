@@ -16,6 +16,7 @@ from agentic_trading.llm.fields import (
     JsonData,
     JsonObject,
     Moment,
+    OpenName,
     RevalidatedModel,
     json_of,
     lazy_property,
@@ -40,8 +41,8 @@ class EnvelopeWorkflow(StrEnum):
     GENERAL = "general"
 
 
-class LLMProvider(StrEnum):
-    """Who answers."""
+class LLMProvider(OpenName):
+    """Who answers: five names are built in, and any other one is the platform's own, such as `LLMProvider("openai-eu")`."""
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"

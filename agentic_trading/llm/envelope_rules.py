@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from agentic_trading.llm.envelope import (
     DeterminismLevel,
@@ -224,6 +224,8 @@ def _identity_problems(envelope: LLMEnvelope) -> list[str]:
         problems.append(
             f"model is missing; name a model for provider {envelope.provider}{_example(envelope.provider)}"
         )
+    if close := close_name(envelope.provider):
+        problems.append(f"provider {envelope.provider} is close to a built-in one; did you mean {close}?")
     if envelope.causation_id and envelope.causation_id == envelope.envelope_id:
         problems.append("causation_id is the envelope itself; allowed is the id of another event")
     ids = [item.evidence_id for item in envelope.retrieved_evidence]
@@ -240,7 +242,30 @@ def _identity_problems(envelope: LLMEnvelope) -> list[str]:
     return problems
 
 
-@cache
+_BUILT_IN = frozenset(map(str, LLMProvider))
+
+
+def close_name(name: str) -> str | None:
+    """Return the built-in provider that `name` misspells: two letters off at most, and no separator in it."""
+    if name in _BUILT_IN or set("._-") & set(name):
+        return None
+    return next((known for known in _BUILT_IN if _edits(name, known) <= 2), None)
+
+
+def _edits(one: str, other: str) -> int:
+    """Return the Levenshtein distance of two short texts."""
+    row = list(range(len(other) + 1))
+    for number, letter in enumerate(one, start=1):
+        before, row[0] = row[0], number
+        for place, of_other in enumerate(other, start=1):
+            before, row[place] = (
+                row[place],
+                min(row[place] + 1, row[place - 1] + 1, before + (letter != of_other)),
+            )
+    return row[-1]
+
+
+@lru_cache(maxsize=64)
 def _example(provider: LLMProvider) -> str:
-    models = (row.model for row in Capabilities.load() if row.provider is provider)
+    models = (row.model for row in Capabilities.load() if row.provider == provider)
     return next((f"; e.g. {model}" for model in models), "")

@@ -20,17 +20,19 @@ TradingError
 
 from collections.abc import Sequence
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.fields import Text
+from agentic_trading.llm.fields import OpenName, Text
 
 
-class FailureKind(StrEnum):
-    """The closed set of reasons; the seed's six retry words are among them."""
+class FailureKind(OpenName):
+    """Why a call failed; the seed's six retry words are among the reasons.
+
+    A reason of a newer release is read and kept as it is, and is none of these: it is not retried.
+    """
 
     RATE_LIMIT = "rate_limit"
     TIMEOUT = "timeout"
@@ -45,6 +47,7 @@ class FailureKind(StrEnum):
     RETRY_BUDGET = "retry_budget"
     HALTED = "halted"
     NOT_ALLOWED = "not_allowed"
+    NOT_SERVED = "not_served"
     LOOK_AHEAD = "look_ahead"
     EXPIRED = "expired"
     REFUSAL = "refusal"
@@ -79,6 +82,16 @@ class NoDecision(BaseModel, frozen=True, extra="allow"):
     envelope_id: str = ""
     trace_id: str = ""
     as_of: datetime | None = None
+
+    @property
+    def actionable(self) -> bool:
+        """Never: like an `LLMInteraction`, so that both kinds of answer are asked the same way."""
+        return False
+
+    @property
+    def failure(self) -> FailureReason:
+        """Why there is no decision."""
+        return self.reason
 
 
 class LLMError(TradingError):

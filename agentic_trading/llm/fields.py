@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, overload
 
 from pydantic import (
@@ -42,6 +43,33 @@ class lazy_property(Generic[T]):  # noqa: N801 - a decorator, like the one that 
             return self
         value = instance.__dict__[self._name] = self._compute(instance)
         return value
+
+
+_NAME = re.compile("[a-z][a-z0-9._-]{0,63}")
+
+
+class OpenName(StrEnum):
+    """A set of names that others may add to: what is not among the members is kept as it is written, and equals itself.
+
+    Such a name is no member, and not the same object each time: compare by `==`. `ValueError` is raised for what is no
+    name: 1 to 64 small letters, digits and `._-`, a letter in front.
+    """
+
+    @classmethod
+    @override
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            return None
+        name = str.__new__(
+            cls, value
+        )  # not remembered: whoever can send names could fill the memory with them
+        name._name_, name._value_ = value, value
+        return name
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> dict[str, Any]:
+        """Return what a reader takes: any name."""
+        return {"type": "string", "pattern": f"^{_NAME.pattern}$", "examples": [str(one) for one in cls]}
 
 
 class CanonicalObject(dict[str, Any]):

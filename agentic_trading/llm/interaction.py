@@ -10,6 +10,7 @@ from agentic_trading.canonical import exact_value, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.fields import Moment, RevalidatedModel, lazy_property
 from agentic_trading.llm.result import LLMResult
 
@@ -34,6 +35,16 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
     result: LLMResult
     interaction_id: str = Field(default_factory=_own_id)
     stored_at: Moment = Field(default_factory=_system_clock.now)
+
+    @property
+    def actionable(self) -> bool:
+        """Whether the answer may be acted upon."""
+        return self.result.actionable
+
+    @property
+    def failure(self) -> FailureReason | None:
+        """Why there is no answer, if there is none."""
+        return self.result.failure
 
     @property
     def trace_id(self) -> str:

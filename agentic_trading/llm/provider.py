@@ -1,11 +1,13 @@
 """The port to the providers of models, what goes through it, and the addresses that they may have."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Literal, Protocol, Self, assert_never
 from urllib.parse import urlsplit
 
 from agentic_trading.llm.envelope import Effort, LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.result import Usage
 
 Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
@@ -73,6 +75,45 @@ class Provider(Protocol):
     async def aclose(self) -> None:
         """Give back connections and processes; harmless twice."""
         ...
+
+
+class Providers:
+    """The providers that are served, by name: what answers for `openai-eu` is what stands under `openai-eu`."""
+
+    def __init__(self, providers: Mapping[str, Provider]) -> None:
+        self._by_name: Mapping[str, Provider] = dict(providers)
+        self._every: Provider | None = None
+
+    @classmethod
+    def every(cls, provider: Provider) -> Self:
+        """Let one provider answer to every name, as a recording or a script does."""
+        served = cls({})
+        served._every = provider
+        return served
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """The names that are served; None for every one."""
+        return None if self._every is not None else frozenset(self._by_name)
+
+    def of(self, name: str) -> Provider:
+        """Return the provider of a name; raises `ProviderError`, unsent, for one that is not served."""
+        served = self._every or self._by_name.get(str(name))
+        if served is None:
+            raise ProviderError(FailureKind.NOT_SERVED, unserved_text(name, self._by_name), sent=False)
+        return served
+
+    async def aclose(self) -> None:
+        """Close every provider, each once; harmless twice."""
+        each = {id(one): one for one in (*self._by_name.values(), *filter(None, [self._every]))}
+        async with AsyncExitStack() as stack:  # one that fails to close does not keep the others open
+            for provider in each.values():
+                stack.push_async_callback(provider.aclose)
+
+
+def unserved_text(name: str, served: Collection[str]) -> str:
+    """Return that a provider is not served, and which are."""
+    return f"provider {name} is not served here; served are {', '.join(sorted(served)) or 'none'}"
 
 
 Fault = Literal["", "secret", "no_address"]

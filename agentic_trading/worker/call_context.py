@@ -15,7 +15,7 @@ from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.models import Capability
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import LLMResult, Violation
 from agentic_trading.structured.engine import Prepared
 from agentic_trading.structured.outcome import Accepted, Rejected
@@ -48,8 +48,8 @@ log = structlog.get_logger()
 class InputTokenCounter:
     """The input tokens of the requests of one call, by the provider's count; a retry is not counted again."""
 
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
+    def __init__(self, providers: Providers) -> None:
+        self._providers = providers
         self._request: ModelRequest | None = None
         self._tokens: int | None = None
 
@@ -70,7 +70,7 @@ class InputTokenCounter:
     async def _count(self, request: ModelRequest, patience_s: float) -> int | None:
         try:
             async with asyncio.timeout(patience_s):
-                tokens = await self._provider.count_tokens(request)
+                tokens = await self._providers.of(request.envelope.provider).count_tokens(request)
         except Exception as e:  # noqa: BLE001 - however a count fails, the call goes on without one
             log.warning(
                 "tokens_not_counted", envelope_id=request.envelope.envelope_id, error=describe_error(e)

@@ -24,7 +24,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import (
@@ -77,7 +77,7 @@ class RecordedAnswerSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunnerDependencies:
-    """What a runner needs: the gate, the provider, the recorder, the checks.
+    """What a runner needs: the gate, the providers, of which each attempt is sent to its envelope's, the recorder, the checks.
 
     `strict_workflows` have a dispatched record on disk before each call. Of `counted_workflows` the provider is asked for
     its own count of the input before money is set aside; of others, and where it gives none, bytes bound the tokens.
@@ -85,7 +85,7 @@ class RunnerDependencies:
     """
 
     gate: Gate
-    provider: Provider
+    providers: Providers
     recorder: Recorder
     capabilities: Capabilities
     clock: Clock
@@ -159,7 +159,7 @@ class CallRunner:
         if cached is None and envelope.is_cacheable and self._waits.is_stopped:
             return _STOPPED
         is_counted = envelope.workflow in self._parts.counted_workflows
-        count = InputTokenCounter(self._parts.provider) if is_counted else None
+        count = InputTokenCounter(self._parts.providers) if is_counted else None
         return CallContext(envelope, prepared, self._parts.checks, count, cached, principal, parked)
 
     async def _keep(
@@ -203,7 +203,7 @@ class CallRunner:
             recorded = await answers.find(request.envelope, request.attempt)
             if recorded is not None:
                 return recorded
-        if call.cached is None or gate.problem(request.envelope, call.principal) is not None:
+        if call.cached is None or gate.answer_problem(request.envelope, call.principal) is not None:
             return None
         return call.cached.find(request.attempt)
 
@@ -260,7 +260,8 @@ class CallRunner:
         try:
             async with sent:
                 exchange.began = self._clock.now(), self._clock.monotonic()
-                response = await self._parts.provider.complete(exchange.request)
+                provider = self._parts.providers.of(exchange.request.envelope.provider)
+                response = await provider.complete(exchange.request)
                 exchange.response = response
                 await sent.answered(response.usage, served_model=response.model)
         except ProviderError as e:

@@ -28,6 +28,7 @@ from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.result import Usage
 
@@ -138,8 +139,7 @@ async def make_calls(folder: Path, base_url: str) -> None:
     """Make all calls of the worker through a gateway whose log lies in `folder`."""
     store = wire.log_for("paper", folder / "interactions.jsonl")
     await store.open()
-    tables = await asyncio.to_thread(wire.load_tables)
-    provider = wire.HOSTED_ADAPTERS["anthropic"].make(OneKey("demo"), base_url, tables.capabilities)
+    provider = AnthropicProvider(OneKey("demo"), base_url=base_url)
     gateway = local_gateway(provider, store=store, budget_usd=Decimal(5), workers=WORKERS)
     async with gateway as client, asyncio.TaskGroup() as group:
         for number in range(CALLS):

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from agentic_trading.app import wire
 from agentic_trading.app.options import RunOptions
-from agentic_trading.app.settings import Settings
+from agentic_trading.platform.settings import Settings
 
 OWN_MODEL = "own-model"
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.options import HOSTED
 from agentic_trading.clock import MarketClock, SimClock
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
@@ -19,10 +18,6 @@ from tests.build import interaction
 from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, rules, with_faults
 
 DAY = datetime(2026, 1, 2, tzinfo=UTC)
-
-
-def test_every_provider_over_a_network_has_an_adapter() -> None:
-    assert sorted(wire.HOSTED_ADAPTERS) == sorted(HOSTED)
 
 
 def test_every_schema_of_the_desk_has_a_rule_and_a_check() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from agentic_trading.app.options import WARM_UP_BARS
 from agentic_trading.app.replay import replay
-from agentic_trading.app.settings import Settings
 from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.platform.settings import Settings
 from tests.flows.sessions import calls_in, kept_in, ran
 from tests.local_model import weights_or_skip
 

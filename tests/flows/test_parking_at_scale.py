@@ -12,7 +12,7 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.result import LLMResult, Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
@@ -57,7 +57,7 @@ async def ran(
     gate = Gate(ledger=ledger, prices=PRICES, capabilities=CAPABILITIES, clock=SystemClock(), mode="live")
     parts = RunnerDependencies(
         gate=gate,
-        provider=provider,
+        providers=Providers.every(provider),
         recorder=Recorder(MemoryInteractionStore()),
         capabilities=CAPABILITIES,
         clock=SystemClock(),

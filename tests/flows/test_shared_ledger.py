@@ -18,6 +18,7 @@ from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.platform.adapters import boards_of, ledger_of, worker_ledger_of
 from tests.flows.overseen import Overseen, rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, kept_in, ran
 from tests.redis_server import RealServer
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.timeout(60)  # real servers are started, killed and set
 
 async def spent_on(server: RealServer) -> Amount:
     """Return what the tenant has spent in all, as the server tells."""
-    ledger = await asyncio.to_thread(wire_budgets.shared_ledger, server.url)
+    ledger = await asyncio.to_thread(ledger_of, server.url)
     async with aclosing(ledger):
         balances = await ledger.balances("default")
     (balance,) = [one for one in balances if one.scope is ScopeKind.TENANT and one.window == "none"]
@@ -46,14 +47,14 @@ def kinds(calls: list[LLMInteraction], workflow: str) -> set[FailureKind | None]
 
 
 async def overseen(server: RealServer, **more: Any) -> Overseen:
-    ledger = await asyncio.to_thread(wire_budgets.lasting_ledger, server.url)
+    ledger = await asyncio.to_thread(worker_ledger_of, server.url)
     at_moment = more.pop("at_moment", {})
     return Overseen(BudgetLocationOptions(None, server.url), at_moment, {"ledger": ledger, **more})
 
 
 async def limit(server: RealServer, usd: str) -> None:
     """Have a limit of the tenant stand on the server."""
-    board, statuses = await asyncio.to_thread(wire_budgets.shared_boards, server.url)
+    board, statuses = await asyncio.to_thread(boards_of, server.url, Path())
     async with aclosing(board), aclosing(statuses):
         nusd = int(Decimal(usd).scaleb(9))
         await wire_budgets.set_budget(board, "default", wire_budgets.tenant_limit(nusd))

@@ -133,7 +133,7 @@ def test_a_file_adds_rows_and_replaces_known_ones(tmp_path: Path) -> None:
     [
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"most_optional": -1}, "most_optional"),
-        ({"provider": "nobody"}, "provider"),
+        ({"provider": "No Provider"}, "provider"),
         ({"thinking": ["sometimes"]}, "thinking.0"),
         ({"samplings": True}, "samplings"),
         ({"retires_on": "soon"}, "retires_on"),

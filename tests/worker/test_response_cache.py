@@ -17,7 +17,7 @@ from agentic_trading.llm import (
     Stage,
     Violation,
 )
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelResponse, Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.llm.result import Usage
 from agentic_trading.worker.call_context import Checks
@@ -42,7 +42,7 @@ def restarted(
     answers.fill(frozen)
     parts = RunnerDependencies(
         gate=desk.gate,
-        provider=provider,
+        providers=Providers.every(provider),
         recorder=desk.recorder,
         capabilities=CAPABILITIES,
         clock=desk.clock,

@@ -19,7 +19,7 @@ from agentic_trading.llm import (
     ProviderError,
 )
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelRequest, Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider, ScriptedReply
 from agentic_trading.worker.call_context import InputTokenCounter
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
@@ -48,7 +48,7 @@ async def run(provider: Counting, envelope: LLMEnvelope, **more: Any) -> LLMResu
     desk = gateway(provider, limits=more.pop("limits", ()))
     parts = RunnerDependencies(
         gate=desk.gate,
-        provider=provider,
+        providers=Providers.every(provider),
         recorder=desk.recorder,
         capabilities=CAPABILITIES,
         clock=desk.clock,
@@ -189,7 +189,7 @@ async def test_a_count_is_not_waited_for_longer_than_there_is_patience() -> None
     live = Counting([GOOD])
     await run(live, asking().build())
     provider = Hanging([])
-    count = InputTokenCounter(provider)
+    count = InputTokenCounter(Providers.every(provider))
 
     assert await count.of(live.requests[0], 0.0) is None
     assert provider.counted == []

@@ -28,7 +28,6 @@ from agentic_trading.app.options import (
     listed,
 )
 from agentic_trading.app.providers import ready, select_provider
-from agentic_trading.app.settings import Settings
 from agentic_trading.clock import Clock
 from agentic_trading.governance.admission_decisions import (
     Admitted,
@@ -46,6 +45,7 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import Usage
+from agentic_trading.platform.settings import Settings
 
 ANSWER_WITHIN_S = 60.0
 """How long a request waits for its answer, in seconds."""

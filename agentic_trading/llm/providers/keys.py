@@ -48,13 +48,16 @@ class SecretsFolder:
 
     The file is read for each request, in a thread, so that a key is exchanged without a restart; exchange it by
     renaming a new file into place, as secret mounts do. An empty or unreadable file is an error: another key does not take its
-    place.
+    place. Tenants in `own` get a key of their own, and no other one.
     """
 
-    def __init__(self, folder: Path, name: str, default: Keys | None = None) -> None:
+    def __init__(
+        self, folder: Path, name: str, default: Keys | None = None, *, own: frozenset[str] = frozenset()
+    ) -> None:
         self._folder = folder
         self._name = name
         self._default = default
+        self._own = own
 
     async def key_of(self, tenant_id: str) -> str:
         """Return the tenant's key; a tenant whose id cannot be the name of a folder gets none."""
@@ -66,13 +69,13 @@ class SecretsFolder:
         key = await asyncio.to_thread(self._read, tenant_id)
         if key is not None:
             return key
-        if self._default is not None:
+        if self._default is not None and tenant_id not in self._own:
             return await self._default.key_of(tenant_id)
-        places = f"{self._folder / tenant_id / self._name} and {self._folder / self._name}"
-        raise _no_key(f"tenant {tenant_id!r} has no key", f"put one into a file: {places} were looked at")
+        places = " and ".join(map(str, self._places(tenant_id)))
+        raise _no_key(f"tenant {tenant_id!r} has no key", f"put one into a file; looked at: {places}")
 
     def _read(self, tenant_id: str) -> str | None:
-        for path in (self._folder / tenant_id / self._name, self._folder / self._name):
+        for path in self._places(tenant_id):
             try:
                 text = path.read_text(encoding="utf-8")
             except (FileNotFoundError, NotADirectoryError):
@@ -82,6 +85,10 @@ class SecretsFolder:
                 raise _no_key(f"{path} cannot be read", f"{reason}; allowed is a text file") from None
             return _check_key(text.strip(), f"{path}")
         return None
+
+    def _places(self, tenant_id: str) -> list[Path]:
+        own = self._folder / tenant_id / self._name
+        return [own] if tenant_id in self._own else [own, self._folder / self._name]
 
     @override
     def __repr__(self) -> str:

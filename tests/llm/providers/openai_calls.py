@@ -16,6 +16,7 @@ from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.models import Capabilities, Capability, DatedTable
+from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.providers.keys import Keys, OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
@@ -74,7 +75,7 @@ async def desk(base_url: str, keys: Keys | None = None, *models: Capability) -> 
     gate = Gate(ledger=ledger, prices=prices, capabilities=capabilities, clock=clock, mode="paper")
     parts = RunnerDependencies(
         gate=gate,
-        provider=provider,
+        providers=Providers.every(provider),
         recorder=Recorder(store, MemoryBroker()),
         capabilities=capabilities,
         clock=clock,

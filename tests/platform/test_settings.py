@@ -4,26 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.settings import SettingsError, load_settings
-
-
-@pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in (
-        "STORE",
-        "RUNS",
-        "MODELS_FILE",
-        "PRICES_FILE",
-        "MODELS_DIR",
-        "SECRETS_DIR",
-        "LOG_LEVEL",
-        "LOG_FORMAT",
-    ):
-        monkeypatch.delenv(f"AGENTIC_{name}", raising=False)
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/home/trader")
-    monkeypatch.chdir(tmp_path)
+from agentic_trading.platform.settings import SettingsError, load_settings
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -91,9 +72,31 @@ def test_the_providers_own_variables_are_read(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("value", ["x", '{"openai": {"api_key": "sk-three"}}'])
 def test_providers_are_read_by_their_own_variables_alone(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("AGENTIC_PROVIDERS", value)
-    monkeypatch.setenv("OPENAI_API_KEY", "")
 
-    assert load_settings().of("openai").api_key is None
+    with pytest.raises(SettingsError, match=r"^AGENTIC_PROVIDERS is read by nothing; allowed: ") as refused:
+        load_settings()
+    assert "sk-three" not in str(refused.value)
+
+
+def test_a_variable_that_is_not_read_is_named_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTIC_LEGDER_URL", "redis://127.0.0.1")
+    monkeypatch.setenv("AGENTIC_LOG_LEVEL", "loud")
+
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+
+    wrong, unread = refused.value.problems
+    assert wrong.startswith("AGENTIC_LOG_LEVEL is 'loud'")
+    assert unread.startswith("AGENTIC_LEGDER_URL is read by nothing; allowed: AGENTIC_CONCURRENCY, ")
+    assert unread.endswith("; did you mean AGENTIC_LEDGER_URL?")
+
+
+def test_variables_of_the_configuration_are_no_mistake_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTIC_PROVIDERS__HOUSE__BASE_URL", "http://127.0.0.1")
+    monkeypatch.setenv("AGENTIC_TENANTS__ACME__BUDGET_USD", "5")
+    monkeypatch.setenv("AGENTIC_CONFIG", "~/gateway.toml")
+
+    assert load_settings().config == Path("/home/trader/gateway.toml")
 
 
 def test_no_spelling_of_the_settings_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

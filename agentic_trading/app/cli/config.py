@@ -1,0 +1,78 @@
+"""`agentic-trading config`: what a platform would be made from, where each value is from, and whether it can be used."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.log_selection import AsJson
+
+app = typer.Typer(
+    help="The configuration of a platform: its values, and whether they hold.", no_args_is_help=True
+)
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A TOML file; if left out, the one of AGENTIC_CONFIG, else ./agentic-trading.toml.",
+    ),
+]
+
+
+@app.command("show")
+def show_config(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Print every value of the configuration and where it is from: a file, a variable, or the default."""
+    from agentic_trading.app.cli.output import print_table, rows, show_json, table
+    from agentic_trading.platform.settings import load_config, secret_variable
+
+    loaded = load_config(config)
+    values = loaded.public_values()
+    places = dict(_places(values))
+    keys = {
+        name: secret_variable(row.secret_of(name))
+        for name, row in loaded.providers.items()
+        if loaded.secret_of(name) is not None
+    }
+    if as_json:
+        origins = {place: loaded.origin_of(place) for place in places}
+        show_json({"config": values, "origins": origins, "keys": keys, "config_sha256": loaded.config_sha256})
+        return
+    cells = [(place, _spelled(value), loaded.origin_of(place)) for place, value in places.items()]
+    cells += [(f"providers.{name}, its key", "…", variable) for name, variable in keys.items()]
+    print_table(rows(table("value", "is", "from"), cells))
+    typer.echo(f"config_sha256 {loaded.config_sha256}", err=True)
+
+
+@app.command("check")
+def check_config(*, config: ConfigFile = None) -> None:
+    """Load everything that the configuration names: adapters, tables, policy, keys; exit 2 names all that is wrong."""
+    from agentic_trading.platform.check import check_platform
+    from agentic_trading.platform.errors import ConfigError
+    from agentic_trading.platform.settings import load_config
+
+    loaded = load_config(config)
+    problems = asyncio.run(check_platform(loaded))
+    if problems:
+        stop(ExitCode.BAD_INPUT, str(ConfigError(problems)))
+    served = ", ".join(loaded.providers) or "none"
+    typer.echo(f"right: providers {served}; tenants {', '.join(loaded.tenant_ids)}")
+
+
+def _places(values: Mapping[str, Any], *above: str) -> Iterator[tuple[str, Any]]:
+    """Yield every value that is no table, with its place."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _places(value, *above, name)
+        elif value != {}:
+            yield ".".join((*above, name)), value
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(each["model"] if isinstance(each, Mapping) else str(each) for each in value) or "-"
+    return "-" if value is None or value == "" else str(value)

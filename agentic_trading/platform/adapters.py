@@ -1,0 +1,346 @@
+"""The adapters of a platform by the names that a configuration has for them; no other file of the package names one."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, cast
+
+from agentic_trading.bus.signing import Verifier, keys_by_principal, read_keys
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.governance.control_stores.file import FileControlStore
+from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
+from agentic_trading.governance.limiter import Limiter
+from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
+from agentic_trading.governance.status_feed import StatusFeed
+from agentic_trading.governance.status_feeds.file import FileStatusFeed
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.models import (
+    PACKAGED_MODELS,
+    Capabilities,
+    Capability,
+    DatedTable,
+    find_weights,
+    read_table,
+    sha256_of_rows,
+)
+from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
+from agentic_trading.llm.providers.offline import Rule, RulesProvider, ScriptedProvider
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig
+from agentic_trading.platform.settings import secret_variable
+
+GROUP: Final = "agentic_trading.providers"
+"""The group of entry points in which packages, ours among them, offer adapters."""
+
+_ASKED: Final = ("complete", "count_tokens", "aclose")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderContext:
+    """What an adapter is made from.
+
+    `keys` hands out the key of a tenant for each request. `weights_folder` is where published weights lie, `rules` are
+    the application's, by the `$id` of the schema that they answer.
+    """
+
+    name: str
+    config: ProviderConfig
+    keys: Keys
+    capabilities: Capabilities
+    clock: Clock = field(default_factory=SystemClock)
+    weights_folder: Path | None = None
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+
+    @property
+    def adapter(self) -> str:
+        """The name of the adapter: where the configuration leaves it out, the provider's own."""
+        return self.config.adapter or self.name
+
+
+Factory = Callable[[ProviderContext], Provider]
+"""Make the provider of a name; one with a function `models` has rows for the tables, as `ModelConfig`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedAdapter:
+    """An adapter of ours: what makes it, the options that it takes, and what it needs.
+
+    `package` is what it needs beside the core, by the extra of its name. `needs_key` says whether it cannot ask without
+    a key, given its configuration.
+    """
+
+    make: Factory
+    options: frozenset[str] = frozenset()
+    package: str = ""
+    needs_key: Callable[[ProviderConfig], bool] = lambda _: False
+
+    def __call__(self, context: ProviderContext) -> Provider:
+        """Return the provider; raises `ImportError` without the package, `ValueError` for an option that it does not take."""
+        if not self.is_installed:
+            raise ImportError(f"it needs {self.package}: pip install 'agentic-trading[{context.adapter}]'")
+        unknown = sorted(set(context.config.options) - self.options)
+        if unknown:
+            allowed = ", ".join(sorted(self.options)) or "none"
+            raise ValueError(f"it takes no option {', '.join(unknown)}; its options: {allowed}")
+        return self.make(context)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package is there; it is not loaded."""
+        return not self.package or find_spec(self.package) is not None
+
+
+def _anthropic(context: ProviderContext) -> Provider:
+    from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+
+    ttl = _option(context, "stable_prefix_ttl", "5m", among=("", "5m", "1h"))
+    return AnthropicProvider(
+        context.keys, base_url=context.config.base_url, stable_prefix_ttl=ttl, clock=context.clock
+    )
+
+
+def _openai(context: ProviderContext) -> Provider:
+    from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+
+    return OpenAIProvider(
+        context.keys,
+        base_url=context.config.base_url,
+        capabilities=context.capabilities,
+        clock=context.clock,
+    )
+
+
+def _local(context: ProviderContext) -> Provider:
+    from agentic_trading.llm.providers.local import MODEL, LocalProvider
+
+    if context.weights_folder is None:
+        raise ValueError("it needs the folder of its weights: weights_folder")
+    model = str(context.config.options.get("model", MODEL))
+    return LocalProvider(find_weights(context.weights_folder, model), model=model)
+
+
+def _rules(context: ProviderContext) -> Provider:
+    return RulesProvider(context.rules)
+
+
+def _scripted(context: ProviderContext) -> Provider:
+    answers = context.config.options.get("answers", [])
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise ValueError("its option answers is a list of texts")
+    return ScriptedProvider(map(str, answers))
+
+
+def _option(context: ProviderContext, name: str, default: str, *, among: tuple[str, ...]) -> Any:
+    value = context.config.options.get(name, default)
+    if value not in among:
+        raise ValueError(f"its option {name} is one of {', '.join(map(repr, among))}")
+    return value
+
+
+def _always(_config: ProviderConfig) -> bool:
+    return True
+
+
+def _at_the_vendor(config: ProviderConfig) -> bool:
+    """Whether no server of one's own is named: one may ask for no key."""
+    return config.base_url is None
+
+
+ANTHROPIC: Final = ShippedAdapter(_anthropic, frozenset({"stable_prefix_ttl"}), needs_key=_always)
+OPENAI: Final = ShippedAdapter(_openai, package="openai", needs_key=_at_the_vendor)
+LOCAL: Final = ShippedAdapter(_local, frozenset({"model"}), package="xllamacpp")
+RULES: Final = ShippedAdapter(_rules)
+SCRIPTED: Final = ShippedAdapter(_scripted, frozenset({"answers"}))
+
+
+def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Factory:
+    """Return what makes the provider `name`, and load it alone: an entry point of `GROUP`, or `module:factory`.
+
+    It blocks, as it reads files. Raises `ConfigError` for an adapter that does not exist, that two packages offer, or that cannot be imported.
+    """
+    adapter = config.adapter or name
+    with _explained(origin, f"providers.{name}.adapter", adapter):
+        module, colon, attribute = adapter.partition(":")
+        if colon:
+            made: Any = import_module(module)
+            for part in attribute.split("."):
+                made = getattr(made, part)
+        else:
+            made = _entry_point(origin, name, adapter).load()
+    if not callable(made):
+        raise _wrong(
+            origin, name, f"{adapter}, which cannot be called", "a function or class that makes a Provider"
+        )
+    return cast("Factory", made)
+
+
+def provider_of(
+    context: ProviderContext, factory: Factory | None = None, *, origin: str = "code"
+) -> Provider:
+    """Return the provider of a context, made by `factory` or by the adapter that the context names; nothing is sent.
+
+    It blocks, as it reads files. Raises `ConfigError` for one that cannot be made, such as for want of its extra, and for what is no `Provider`.
+    """
+    make = factory or factory_of(context.name, context.config, origin=origin)
+    with _explained(origin, f"providers.{context.name}.adapter", context.adapter):
+        made = make(context)
+    lacks = [method for method in _ASKED if not callable(getattr(made, method, None))]
+    if lacks:
+        found = f"{context.adapter}, which makes a {type(made).__name__} without {', '.join(lacks)}"
+        raise _wrong(origin, context.name, found, f"what makes a Provider, which has {', '.join(_ASKED)}")
+    return made
+
+
+def _entry_point(origin: str, name: str, adapter: str) -> EntryPoint:
+    offered = entry_points(group=GROUP)
+    found = list(offered.select(name=adapter))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        packages = sorted(point.dist.name for point in found if point.dist is not None)
+        was = f"{adapter}, which {' and '.join(packages)} offer"
+        raise _wrong(origin, name, was, "module:factory, to say which one")
+    known = ", ".join(sorted(offered.names)) or "none, as agentic-trading is not installed"
+    raise _wrong(
+        origin, name, f"{adapter!r}, which no installed package offers", f"{known}, or module:factory"
+    )
+
+
+@contextmanager
+def _explained(origin: str, place: str, adapter: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as e:  # code of others is imported and run here, and may raise anything
+        allowed = "an adapter that can be imported and made"
+        found = f"{adapter}, which cannot be made ({type(e).__name__}: {e})"
+        raise ConfigError([ConfigProblem(origin, place, found, allowed)]) from e
+
+
+def _wrong(origin: str, name: str, found: str, allowed: str) -> ConfigError:
+    return ConfigError([ConfigProblem(origin, f"providers.{name}.adapter", found, allowed)])
+
+
+class MissingKey:
+    """No key, which is said when one is asked for: not every adapter needs one."""
+
+    def __init__(self, name: str, secret: str) -> None:
+        self._name = name
+        self._secret = secret
+
+    async def key_of(self, tenant_id: str) -> str:
+        """Raise `ProviderError`."""
+        places = f"{secret_variable(self._secret)}, or a file {self._secret} in secrets_folder"
+        message = f"provider {self._name} has no key for tenant {tenant_id!r}; allowed is one in {places}"
+        raise ProviderError(FailureKind.AUTH_ERROR, message, sent=False)
+
+
+def keys_of(config: PlatformConfig, name: str, factory: Factory | None = None) -> Keys:
+    """Return where the keys of a provider come from: files of `secrets_folder`, else the variable of its secret.
+
+    A tenant whose `provider_keys` are `own` gets no other one. A server of one's own that may ask for no key gets some word.
+    """
+    provider = config.providers[name]
+    secret, key = provider.secret_of(name), config.secret_of(name)
+    is_free = isinstance(factory, ShippedAdapter) and not factory.needs_key(provider)
+    one = OneKey(key.get_secret_value() if key else "none") if key or is_free else MissingKey(name, secret)
+    if config.secrets_folder is None:
+        return one
+    own = frozenset(tenant for tenant, row in config.tenants.items() if row.provider_keys == "own")
+    return SecretsFolder(config.secrets_folder, secret, one, own=own)
+
+
+def tables_of(config: PlatformConfig, factories: Mapping[str, Factory]) -> tuple[Capabilities, PriceBook]:
+    """Return what is known of models and prices; reads files.
+
+    A row of the configuration goes before one of `models_file` and `prices_file`, that before one that an adapter
+    brings, and that before a shipped one. Raises `TableError` that names file, row and field.
+    """
+    brought = {name: tuple(_rows_of(factory)) for name, factory in factories.items()}
+    given = {name: row.models for name, row in config.providers.items()}
+    models = [
+        *read_table(PACKAGED_MODELS, Capability).rows,
+        *_capabilities(brought),
+        *(read_table(config.models_file, Capability).rows if config.models_file else ()),
+        *_capabilities(given),
+    ]
+    prices = [
+        read_table(PACKAGED_PRICES, ModelPrice),
+        *_prices("adapters", brought),
+        *([read_table(config.prices_file, ModelPrice)] if config.prices_file else []),
+        *_prices("config", given),
+    ]
+    return Capabilities(models), PriceBook(*prices)
+
+
+def _rows_of(factory: Factory) -> Iterable[ModelConfig]:
+    models = getattr(factory, "models", None)
+    return models() if callable(models) else ()
+
+
+def _capabilities(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[Capability]:
+    return (row.capability_of(name) for name, models in rows.items() for row in models)
+
+
+def _prices(book: str, rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[DatedTable[ModelPrice]]:
+    """Yield the prices of these rows as a table, if there are any."""
+    prices = tuple(price for name, models in rows.items() for row in models if (price := row.price_of(name)))
+    if prices:
+        digest = sha256_of_rows([price.model_dump(mode="json") for price in prices])
+        yield DatedTable(Path(book), prices, {"name": book}, digest)
+
+
+def ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:
+    """Return the ledger on a server that workers share."""
+    from agentic_trading.governance.ledgers.redis import MOST_RECENT_S, RedisLedger
+
+    return RedisLedger(url, zone=zone, recorded_within_s=MOST_RECENT_S)
+
+
+def worker_ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:
+    """Return the shared ledger as a worker uses it: calls that have begun outlast its outages."""
+    return DegradedModeLedger(ledger_of(url, zone=zone), clock=SystemClock())
+
+
+def boards_of(url: str | None, folder: Path) -> tuple[ControlStore, StatusFeed]:
+    """Return the controls and statuses on the server at `url`, else in `folder`, where other processes find them."""
+    if url is None:
+        return FileControlStore(folder), FileStatusFeed(folder)
+    from agentic_trading.governance.control_stores.redis import RedisControlStore
+    from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
+
+    return RedisControlStore(url), RedisStatusFeed(url)
+
+
+def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
+    """Return what keeps the rates of a policy, a circuit breaker and a retry budget for each model."""
+    rates = policy.rates if policy is not None else {}
+    if url is None:
+        return MemoryLimiter(rates, clock=SystemClock())
+    from agentic_trading.governance.limiters.redis import RedisLimiter
+
+    return RedisLimiter(url, rates)
+
+
+def verifier_of(folder: Path | None, policy: Policy | None) -> Verifier | None:
+    """Return what proves senders by the keys in a folder, those that the policy names alone; None without a folder.
+
+    Reads files; raises `SigningKeyError` for wrong keys.
+    """
+    if folder is None:
+        return None
+    keys = read_keys(folder)
+    names = policy.keys if policy is not None else {name: (name,) for name in keys}
+    return Verifier(keys_by_principal(keys, names))

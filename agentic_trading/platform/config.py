@@ -1,0 +1,302 @@
+"""The configuration of a platform: a frozen tree of what it may hold, and one error for all that it must not."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    PrivateAttr,
+    SecretStr,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+from typing_extensions import override
+
+from agentic_trading.canonical import canonical_bytes, sha256_hex
+from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE
+from agentic_trading.governance.limits import LARGEST, Window
+from agentic_trading.governance.policy import NAME
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.limits import NANO
+from agentic_trading.platform.errors import (
+    ConfigError,
+    ConfigProblem,
+    allowed_text,
+    found_text,
+    nearest_origin,
+)
+from agentic_trading.platform.provider_config import (
+    ModelConfig,
+    ModelName,
+    PriceConfig,
+    ProviderConfig,
+    ProviderName,
+)
+from agentic_trading.structured.suggestions import near_miss
+
+MOST_CONCURRENT: Final = 256
+DEFAULT_TENANT: Final = "default"
+
+_USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
+
+
+# What a validator raises is the text of what is allowed.
+
+
+def _tenant(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError("1 to 128 letters, digits and ._@-, no dot or dash in front")
+    return name
+
+
+def _usd(value: Any) -> Decimal:
+    """Return dollars exactly as written; a float is refused, as it is not the amount that was written."""
+    text = str(value) if isinstance(value, Decimal) or type(value) is int else value
+    if isinstance(text, str) and _USD.fullmatch(text) and Decimal(text) * NANO <= LARGEST:
+        return Decimal(text)
+    is_amount = isinstance(value, float) and 0 <= value < LARGEST // NANO
+    example = f"{value:.9f}".rstrip("0").rstrip(".") if is_amount else "25"
+    raise ValueError(
+        f'dollars as text, such as "{example}", up to "{LARGEST // NANO}", nine decimals at most'
+    )
+
+
+def _ledger_address(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        place = parts.path if parts.scheme == "unix" else parts.hostname
+        is_one = parts.scheme in {"redis", "rediss", "unix"} and place and parts.port != 0 and not parts.query
+    except ValueError:  # a port that is no number
+        is_one = False
+    if not is_one:
+        raise ValueError("redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, without options behind a ?")
+    return address
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, LookupError) as e:
+        raise ValueError("the name of a time zone, such as UTC or America/New_York") from e
+    return name
+
+
+def _repairable(kind: FailureKind) -> FailureKind:
+    if kind not in MENDABLE:
+        raise ValueError(f"failures that another model may not have: {', '.join(sorted(MENDABLE))}")
+    return kind
+
+
+def _may_fall_back(workflow: EnvelopeWorkflow) -> EnvelopeWorkflow:
+    if workflow is EnvelopeWorkflow.EXECUTION:
+        raise ValueError(
+            "analysis, planning or general: an execution is bound to its model, and never falls back"
+        )
+    return workflow
+
+
+TenantId = Annotated[StrictStr, AfterValidator(_tenant)]
+Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer("{:f}".format, when_used="json")]
+
+
+class LedgerConfig(BaseModel, frozen=True, extra="forbid"):
+    """Where budgets are counted: on the server at `url`, which workers share; without one, in this process."""
+
+    url: Annotated[StrictStr, AfterValidator(_ledger_address)] | None = Field(default=None, repr=False)
+
+
+class FallbackConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which models are asked, in this order, when a call of a workflow fails for a reason among `on`."""
+
+    to: Annotated[tuple[ModelName, ...], Field(min_length=1)]
+    on: tuple[Annotated[FailureKind, AfterValidator(_repairable)], ...] = tuple(sorted(FALLS_BACK_ON))
+
+
+class TenantConfig(BaseModel, frozen=True, extra="forbid"):
+    """A tenant that is served, and the limit that stands for it until an operator sets another one.
+
+    `provider_keys` is `own` where its calls may be sent with keys of its own alone, from `secrets_folder/ID`.
+    """
+
+    budget_usd: Usd | None = None
+    window: Window = Window.NONE
+    calls: Annotated[StrictInt, Field(ge=0, le=LARGEST)] | None = None
+    provider_keys: Literal["own", "shared"] = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFrom:
+    """What is known beside the values of a loaded configuration and is no part of it: two of them are equal.
+
+    `origins` says where each value is from, by its place; the place of a table ends in a dot. `secrets` are keys
+    that the environment had, by provider.
+    """
+
+    origins: Mapping[str, str] | None = field(default=None, compare=False)
+    secrets: Mapping[str, SecretStr] = field(default_factory=dict, compare=False, repr=False)
+
+
+class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
+    """Everything that a platform is made from; making one reads no file and no environment.
+
+    `folder` holds the logs, one folder a `name`; None keeps them in memory. `durability` None is that of the mode.
+    `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
+    Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
+    """
+
+    name: Annotated[StrictStr, AfterValidator(_tenant)] = "gateway"
+    folder: Path | None = None
+    mode: Literal["backtest", "paper"] = "paper"
+    durability: Literal["group", "relaxed"] | None = None
+    concurrency: Annotated[StrictInt, Field(ge=1, le=MOST_CONCURRENT)] = 4
+    zone: Annotated[StrictStr, AfterValidator(_zone)] = "UTC"
+    models_file: Path | None = None
+    prices_file: Path | None = None
+    weights_folder: Path | None = None
+    policy: Path | None = None
+    principals_folder: Path | None = None
+    sign_as: Annotated[StrictStr, AfterValidator(lambda name: name and _tenant(name))] = ""
+    secrets_folder: Path | None = None
+    ledger: LedgerConfig = LedgerConfig()
+    models: Mapping[EnvelopeWorkflow, ModelName] = Field(default_factory=dict)
+    providers: Mapping[ProviderName, ProviderConfig] = Field(default_factory=dict)
+    fallback: Mapping[Annotated[EnvelopeWorkflow, AfterValidator(_may_fall_back)], FallbackConfig] = Field(
+        default_factory=dict
+    )
+    tenants: Mapping[TenantId, TenantConfig] = Field(default_factory=dict)
+    _loaded: LoadedFrom = PrivateAttr(default=LoadedFrom())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        """Raise one `ConfigError` for all problems, within a value and between values."""
+        origins = (info.context.origins if isinstance(info.context, LoadedFrom) else None) or {}
+        try:
+            config = handler(value)
+        except ValidationError as e:
+            raise ConfigError(_problems(e.errors(include_url=False), origins)) from None
+        if problems := list(_cross_problems(config, origins)):
+            raise ConfigError(problems)
+        return config
+
+    @override
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep where the values are from, and the keys that were found with them."""
+        if isinstance(context, LoadedFrom):
+            self._loaded = context
+
+    def origin_of(self, place: str) -> str:
+        """Return where the value at a place such as `ledger.url` is from.
+
+        That is a file, a variable, `argument` or `default`; `code` for a configuration that was not loaded.
+        """
+        origins = self._loaded.origins
+        if origins is None:
+            return "code"
+        while place:
+            if origin := origins.get(place):
+                return origin
+            place = place.rpartition(".")[0]
+        return "default"
+
+    def secret_of(self, provider: str) -> SecretStr | None:
+        """Return the key that the environment had for a provider, if this was loaded and it had one."""
+        return self._loaded.secrets.get(provider)
+
+    @property
+    def tenant_ids(self) -> tuple[str, ...]:
+        """The tenants that are served."""
+        return tuple(self.tenants) or (DEFAULT_TENANT,)
+
+    def public_values(self) -> dict[str, Any]:
+        """Return the whole tree as JSON values, `PlatformConfig` again when handed back; a password in an address is hidden."""
+        values = self.model_dump(mode="json")
+        if self.ledger.url is not None:
+            values["ledger"]["url"] = without_password(self.ledger.url)
+        return values
+
+    @property
+    def config_sha256(self) -> str:
+        """The SHA-256 over the canonical JSON of the whole tree, without secrets."""
+        return sha256_hex(canonical_bytes(self.public_values()))
+
+
+def without_password(url: str) -> str:
+    """Return an address with a mark in place of user and password."""
+    parts = urlsplit(url)
+    _, at, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"…@{host}").geturl() if at else url
+
+
+_TABLES: Final[Mapping[tuple[str, ...], type[BaseModel]]] = MappingProxyType({
+    (): PlatformConfig,
+    ("ledger",): LedgerConfig,
+    ("providers", "*"): ProviderConfig,
+    ("providers", "*", "models", "*"): ModelConfig,
+    ("providers", "*", "models", "*", "price"): PriceConfig,
+    ("fallback", "*"): FallbackConfig,
+    ("tenants", "*"): TenantConfig,
+})
+_NAMED: Final = frozenset({("providers",), ("providers", "*", "models"), ("fallback",), ("tenants",)})
+
+
+def keys_at(place: Sequence[str | int]) -> list[str]:
+    """Return the keys that a table at `place` may have; none where it is no table, or one with names of its own."""
+    pattern: tuple[str, ...] = ()
+    for part in place:
+        pattern = (*pattern, "*" if pattern in _NAMED else str(part))
+    table = _TABLES.get(pattern)
+    return list(table.model_fields) if table is not None else []
+
+
+def _problems(errors: Sequence[ErrorDetails], origins: Mapping[str, str]) -> Iterator[ConfigProblem]:
+    for error in errors:
+        parts = [str(part) for part in error["loc"] if part != "[key]"]
+        place = ".".join(parts)
+        match error["type"]:
+            case "extra_forbidden":
+                keys = keys_at(parts[:-1])
+                near = near_miss(parts[-1], keys)
+                yield _problem(
+                    origins, place, "no key", ", ".join(keys) + (f"; did you mean {near}?" if near else "")
+                )
+            case "missing":
+                yield _problem(origins, place, "left out", f"a value for {parts[-1]}")
+            case "too_short" if any(error["loc"] == other["loc"][:-1] for other in errors):
+                continue  # its items are wrong, and counted as absent
+            case _:
+                yield _problem(origins, place, found_text(parts, error["input"]), allowed_text(error))
+
+
+def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Iterator[ConfigProblem]:
+    """Yield what is wrong between values that are right by themselves."""
+    for tenant, row in config.tenants.items():
+        if row.provider_keys == "own" and config.secrets_folder is None:
+            found, allowed = '"own", and no folder has keys', 'a secrets_folder beside it, or "shared"'
+            yield _problem(origins, f"tenants.{tenant}.provider_keys", found, allowed)
+    for provider, served in config.providers.items():
+        names = [model.model for model in served.models]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            found = f"a list with {names.count(name)} rows for {name}"
+            yield _problem(origins, f"providers.{provider}.models", found, "one row a model")
+
+
+def _problem(origins: Mapping[str, str], place: str, found: str, allowed: str) -> ConfigProblem:
+    return ConfigProblem(nearest_origin(origins, place) or "PlatformConfig", place, found, allowed)

@@ -1,0 +1,135 @@
+"""The part of a configuration that is about providers: their names, their adapters, rows for their models."""
+
+import re
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, NonNegativeInt, PositiveInt, StrictStr
+
+from agentic_trading.governance.policy import NAME
+from agentic_trading.governance.prices import ModelPrice
+from agentic_trading.llm.envelope import Effort, LLMProvider
+from agentic_trading.llm.envelope_rules import close_name
+from agentic_trading.llm.models import Capability, Thinking
+from agentic_trading.llm.provider import fault_of
+
+_PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")
+
+
+# What a validator raises is the text of what is allowed.
+
+
+def _provider_name(name: str) -> str:
+    if not _PROVIDER.fullmatch(name):
+        raise ValueError("a name of 1 to 64 small letters, digits and ._-, a letter in front")
+    if close := close_name(name):
+        raise ValueError(f"a name that is not close to a built-in one; did you mean {close}?")
+    return name
+
+
+def _model_name(name: str) -> str:
+    provider, slash, model = name.partition("/")
+    if not slash or not model:
+        raise ValueError('PROVIDER/MODEL, such as "anthropic/claude-sonnet-5-5"')
+    _provider_name(provider)
+    return name
+
+
+def _secret_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError("the name of a file or a variable with the key, never the key itself")
+    return name
+
+
+def _web_address(address: str) -> str:
+    if fault_of(address):
+        raise ValueError("http(s)://HOST[:PORT][/PATH], without user and password")
+    return address
+
+
+ProviderName = Annotated[StrictStr, AfterValidator(_provider_name)]
+ModelName = Annotated[StrictStr, AfterValidator(_model_name)]
+
+
+class PriceConfig(BaseModel, frozen=True, extra="forbid"):
+    """Nano-dollars a token; a cached input token costs what `input` does unless said otherwise."""
+
+    input: NonNegativeInt
+    output: NonNegativeInt
+    cache_read: NonNegativeInt | None = None
+    cache_write_5m: NonNegativeInt | None = None
+    cache_write_1h: NonNegativeInt | None = None
+
+
+class ModelConfig(BaseModel, frozen=True, extra="forbid"):
+    """A row for the tables: the fields of `Capability` but for the provider, and the price.
+
+    Without a `price` here or in a file, calls are refused: what has no price is not free.
+    """
+
+    model: Annotated[StrictStr, Field(min_length=1)]
+    context_tokens: PositiveInt
+    max_output_tokens: PositiveInt
+    price: PriceConfig | None = None
+    source: Annotated[StrictStr, Field(min_length=1)]
+    checked_on: date
+    sampling: bool = True
+    native_schema: bool = False
+    holds_bounds: bool = False
+    forced_tool: bool = False
+    strict_tool: bool = False
+    json_mode: bool = False
+    most_optional: NonNegativeInt | None = None
+    most_unions: NonNegativeInt | None = None
+    thinking: tuple[Thinking, ...] = ()
+    effort: tuple[Effort, ...] = ()
+    served_as: tuple[str, ...] = ()
+    training_cutoff: date | None = None
+    retires_on: date | None = None
+    overhead_tokens: NonNegativeInt = 1024
+    min_bytes_per_token: PositiveInt = 1
+    logprobs: bool = False
+
+    def capability_of(self, provider: str) -> Capability:
+        """Return the row of the model at `provider`."""
+        return Capability(provider=LLMProvider(provider), **self.model_dump(exclude={"price"}))
+
+    def price_of(self, provider: str) -> ModelPrice | None:
+        """Return its price since ever, or None."""
+        if self.price is None:
+            return None
+        rates = dict.fromkeys(("cache_read", "cache_write_5m", "cache_write_1h"), self.price.input)
+        return ModelPrice(
+            provider=LLMProvider(provider),
+            model=self.model,
+            valid_from=date.min,
+            source=self.source,
+            checked_on=self.checked_on,
+            **{**rates, **self.price.model_dump(exclude_none=True)},
+        )
+
+
+class ProviderConfig(BaseModel, frozen=True, extra="forbid"):
+    """One provider: the adapter that answers for it, its address, where its key is, and rows for its models.
+
+    `adapter` is a shipped one, one that an installed package offers, or `module:factory`; left out, the provider's own
+    name. `secret` names the file of the key in `secrets_folder`, or in capitals its variable; left out,
+    `NAME_api_key`. `options` are the adapter's.
+    """
+
+    adapter: Annotated[StrictStr, Field(min_length=1)] | None = None
+    base_url: Annotated[StrictStr, AfterValidator(_web_address)] | None = Field(default=None, repr=False)
+    secret: Annotated[StrictStr, AfterValidator(_secret_name)] | None = None
+    options: Mapping[str, JsonValue] = Field(default_factory=dict)
+    models: tuple[ModelConfig, ...] = ()
+
+    def secret_of(self, name: str) -> str:
+        """Return the name of the secret of the provider `name`."""
+        return self.secret or f"{name}_api_key"
+
+
+def provider_and_model(name: str) -> tuple[str, str]:
+    """Return the two parts of `PROVIDER/MODEL`; a model's name may have slashes of its own."""
+    provider, _, model = name.partition("/")
+    return provider, model

@@ -1,0 +1,386 @@
+"""The only reader of the environment: what is set there, checked once at start."""
+
+import getpass
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, get_args
+from zoneinfo import ZoneInfo
+
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode
+
+from agentic_trading.errors import TradingError
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.platform.config import (
+    LoadedFrom,
+    PlatformConfig,
+    keys_at,
+)
+from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.structured.suggestions import near_miss
+
+PREFIX = "AGENTIC_"
+WEIGHTS_FOLDER: Final = Path("~/.cache/agentic-trading/models")
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["human", "json"]
+_ProviderField = Literal["api_key", "base_url"]
+
+
+class SettingsError(TradingError, ValueError):
+    """Environment variables hold what they must not; `problems` names each with what is allowed."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(problems))
+
+
+class ProviderVariables(BaseModel, frozen=True):
+    """What the variables of one provider hold, such as `OPENAI_API_KEY` and `OPENAI_BASE_URL`; never shown."""
+
+    api_key: SecretStr | None = None
+    base_url: str | None = Field(default=None, repr=False)
+
+    @field_validator("base_url")
+    @classmethod
+    def _web_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("an address that begins with http:// or https://")
+        return url
+
+
+def variable_of(provider: str, field: _ProviderField) -> str:
+    """Return the environment variable of a provider, by the name that the vendors' own tools read."""
+    return f"{provider}_{field}".upper()
+
+
+class Settings(
+    BaseSettings, frozen=True, env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True
+):
+    """What the environment says; an empty variable counts as absent.
+
+    `store` is the log, or the folder of a session, that `trace` and `spend` read; without it they take the newest
+    session below `runs`, where sessions go that are given no folder. `models_file` and `prices_file` hold rows in
+    place of the shipped ones or in addition. `models_dir` is the folder of weights, `secrets_dir` that of keys, in files.
+    `ledger_url` is a Redis server whose ledger workers share, `policy_file` says who may do what, `zone`
+    where days and months begin. `providers` has the variables that the vendors named, without a prefix. `config` is
+    the file that `load_config` reads.
+    """
+
+    config: Path | None = None
+    store: Path | None = None
+    runs: Path = Path("runs")
+    models_file: Path | None = None
+    prices_file: Path | None = None
+    models_dir: Path = WEIGHTS_FOLDER
+    secrets_dir: Path | None = None
+    ledger_url: str | None = Field(default=None, repr=False)
+    policy_file: Path | None = None
+    zone: str = "UTC"
+    log_level: LogLevel = "warning"
+    log_format: LogFormat = "human"
+    providers: Annotated[Mapping[str, ProviderVariables], NoDecode] = {}
+
+    def of(self, provider: str) -> ProviderVariables:
+        """Return the key and the address that the environment has for a provider."""
+        return self.providers.get(provider, ProviderVariables())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_providers(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Read the variables of every provider; they have no prefix, as other tools read them too."""
+        given = {**os.environ, **values}
+        found: dict[str, dict[str, Any]] = {provider: {} for provider in LLMProvider}
+        for provider in LLMProvider:
+            for what in get_args(_ProviderField):
+                values.pop(variable_of(provider, what), None)
+                if value := given.get(variable_of(provider, what)):
+                    found[provider][what] = value
+        return {**values, "providers": found}
+
+    @field_validator("config", "models_file", "prices_file", "models_dir", "secrets_dir", "policy_file")
+    @classmethod
+    def _home_spelled_out(cls, path: Path | None) -> Path | None:
+        """Take `~` for the home folder: not every program that sets a variable does."""
+        try:
+            return path and path.expanduser()
+        except RuntimeError as e:
+            raise ValueError("a path without ~, as the home folder is not known") from e
+
+    @field_validator("ledger_url")
+    @classmethod
+    def _redis_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("an address that begins with redis://, rediss:// or unix://")
+        return url
+
+    @field_validator("zone")
+    @classmethod
+    def _known_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (ValueError, OSError, LookupError) as e:
+            raise ValueError("the name of a time zone, such as UTC or America/New_York") from e
+        return name
+
+
+def load_settings() -> Settings:
+    """Read the environment; raises `SettingsError` that names every wrong variable, and every one that is not read."""
+    unread = [
+        f"{name} is {_UNREAD}; allowed: {_alternatives(name)}"
+        for name in _variables()
+        if _place_of(name) is None
+    ]
+    try:
+        settings = Settings()
+    except ValidationError as e:
+        raise SettingsError([*map(_problem, e.errors(include_url=False)), *unread]) from None
+    if unread:
+        raise SettingsError(unread)
+    return settings
+
+
+def user_name() -> str:
+    """Return the name of the account that runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        return f"uid {os.getuid()}"
+
+
+def _problem(error: Any) -> str:
+    name = "_".join(str(part) for part in error["loc"]).upper()
+    of_provider = name.removeprefix("PROVIDERS_")
+    allowed = error.get("ctx", {}).get("expected") or error["msg"].removeprefix("Value error, ")
+    if of_provider != name or name == "LEDGER_URL":  # not shown: an address may have a key in it
+        shown = of_provider if of_provider != name else f"{PREFIX}{name}"
+        return f"{shown} holds what it must not; allowed: {allowed}"
+    return f"{PREFIX}{name} is {error['input']!r}; allowed: {allowed}"
+
+
+FILE: Final = Path("agentic-trading.toml")
+"""The configuration that is read if no other is named and it is there."""
+
+_PLACES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
+    "LEDGER_URL": ("ledger", "url"),
+    "MODELS_DIR": ("weights_folder",),
+    "POLICY_FILE": ("policy",),
+    "SECRETS_DIR": ("secrets_folder",),
+})
+"""Variables that are older than the configuration: each is the only one of its value."""
+
+_COMMANDS: Final = frozenset(Settings.model_fields) - {"providers"}
+_TABLES: Final = frozenset({"ledger", "models", "providers", "fallback", "tenants"})
+_NAMED: Final = ("providers", "tenants")
+"""Tables whose keys are names: a variable changes what is there, and adds nothing."""
+
+_PATHS: Final = frozenset({
+    "folder", "models_file", "prices_file", "weights_folder", "policy", "principals_folder", "secrets_folder",
+})  # fmt: skip
+
+
+def load_config(path: Path | str | None = None, **overrides: Any) -> PlatformConfig:
+    """Return the configuration that a file, the environment and `overrides` give; the later goes before the earlier.
+
+    The file is the one at `path`, else the one that AGENTIC_CONFIG names, else `agentic-trading.toml` in the working
+    directory if it is there; paths in it are relative to its folder. A variable is `AGENTIC_` and the place of a value,
+    `__` between its parts. An override is a field of `PlatformConfig`: None is none, and mappings are merged. Raises
+    `ConfigError` with every problem, also for a variable that is not read, or that would add a provider or a tenant.
+    """
+    merged, variables = _MergedConfig(), _variables()
+    given = {name: _plain(value) for name, value in overrides.items() if value is not None}
+    merged.add({"weights_folder": _expanded(str(WEIGHTS_FOLDER))}, "default")
+    merged.add_file(path, variables)
+    merged.add_variables(variables, given)
+    merged.add(given, "argument")
+    return merged.config()
+
+
+@dataclass(slots=True)
+class _MergedConfig:
+    """Values as they are merged, the origin of each by its place, and what was wrong on the way."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    problems: list[ConfigProblem] = field(default_factory=list)
+
+    def config(self) -> PlatformConfig:
+        """Return the configuration; raises `ConfigError` with all problems."""
+        try:
+            loaded = LoadedFrom(self.origins, _secrets(_table(self.values, "providers")))
+            config = PlatformConfig.model_validate(self.values, context=loaded)
+        except ConfigError as e:
+            raise ConfigError([*self.problems, *e.problems]) from None
+        if self.problems:
+            raise ConfigError(self.problems)
+        return config
+
+    def add(self, values: Mapping[str, Any], origin: str, *place: str) -> None:
+        """Put `values` over those that are there at `place`; tables are merged, everything else is replaced."""
+        table = self.values
+        for part in place:
+            table = table.setdefault(part, {})
+        for name, value in values.items():
+            where = (*place, str(name))
+            if isinstance(value, Mapping) and isinstance(table.setdefault(name, {}), dict):
+                self.origins.setdefault(".".join((*where, "")), origin)
+                self.add(value, origin, *where)
+            else:
+                table[name] = value
+                self.origins[".".join(where)] = origin
+
+    def add_file(self, path: Path | str | None, variables: Mapping[str, str]) -> None:
+        """Add the values of the file that is named, or of the one that is there."""
+        named = Path(path) if path is not None else None
+        origin = "--config" if named else f"{PREFIX}CONFIG"
+        if named is None and (text := variables.get(origin)):
+            named = _expanded(text)
+        if named is None and not FILE.is_file():
+            return
+        file = named or FILE
+        try:
+            document = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as e:
+            self._note(origin, "", f"{file}, which cannot be read ({e.strerror})", "a TOML file")
+            return
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            self._note(str(file), "the file", f"no TOML ({e})", "a TOML file")
+            return
+        self.add({name: _located(name, value, file.parent) for name, value in document.items()}, str(file))
+
+    def add_variables(self, variables: Mapping[str, str], given: Mapping[str, Any]) -> None:
+        """Add what the environment has for values, and for the providers and tenants that the file or `given` have."""
+        known = {table: {*_table(self.values, table), *_table(given, table)} for table in _NAMED}
+        for provider in sorted(known["providers"] & set(LLMProvider)):
+            variable = variable_of(provider, "base_url")
+            if address := os.environ.get(variable):
+                self.add({"base_url": address}, variable, "providers", provider)
+        for name, text in variables.items():
+            place = _place_of(name)
+            if place is None:
+                self._note(name, "", _UNREAD, _alternatives(name))
+            elif place[0] not in _NAMED:
+                self._add_text(name, text, place)
+            elif owner := _same_name(place[1], known[place[0]]):
+                self._add_text(name, text, (place[0], owner, *place[2:]))
+            else:
+                self._refuse_new(name, place, sorted(known[place[0]]))
+
+    def _add_text(self, variable: str, text: str, place: tuple[str, ...]) -> None:
+        if place[0] not in PlatformConfig.model_fields:
+            return  # for commands
+        value: Any = text
+        if place[-1] in {"to", "on"} and place[0] == "fallback":
+            value = [part.strip() for part in text.split(",")]
+        elif place[-1] in {"concurrency", "calls"} and text.isdecimal():
+            value = int(text)
+        self.add(
+            {place[-1]: _located(place[-1], value, Path()) if len(place) == 1 else value},
+            variable,
+            *place[:-1],
+        )
+
+    def _refuse_new(self, variable: str, place: tuple[str, ...], known: list[str]) -> None:
+        what = place[0].removesuffix("s")
+        near = near_miss(place[1], known)
+        hint = f"; did you mean {near}?" if near else ""
+        found = f"a value for a {what} that neither the file nor code has"
+        self._note(variable, f"{place[0]}.{place[1]}", found, f"{', '.join(known) or 'none'}{hint}")
+
+    def _note(self, origin: str, place: str, found: str, allowed: str) -> None:
+        self.problems.append(ConfigProblem(origin, place, found, allowed))
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables with our prefix that are set; an empty one counts as absent."""
+    return {name: text for name, text in sorted(os.environ.items()) if name.startswith(PREFIX) and text}
+
+
+def _secrets(providers: Mapping[str, Any]) -> dict[str, SecretStr]:
+    """Return the keys that the environment has for providers: in a variable named for the secret, in capitals."""
+    found = {}
+    for name, row in providers.items():
+        secret = _table({"row": row}, "row").get("secret")
+        text = os.environ.get(secret_variable(secret if isinstance(secret, str) else f"{name}_api_key"))
+        if text:
+            found[name] = SecretStr(text)
+    return found
+
+
+def secret_variable(secret: str) -> str:
+    """Return the variable of a secret: `house_token` is in HOUSE_TOKEN."""
+    return re.sub(r"[^A-Z0-9]", "_", secret.upper())
+
+
+_UNREAD: Final = "read by nothing"
+
+
+def _place_of(variable: str) -> tuple[str, ...] | None:
+    """Return the place of the value that a variable has, or None if nothing reads it."""
+    name = variable.removeprefix(PREFIX)
+    if name in _PLACES:
+        return _PLACES[name]
+    place = tuple(name.lower().split("__"))
+    if place in _PLACES.values() or not all(place):
+        return None
+    match place:
+        case (one,):
+            is_read = one in _COMMANDS or (one in PlatformConfig.model_fields and one not in _TABLES)
+        case ("models", _):
+            is_read = True
+        case ("providers", _, "options", _):
+            is_read = True
+        case ("providers" | "tenants" | "fallback", _, key):
+            is_read = key in keys_at(place[:-1]) and key not in {"options", "models"}
+        case _:
+            is_read = False
+    return place if is_read else None
+
+
+def _alternatives(variable: str) -> str:
+    """Return the variables that there are, and the one that is nearest."""
+    fields = {*PlatformConfig.model_fields, *_COMMANDS} - _TABLES - {place[-1] for place in _PLACES.values()}
+    single = sorted({*(name.upper() for name in fields), *_PLACES})
+    nested = ["MODELS__WORKFLOW", "PROVIDERS__NAME__KEY", "FALLBACK__WORKFLOW__KEY", "TENANTS__ID__KEY"]
+    near = near_miss(variable.removeprefix(PREFIX), single)
+    hint = f"; did you mean {PREFIX}{near}?" if near else ""
+    return ", ".join(f"{PREFIX}{name}" for name in (*single, *nested)) + hint
+
+
+def _same_name(spelled: str, names: Iterable[str]) -> str:
+    """Return the one of `names` that a variable spells, which has neither capitals nor dots nor dashes; else nothing."""
+    same = [
+        name
+        for name in names
+        if re.sub(r"[^a-z0-9]", "_", name.lower()) == re.sub(r"[^a-z0-9]", "_", spelled)
+    ]
+    return same[0] if len(same) == 1 else ""
+
+
+def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = values.get(name)
+    return table if isinstance(table, Mapping) else {}
+
+
+def _plain(value: Any) -> Any:
+    """Return an override without models, so that it can be merged: what was not set in them is not given."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True)
+    return {name: _plain(inner) for name, inner in value.items()} if isinstance(value, Mapping) else value
+
+
+def _located(name: str, value: Any, folder: Path) -> Any:
+    """Return the value of a field that is a path as seen from the working directory; any other as it is."""
+    return folder / _expanded(value) if name in _PATHS and isinstance(value, str) and value else value
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # the home folder is not known: the path will not be found
+        return Path(text)

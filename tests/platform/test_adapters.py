@@ -1,0 +1,356 @@
+"""Adapters are found by one mechanism, loaded when they are named, and what is none of them is refused by name."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from agentic_trading.bus.errors import SigningKeyError
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.models import Capabilities, TableError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.llm.result import Usage
+from agentic_trading.platform import (
+    ConfigError,
+    ModelConfig,
+    PlatformConfig,
+    ProviderConfig,
+    TenantConfig,
+    load_config,
+)
+from agentic_trading.platform.adapters import (
+    GROUP,
+    ProviderContext,
+    ShippedAdapter,
+    boards_of,
+    factory_of,
+    keys_of,
+    provider_of,
+    tables_of,
+    verifier_of,
+)
+from tests.app.asking import own_rows
+from tests.build import envelope
+
+HOUSE = '''
+"""An adapter of somebody else."""
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.result import Usage
+from agentic_trading.platform import ModelConfig, PriceConfig
+
+class HouseProvider:
+    def __init__(self, context):
+        self._keys, self._region = context.keys, context.config.options["region"]
+
+    @staticmethod
+    def models():
+        price = PriceConfig(input=20, output=150)
+        return [ModelConfig(model="quant-7b", context_tokens=32768, max_output_tokens=4096, price=price,
+                            source="own cluster", checked_on="2026-11-22")]
+
+    async def complete(self, request):
+        key = await self._keys.key_of(request.envelope.tenant_id)
+        return ModelResponse(f"{self._region} with {key}", "stop", Usage(input_tokens=1, output_tokens=1), "quant-7b")
+
+    async def count_tokens(self, request):
+        return None
+
+    async def aclose(self):
+        pass
+
+class Half:
+    def __init__(self, context): ...
+    async def complete(self, request): ...
+
+def broken(context):
+    raise RuntimeError("the cluster has no such region")
+
+NUMBER = 7
+'''
+METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+WHEEL = "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def build_wheel(folder: Path, name: str, module: str, offers: str) -> Path:
+    """Build the wheel of a package with one module that offers an adapter."""
+    path, info = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    files = {
+        f"{module}.py": HOUSE,
+        f"{info}/METADATA": METADATA.format(name=name),
+        f"{info}/WHEEL": WHEEL,
+        f"{info}/entry_points.txt": f"[{GROUP}]\n{offers}\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    with ZipFile(path, "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(file, text)
+    return path
+
+
+def install(wheel: Path, target: Path) -> Path:
+    """Install a wheel into a folder, without a network."""
+    words = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, *words, "--target", str(target), str(wheel)], check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder into which the wheel of a third party was installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    return install(
+        build_wheel(folder, "acme_llm", "acme_llm", "house = acme_llm:HouseProvider"), folder / "site"
+    )
+
+
+@pytest.fixture
+def acme(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(installed))
+    return installed
+
+
+def context(name: str, config: ProviderConfig | None = None) -> ProviderContext:
+    return ProviderContext(name, config or ProviderConfig(), OneKey("k"), Capabilities([]))
+
+
+def refused(name: str, config: ProviderConfig) -> str:
+    with pytest.raises(ConfigError) as error:
+        provider_of(context(name, config), origin="gateway.toml")
+    return str(error.value)
+
+
+def test_every_built_in_provider_is_an_entry_point_of_our_own_wheel() -> None:
+    factories = {str(name): factory_of(name, ProviderConfig()) for name in LLMProvider}
+
+    assert all(isinstance(factory, ShippedAdapter) for factory in factories.values())
+
+
+def test_two_names_may_have_one_adapter() -> None:
+    made = [
+        provider_of(context(name, ProviderConfig(adapter="openai", base_url=f"http://{name}/v1")))
+        for name in ("vllm-a", "vllm-b")
+    ]
+
+    assert all(isinstance(provider, OpenAIProvider) for provider in made)
+    assert made[0] is not made[1]
+
+
+def test_an_installed_package_answers_under_its_own_name(acme: Path) -> None:
+    provider = provider_of(context("house", ProviderConfig(options={"region": "eu"})))
+
+    answer = asyncio.run(provider.complete(ModelRequest(envelope(), 1, 1, "", "", "text", max_tokens=8)))
+
+    assert answer.text == "eu with k"
+    assert sys.modules["acme_llm"].__file__ == str(acme / "acme_llm.py")
+
+
+def test_only_a_named_adapter_is_loaded(acme: Path) -> None:
+    listing = (
+        "import json, sys\n"
+        "from agentic_trading.platform.adapters import factory_of\n"
+        "from agentic_trading.platform import ProviderConfig\n"
+        "factory_of('scripted', ProviderConfig()); before = 'acme_llm' in sys.modules\n"
+        "factory_of('house', ProviderConfig())\n"
+        "print(json.dumps([before, 'acme_llm' in sys.modules, 'anthropic' in sys.modules, 'openai' in sys.modules]))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", listing], env={"PYTHONPATH": str(acme)}, capture_output=True, check=True
+    )
+
+    assert json.loads(done.stdout) == [False, True, False, False]
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(
+    ("name", "adapter", "options", "says"),
+    [
+        ("hous", None, {}, "providers.hous.adapter is 'hous', which no installed package offers; allowed: "),
+        ("a", "nowhere:make", {}, "cannot be made (ModuleNotFoundError: No module named 'nowhere')"),
+        (
+            "a",
+            "acme_llm:nothing",
+            {},
+            "cannot be made (AttributeError: module 'acme_llm' has no attribute 'nothing')",
+        ),
+        (
+            "a",
+            "acme_llm:NUMBER",
+            {},
+            "is acme_llm:NUMBER, which cannot be called; allowed: a function or class",
+        ),
+        (
+            "a",
+            "acme_llm:Half",
+            {},
+            "which makes a Half without count_tokens, aclose; allowed: what makes a Provider",
+        ),
+        ("a", "acme_llm:broken", {}, "cannot be made (RuntimeError: the cluster has no such region)"),
+        ("openai", None, {"region": "eu"}, "it takes no option region; its options: none"),
+        (
+            "anthropic",
+            None,
+            {"stable_prefix_ttl": "2d"},
+            "its option stable_prefix_ttl is one of '', '5m', '1h'",
+        ),
+        ("local", None, {}, "it needs the folder of its weights: weights_folder"),
+        ("scripted", None, {"answers": "{}"}, "its option answers is a list of texts"),
+    ],
+)
+def test_what_is_no_adapter_is_refused_by_name(
+    name: str, adapter: str | None, options: dict[str, str], says: str
+) -> None:
+    message = refused(name, ProviderConfig(adapter=adapter, options=options))
+
+    assert message.startswith(f"gateway.toml: providers.{name}.adapter is ")
+    assert says in message
+
+
+@pytest.mark.usefixtures("acme")
+def test_an_unknown_adapter_is_refused_with_those_that_there_are() -> None:
+    known = "anthropic, house, local, openai, rules, scripted, or module:factory"
+
+    assert refused("hous", ProviderConfig()).endswith(f"allowed: {known}")
+
+
+def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)  # what cannot be imported
+
+    assert "it needs openai: pip install 'agentic-trading[openai]'" in refused("openai", ProviderConfig())
+
+
+def test_a_name_that_two_packages_offer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = build_wheel(tmp_path, "beta_llm", "beta_llm", "openai = beta_llm:HouseProvider")
+    monkeypatch.syspath_prepend(str(install(wheel, tmp_path / "site")))
+
+    message = refused("openai", ProviderConfig())
+
+    assert "is openai, which agentic-trading and beta-llm offer; allowed: module:factory" in message.replace(
+        "_", "-"
+    )
+
+
+class Silent:
+    """A provider with rows of its own."""
+
+    def __init__(self, _context: ProviderContext) -> None: ...
+
+    @staticmethod
+    def models() -> list[ModelConfig]:
+        return [row("own-model", output=3), row("brought", output=3)]
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return ModelResponse("", "end_turn", Usage(), request.envelope.model)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        return None
+
+    async def aclose(self) -> None: ...
+
+
+def row(model: str, *, output: int) -> ModelConfig:
+    return ModelConfig.model_validate({
+        "model": model,
+        "context_tokens": output,
+        "max_output_tokens": output,
+        "price": {"input": 1, "output": output},
+        "source": "a test",
+        "checked_on": "2026-11-22",
+    })
+
+
+def test_a_row_of_the_configuration_goes_before_a_file_that_before_an_adapter_and_that_before_ours(
+    tmp_path: Path,
+) -> None:
+    models, prices = own_rows(tmp_path, ["own-model", "filed"])
+    served = ProviderConfig(models=(row("own-model", output=7),))
+    config = PlatformConfig(providers={"openai": served}, models_file=models, prices_file=prices)
+
+    capabilities, book = tables_of(config, {"openai": Silent})
+
+    rows = {known.model: known.max_output_tokens for known in capabilities if known.provider == "openai"}
+    costs = {price.model: price.output for price in book if price.provider == "openai"}
+    assert rows.items() >= {"own-model": 7, "filed": 16_000, "brought": 3}.items()
+    assert costs.items() >= {"own-model": 7, "filed": 2000, "brought": 3}.items()
+    assert any(known.provider == "anthropic" for known in capabilities)
+    assert book.name.endswith("+adapters+own+config")
+
+
+def test_without_rows_of_ones_own_the_book_is_the_shipped_one() -> None:
+    _, book = tables_of(PlatformConfig(providers={"openai": ProviderConfig()}), {})
+
+    assert "+" not in book.name
+
+
+def test_a_table_that_is_none_is_named() -> None:
+    with pytest.raises(TableError, match=r"^none.json: cannot be read"):
+        tables_of(PlatformConfig(models_file=Path("none.json")), {})
+
+
+def test_a_key_is_in_a_file_of_the_tenant_or_of_all_else_in_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOUSE_TOKEN", "of-the-variable")
+    tenants = {"acme": TenantConfig(provider_keys="own"), "beta": TenantConfig()}
+    fields: dict[str, Any] = {"tenants": tenants, "secrets_folder": tmp_path}
+    config = load_config(providers={"house": ProviderConfig(secret="house_token")}, **fields)  # noqa: S106 - a name
+    keys = keys_of(config, "house")
+
+    assert asyncio.run(keys.key_of("beta")) == "of-the-variable"
+    (tmp_path / "house_token").write_text("of-all")
+    assert asyncio.run(keys.key_of("beta")) == "of-all"
+    with pytest.raises(ProviderError, match=r"tenant 'acme' has no key; .*looked at: [^ ]*acme/house_token"):
+        asyncio.run(keys.key_of("acme"))
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "house_token").write_text("of-acme")
+    assert asyncio.run(keys.key_of("acme")) == "of-acme"
+
+
+def test_a_missing_key_is_named_by_variable_and_file_when_it_is_asked_for() -> None:
+    keys = keys_of(PlatformConfig(providers={"house": ProviderConfig()}), "house")
+
+    with pytest.raises(
+        ProviderError, match=r"provider house has no key .* HOUSE_API_KEY, or a file house_api_key"
+    ):
+        asyncio.run(keys.key_of("default"))
+
+
+def test_a_server_of_ones_own_gets_some_word_for_a_key() -> None:
+    served = ProviderConfig(adapter="openai", base_url="http://127.0.0.1:9/v1")
+    config = PlatformConfig(providers={"vllm-a": served})
+
+    keys = keys_of(config, "vllm-a", factory_of("vllm-a", served))
+
+    assert asyncio.run(keys.key_of("default")) == "none"
+
+
+def test_scripted_answers_stand_in_the_options() -> None:
+    provider: Provider = provider_of(context("scripted", ProviderConfig(options={"answers": ['{"a":1}']})))
+
+    answer = asyncio.run(provider.complete(ModelRequest(envelope(), 1, 1, "", "", "text", max_tokens=8)))
+
+    assert answer.text == '{"a":1}'
+
+
+def test_boards_without_a_server_are_in_the_folder(tmp_path: Path) -> None:
+    controls, statuses = boards_of(None, tmp_path)
+
+    assert asyncio.run(controls.read("default")).limits == ()
+    assert asyncio.run(statuses.read("default")) == []
+
+
+def test_principals_prove_themselves_by_the_keys_of_a_folder(tmp_path: Path) -> None:
+    assert verifier_of(None, None) is None
+    with pytest.raises(SigningKeyError, match="holds no key"):
+        verifier_of(tmp_path, None)
+    (tmp_path / "desk-a").write_text("k" * 32)
+
+    assert repr(verifier_of(tmp_path, None)) == "Verifier('desk-a')"

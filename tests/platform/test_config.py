@@ -1,0 +1,262 @@
+"""A configuration made in code: typed, frozen, and refused with every problem at once."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from agentic_trading.governance.limits import Window
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.models import Capability
+from agentic_trading.platform import (
+    ConfigError,
+    FallbackConfig,
+    LedgerConfig,
+    ModelConfig,
+    PlatformConfig,
+    ProviderConfig,
+    TenantConfig,
+)
+from agentic_trading.platform.provider_config import close_name, provider_and_model
+
+ROW: dict[str, Any] = {
+    "model": "quant-7b",
+    "context_tokens": 32_768,
+    "max_output_tokens": 4096,
+    "price": {"input": 20, "output": 150},
+    "source": "own cluster",
+    "checked_on": "2026-11-22",
+}
+
+
+def problems_of(**fields: Any) -> list[str]:
+    """Return what a configuration of these fields is refused for."""
+    with pytest.raises(ConfigError) as refused:
+        PlatformConfig(**fields)
+    return list(map(str, refused.value.problems))
+
+
+def test_without_a_field_it_is_a_gateway_in_memory_for_one_tenant() -> None:
+    config = PlatformConfig()
+
+    assert (config.name, config.folder, config.mode, config.ledger.url) == ("gateway", None, "paper", None)
+    assert config.tenant_ids == ("default",)
+
+
+def test_in_code_it_reads_no_file_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("agentic-trading.toml").write_text('name = "stray"\n', encoding="utf-8")
+    monkeypatch.setenv("AGENTIC_NAME", "stray")
+    monkeypatch.setenv("AGENTIC_NOBODY", "reads it")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+
+    config = PlatformConfig(providers={"openai": ProviderConfig()})
+
+    assert config.name == "gateway"
+    assert config.secret_of("openai") is None
+    assert config.origin_of("name") == "code"
+
+
+def test_mappings_and_models_are_the_same() -> None:
+    plain: dict[str, Any] = {
+        "providers": {"vllm-a": {"adapter": "openai", "base_url": "http://10.0.0.5:8000/v1"}},
+        "fallback": {"analysis": {"to": ["vllm-a/qwen3-8b"]}},
+        "tenants": {"acme": {"budget_usd": "25", "window": "day"}},
+        "ledger": {"url": "redis://127.0.0.1"},
+    }
+
+    assert PlatformConfig(**plain) == PlatformConfig(
+        providers={"vllm-a": ProviderConfig(adapter="openai", base_url="http://10.0.0.5:8000/v1")},
+        fallback={EnvelopeWorkflow.ANALYSIS: FallbackConfig(to=("vllm-a/qwen3-8b",))},
+        tenants={"acme": TenantConfig(budget_usd=Decimal(25), window=Window.DAY)},
+        ledger=LedgerConfig(url="redis://127.0.0.1"),
+    )
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        PlatformConfig().name = "other"  # type: ignore[misc]  # what must not be possible
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            {"ledger": {"urll": "redis://x"}},
+            "PlatformConfig: ledger.urll is no key; allowed: url; did you mean url?",
+        ),
+        (
+            {"tenants": {"acme": {"budget_usd": 25.0}}},
+            (
+                'PlatformConfig: tenants.acme.budget_usd is 25.0; allowed: dollars as text, such as "25", '
+                'up to "9007199", nine decimals at most'
+            ),
+        ),
+        (
+            {"providers": {"antropic": {}}},
+            (
+                "PlatformConfig: providers.antropic is 'antropic'; allowed: a name that is not close to a built-in one; "
+                "did you mean anthropic?"
+            ),
+        ),
+        (
+            {"providers": {"House": {}}},
+            (
+                "PlatformConfig: providers.House is 'House'; allowed: a name of 1 to 64 small letters, digits and ._-, "
+                "a letter in front"
+            ),
+        ),
+        (
+            {"fallback": {"execution": {"to": ["openai/x"]}}},
+            (
+                "PlatformConfig: fallback.execution is 'execution'; allowed: analysis, planning or general: an execution is "
+                "bound to its model, and never falls back"
+            ),
+        ),
+        (
+            {"fallback": {"analysis": {"to": []}}},
+            "PlatformConfig: fallback.analysis.to is a list; allowed: one at least",
+        ),
+        (
+            {"models": {"analysis": "claude"}},
+            (
+                "PlatformConfig: models.analysis is 'claude'; allowed: PROVIDER/MODEL, such as "
+                '"anthropic/claude-sonnet-5-5"'
+            ),
+        ),
+        (
+            {"models": {"analyses": "a/b"}},
+            "PlatformConfig: models.analyses is 'analyses'; allowed: 'analysis', 'planning', 'execution' or 'general'",
+        ),
+        (
+            {"providers": {"house": {"models": [{**ROW, "price": None, "contxt": 1}]}}},
+            None,
+        ),
+        (
+            {"zone": "Mars"},
+            "PlatformConfig: zone is 'Mars'; allowed: the name of a time zone, such as UTC or America/New_York",
+        ),
+        (
+            {"mode": "live"},
+            "PlatformConfig: mode is 'live'; allowed: 'backtest' or 'paper'",
+        ),
+        (
+            {"providers": {"house": {"models": [{"model": "q"}]}}},
+            None,
+        ),
+        (
+            {"tenants": {"acme": {"provider_keys": "own"}}},
+            (
+                'PlatformConfig: tenants.acme.provider_keys is "own", and no folder has keys; allowed: a secrets_folder '
+                'beside it, or "shared"'
+            ),
+        ),
+        (
+            {"providers": {"house": {"models": [ROW, ROW]}}},
+            "PlatformConfig: providers.house.models is a list with 2 rows for quant-7b; allowed: one row a model",
+        ),
+        (
+            {"providers": "anthropic"},
+            "PlatformConfig: providers is 'anthropic'; allowed: a table",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place_and_what_is_allowed(
+    fields: dict[str, Any], problem: str | None
+) -> None:
+    found = problems_of(**fields)
+
+    if problem is not None:
+        assert found == [problem]
+    assert all("; allowed: " in each for each in found)
+
+
+def test_a_row_without_its_fields_names_each_of_them() -> None:
+    found = problems_of(providers={"house": {"models": [{"model": "q"}]}})
+
+    places = [f"providers.house.models.0.{name}" for name in ROW if name not in {"model", "price"}]
+    assert found == [
+        f"PlatformConfig: {place} is left out; allowed: a value for {place.rpartition('.')[2]}"
+        for place in places
+    ]
+
+
+def test_all_problems_come_at_once() -> None:
+    fields: dict[str, Any] = {"concurrency": 0, "bus": {}, "name": ""}
+
+    with pytest.raises(
+        ConfigError, match=r"^3 problems of the configuration:\n  PlatformConfig: "
+    ) as refused:
+        PlatformConfig(**fields)
+
+    assert [problem.place for problem in refused.value.problems] == ["name", "concurrency", "bus"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"providers": {"openai": {"api_key": "sesame"}}},
+        {"providers": {"openai": {"secret": "sesame with blanks"}}},
+        {"providers": {"openai": {"base_url": "http://me:sesame@host"}}},
+        {"ledger": {"url": "redis://me:sesame@host?x=1"}},
+        {"ledger": {"url": "sesame@host"}},
+    ],
+)
+def test_what_may_be_a_secret_is_not_shown(fields: dict[str, Any]) -> None:
+    [problem] = problems_of(**fields)
+
+    assert "sesame" not in problem
+
+
+@pytest.mark.parametrize(
+    ("given", "usd"), [("0.50", "0.50"), (25, "25"), (Decimal("1.5"), "1.5"), ("0", "0")]
+)
+def test_dollars_are_the_amount_that_was_written(given: Any, usd: str) -> None:
+    assert TenantConfig(budget_usd=given).budget_usd == Decimal(usd)
+
+
+@pytest.mark.parametrize("given", [0.1, "1e3", "-1", "1.0000000001", "9007200", True, float("nan")])
+def test_what_is_no_amount_is_refused(given: Any) -> None:
+    with pytest.raises(ValidationError, match="dollars as text, such as"):
+        TenantConfig(budget_usd=given)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("antropic", "anthropic"), ("opneai", "openai"), ("rule", "rules"), ("locall", "local")],
+)
+def test_a_name_of_two_letters_off_is_close(name: str, meant: str) -> None:
+    assert close_name(name) == meant
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai-eu", "local-a", "house", "vllm", "groq", "local.b"])
+def test_other_names_are_free(name: str) -> None:
+    assert close_name(name) is None
+
+
+def test_a_row_has_every_field_of_the_table_but_for_its_provider() -> None:
+    assert ModelConfig.model_fields.keys() - {"price"} == Capability.model_fields.keys() - {"provider"}
+
+
+def test_a_row_is_a_capability_and_a_price_of_its_provider() -> None:
+    row = ModelConfig(**ROW)
+
+    capability, price = row.capability_of("openai"), row.price_of("openai")
+
+    assert (capability.provider, capability.model, capability.overhead_tokens) == ("openai", "quant-7b", 1024)
+    assert price is not None
+    assert (price.input, price.output, price.cache_read, price.dearest_input) == (20, 150, 20, 20)
+    assert ModelConfig(**{**ROW, "price": None}).price_of("openai") is None
+
+
+def test_the_name_of_a_model_may_have_slashes() -> None:
+    assert provider_and_model("vllm-a/Qwen/Qwen3-8B") == ("vllm-a", "Qwen/Qwen3-8B")
+
+
+def test_equal_configurations_have_equal_hashes_whatever_the_password() -> None:
+    one, other = (PlatformConfig(ledger=LedgerConfig(url=f"redis://me:{key}@host")) for key in ("a", "b"))
+
+    assert one.config_sha256 == other.config_sha256 != PlatformConfig().config_sha256
+    assert one.public_values()["ledger"]["url"] == "redis://…@host"
+    assert "me:a" not in repr(one)

@@ -1,0 +1,307 @@
+"""Arguments go before the environment, that before the file, that before defaults; nothing is passed over in silence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.platform import ConfigError, PlatformConfig, ProviderConfig, load_config
+
+FILE = """
+name = "desk-eu"
+folder = "logs"
+models_file = "models.json"
+
+[providers.anthropic]
+[providers.vllm-a]
+adapter = "openai"
+base_url = "http://10.0.0.5:8000/v1"
+secret = "vllm_token"
+[[providers.vllm-a.models]]
+model = "qwen3-8b"
+context_tokens = 32768
+max_output_tokens = 4096
+price = { input = 20, output = 150 }
+source = "own cluster"
+checked_on = 2026-11-22
+
+[fallback.analysis]
+to = ["vllm-a/qwen3-8b"]
+
+[tenants.acme]
+budget_usd = "25"
+window = "day"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "etc" / "gateway.toml"
+    path.parent.mkdir()
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def refused(path: Path | None = None, **overrides: Any) -> list[str]:
+    """Return the problems for which loading is refused."""
+    with pytest.raises(ConfigError) as error:
+        load_config(path, **overrides)
+    return list(map(str, error.value.problems))
+
+
+def test_without_a_file_it_is_the_default() -> None:
+    config = load_config()
+
+    assert config == PlatformConfig(weights_folder=Path("/home/trader/.cache/agentic-trading/models"))
+    assert config.origin_of("name") == config.origin_of("weights_folder") == "default"
+
+
+def test_a_file_in_the_working_directory_is_read_and_one_above_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "agentic-trading.toml").write_text('name = "here"\n', encoding="utf-8")
+    assert load_config().name == "here"
+
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert load_config().name == "gateway"
+
+
+def test_a_named_file_goes_before_the_variable_and_that_before_the_one_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path
+) -> None:
+    (tmp_path / "agentic-trading.toml").write_text('name = "here"\n', encoding="utf-8")
+    (tmp_path / "other.toml").write_text('name = "other"\n', encoding="utf-8")
+    monkeypatch.setenv("AGENTIC_CONFIG", "other.toml")
+
+    assert load_config().name == "other"
+    assert load_config(file).name == "desk-eu"
+
+
+def test_paths_of_a_file_are_relative_to_its_folder(file: Path) -> None:
+    config = load_config(file, prices_file="prices.json")
+
+    assert (config.models_file, config.prices_file) == (file.parent / "models.json", Path("prices.json"))
+
+
+def test_each_source_goes_before_the_next_and_what_it_leaves_out_stays(
+    monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    monkeypatch.setenv("AGENTIC_PROVIDERS__VLLM_A__BASE_URL", "http://10.0.0.6/v1")
+    monkeypatch.setenv("AGENTIC_NAME", "desk-us")
+    monkeypatch.setenv("AGENTIC_TENANTS__ACME__CALLS", "7")
+    monkeypatch.setenv("AGENTIC_FALLBACK__ANALYSIS__ON", "timeout, server_error")
+
+    config = load_config(file, name="desk-jp", tenants={"acme": {"budget_usd": "3"}}, zone=None)
+
+    row, acme = config.providers["vllm-a"], config.tenants["acme"]
+    assert (row.adapter, row.base_url, row.secret) == ("openai", "http://10.0.0.6/v1", "vllm_token")
+    assert (config.name, str(acme.budget_usd), acme.window, acme.calls) == ("desk-jp", "3", "day", 7)
+    places = {
+        "name": "argument",
+        "providers.vllm-a.base_url": "AGENTIC_PROVIDERS__VLLM_A__BASE_URL",
+        "providers.vllm-a.secret": str(file),
+        "providers.vllm-a.models.0.price.input": str(file),
+        "providers.anthropic.base_url": "default",
+        "tenants.acme.budget_usd": "argument",
+        "tenants.acme.calls": "AGENTIC_TENANTS__ACME__CALLS",
+        "zone": "default",
+    }
+    assert {place: config.origin_of(place) for place in places} == places
+
+
+def test_the_variables_of_before_keep_their_names(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    monkeypatch.setenv("AGENTIC_LEDGER_URL", "redis://127.0.0.1")
+    monkeypatch.setenv("AGENTIC_POLICY_FILE", "~/policy.toml")
+    monkeypatch.setenv("AGENTIC_SECRETS_DIR", "/run/secrets")
+    monkeypatch.setenv("AGENTIC_MODELS_DIR", "weights")
+    monkeypatch.setenv("AGENTIC_MODELS_FILE", "own.json")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-one")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("VLLM_TOKEN", "sk-two")
+    monkeypatch.setenv("AGENTIC_LOG_LEVEL", "debug")
+    monkeypatch.setenv("AGENTIC_ZONE", "")
+
+    config = load_config(file)
+
+    assert (config.ledger.url, config.policy) == ("redis://127.0.0.1", Path("/home/trader/policy.toml"))
+    assert (config.secrets_folder, config.weights_folder) == (Path("/run/secrets"), Path("weights"))
+    assert (config.models_file, config.zone) == (Path("own.json"), "UTC")
+    assert config.providers["anthropic"].base_url == "http://127.0.0.1:9"
+    assert config.origin_of("providers.anthropic.base_url") == "ANTHROPIC_BASE_URL"
+    keys = [config.secret_of(name) for name in ("anthropic", "vllm-a")]
+    assert [key and key.get_secret_value() for key in keys] == ["sk-one", "sk-two"]
+    assert "sk-one" not in f"{config!r} {config.public_values()}"
+
+
+def test_a_variable_makes_no_provider_and_no_tenant(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    monkeypatch.setenv("AGENTIC_PROVIDERS__ANTHROPICS__BASE_URL", "http://127.0.0.1")
+    monkeypatch.setenv("AGENTIC_TENANTS__BETA__CALLS", "7")
+
+    assert refused(file) == [
+        (
+            "AGENTIC_PROVIDERS__ANTHROPICS__BASE_URL: providers.anthropics is a value for a provider that neither the file "
+            "nor code has; allowed: anthropic, vllm-a; did you mean anthropic?"
+        ),
+        (
+            "AGENTIC_TENANTS__BETA__CALLS: tenants.beta is a value for a tenant that neither the file nor code has; "
+            "allowed: acme"
+        ),
+    ]
+
+
+def test_a_variable_may_change_what_code_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTIC_PROVIDERS__HOUSE__SECRET", "house_token")
+
+    config = load_config(providers={"house": ProviderConfig(adapter="acme_llm:HouseProvider")})
+
+    assert config.providers["house"] == ProviderConfig(adapter="acme_llm:HouseProvider", secret="house_token")  # noqa: S106 - the name of a variable
+
+
+@pytest.mark.parametrize(
+    ("variable", "near"),
+    [
+        ("AGENTIC_LEGDER_URL", "AGENTIC_LEDGER_URL"),
+        ("AGENTIC_POLICY", "AGENTIC_POLICY_FILE"),
+        ("AGENTIC_LEDGER__URL", "AGENTIC_LEDGER_URL"),
+        ("AGENTIC_PROVIDERS", ""),
+        ("AGENTIC_PROVIDERS__ANTHROPIC__API_KEY", ""),
+        ("AGENTIC_PROVIDERS__ANTHROPIC__MODELS", ""),
+        ("AGENTIC_BUS__URL", ""),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_refused(
+    monkeypatch: pytest.MonkeyPatch, file: Path, variable: str, near: str
+) -> None:
+    monkeypatch.setenv(variable, "sesame")
+
+    [problem] = refused(file)
+
+    assert problem.startswith(f"{variable} is read by nothing; allowed: AGENTIC_CONCURRENCY, ")
+    assert problem.endswith(f"; did you mean {near}?" if near else "AGENTIC_TENANTS__ID__KEY")
+    assert "sesame" not in problem
+
+
+def test_problems_of_all_sources_come_at_once_each_with_its_origin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text('[bus]\nurl = "kafka://broker"\n[tenants.acme]\nbudget_usd = 0.5\n', encoding="utf-8")
+    monkeypatch.setenv("AGENTIC_CONCURRENCY", "many")
+    monkeypatch.setenv("AGENTIC_FOO", "1")
+
+    found = refused(path, mode="live")
+
+    assert [problem.partition(" is ")[0] for problem in found] == [
+        "AGENTIC_FOO",
+        "argument: mode",
+        "AGENTIC_CONCURRENCY: concurrency",
+        f"{path}: tenants.acme.budget_usd",
+        f"{path}: bus",
+    ]
+    assert 'dollars as text, such as "0.5"' in found[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        (
+            "none.toml",
+            None,
+            "--config is none.toml, which cannot be read (No such file or directory); allowed: ",
+        ),
+        (
+            "broken.toml",
+            b"name = ",
+            "broken.toml: the file is no TOML (Invalid value (at end of document)); allowed: ",
+        ),
+        ("bytes.toml", b"\xff", "bytes.toml: the file is no TOML ('utf-8' codec"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(name: str, content: bytes | None, problem: str) -> None:
+    if content is not None:
+        Path(name).write_bytes(content)
+
+    [found] = refused(Path(name))
+
+    assert found.startswith(problem)
+
+
+def test_a_file_that_the_variable_names_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTIC_CONFIG", "none.toml")
+
+    assert refused() == [
+        "AGENTIC_CONFIG is none.toml, which cannot be read (No such file or directory); allowed: a TOML file"
+    ]
+
+
+def test_a_table_that_is_none_is_a_problem_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("agentic-trading.toml").write_text('providers = "anthropic"\ntenants = 1\n', encoding="utf-8")
+    monkeypatch.setenv("AGENTIC_PROVIDERS__ANTHROPIC__SECRET", "x")
+
+    assert [problem.partition(" is ")[0] for problem in refused()] == [
+        "AGENTIC_PROVIDERS__ANTHROPIC__SECRET: providers.anthropic",
+        "agentic-trading.toml: providers",
+        "agentic-trading.toml: tenants",
+    ]
+
+
+NAMES = st.from_regex(r"[a-z]{7}[a-z0-9-]{0,9}", fullmatch=True)
+MODELS = st.builds("{}/{}".format, NAMES, st.from_regex(r"[A-Za-z0-9._/-]{1,20}", fullmatch=True))
+PROVIDERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "adapter": st.sampled_from(["openai", "acme_llm:HouseProvider"]),
+        "base_url": st.just("http://10.0.0.5:8000/v1"),
+        "secret": NAMES,
+        "options": st.dictionaries(NAMES, st.integers() | st.text() | st.booleans(), max_size=2),
+        "models": st.just([
+            {
+                "model": "quant-7b",
+                "context_tokens": 10,
+                "max_output_tokens": 5,
+                "source": "own",
+                "checked_on": "2026-11-22",
+                "price": {"input": 1, "output": 2},
+            }
+        ]),
+    },
+)
+TENANTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "budget_usd": st.integers(0, 10**6).map(str) | st.decimals(0, 100, places=9).map("{:f}".format),
+        "window": st.sampled_from(["none", "day", "month"]),
+        "calls": st.integers(0, 100),
+        "provider_keys": st.sampled_from(["own", "shared"]),
+    },
+)
+CONFIGS = st.fixed_dictionaries(
+    {"secrets_folder": st.just("/run/secrets")},
+    optional={
+        "name": NAMES,
+        "folder": st.just("logs"),
+        "mode": st.sampled_from(["backtest", "paper"]),
+        "concurrency": st.integers(1, 256),
+        "ledger": st.just({"url": "rediss://ledger:6379"}),
+        "models": st.dictionaries(st.sampled_from(["analysis", "execution"]), MODELS),
+        "providers": st.dictionaries(NAMES, PROVIDERS, max_size=3),
+        "fallback": st.just({"analysis": {"to": ["house-a/quant-7b"]}}),
+        "tenants": st.dictionaries(NAMES, TENANTS, max_size=3),
+    },
+)
+
+
+@given(CONFIGS)
+def test_what_is_shown_loads_back_to_the_same_configuration(fields: dict[str, Any]) -> None:
+    config = PlatformConfig(**fields)
+
+    shown = config.public_values()
+
+    assert PlatformConfig(**shown) == config
+    assert load_config(**{**shown, "weights_folder": "w"}) == config.model_copy(
+        update={"weights_folder": Path("w")}
+    )
+    assert PlatformConfig(**shown).config_sha256 == config.config_sha256
