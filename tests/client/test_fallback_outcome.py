@@ -1,11 +1,15 @@
 """A chain of calls that fall back gives one outcome, with every attempt and what all of them took."""
 
-from agentic_trading.client.fallback import FallbackGateway
+from agentic_trading.client.fallback import Alternative, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.llm import FailureKind, LLMEnvelope, RetryPolicy
+from agentic_trading.llm import FailureKind, LLMEnvelope, LLMProvider, RetryPolicy
+from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from tests.client.test_fallback import NO_RETRIES, SECOND, TwoModels, failing
-from tests.gateway import GOOD, asking, gateway, timed_out
+from tests.gateway import GOOD, PRICES, asking, gateway, timed_out
 from tests.worker.running import running
+
+PRICED = Alternative(LLMProvider.SCRIPTED, "scripted-1")
 
 
 async def test_the_outcome_of_a_chain_has_all_attempts_at_all_its_envelopes_and_what_they_took() -> None:
@@ -82,3 +86,41 @@ async def test_what_is_submitted_falls_back_on_nothing() -> None:
     assert published == envelope
     assert [one.envelope for one in await desk.store.get_by_trace_id(envelope.trace_id)] == [envelope]
     assert (len(models.first.requests), models.second.requests) == (1, [])
+
+
+async def test_a_fallback_is_answered_recorded_and_charged_as_the_other_provider_s() -> None:
+    rules, scripted = ScriptedProvider([failing(FailureKind.SERVER_ERROR)]), ScriptedProvider([GOOD])
+    desk = gateway(Providers({"rules": rules, "scripted": scripted}))
+    envelope = asking().with_retry_policy(NO_RETRIES).with_provider(LLMProvider.RULES, "rules-1").build()
+
+    async with running(desk) as client:
+        outcome = await FallbackGateway(client, [PRICED]).ask_structured(envelope)
+
+    assert outcome.ok
+    assert (len(rules.requests), len(scripted.requests)) == (1, 1)
+    failed, answered = [one.result for one in await desk.store.get_by_trace_id(envelope.trace_id)]
+    assert (failed.provider, failed.cost_nusd) == ("rules", 0)
+    assert (answered.provider, answered.model) == ("scripted", "scripted-1")
+    assert answered.cost_nusd == PRICES.cost_nusd(
+        LLMProvider.SCRIPTED, "scripted-1", answered.usage, at=desk.clock.now()
+    )
+    assert answered.cost_nusd > 0
+    assert [(one.provider, one.model, one.cost_nusd) for one in outcome.attempts] == [
+        ("rules", "rules-1", 0),
+        ("scripted", "scripted-1", answered.cost_nusd),
+    ]
+
+
+async def test_a_provider_that_is_not_served_falls_back_at_once() -> None:
+    scripted = ScriptedProvider([GOOD])
+    desk = gateway(Providers({"scripted": scripted}))
+    envelope = asking().with_provider(LLMProvider.RULES, "rules-1").build()
+
+    async with running(desk) as client:
+        outcome = await FallbackGateway(client, [PRICED]).ask_structured(envelope)
+
+    assert outcome.ok
+    first, second = outcome.attempts
+    assert first.failure is not None
+    assert (first.failure.category, first.cost_nusd, first.next_step) == (FailureKind.NOT_SERVED, 0, "final")
+    assert (second.provider, second.failure, len(scripted.requests)) == ("scripted", None, 1)

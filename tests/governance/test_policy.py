@@ -188,6 +188,7 @@ def test_a_pattern_of_providers_may_be_close_to_a_name(tmp_path: Path, pattern: 
         (SHORTEST.replace("anthropic/*", "*"), "principals.desk-a.models[1]", "'*'", "built in are anthropic"),
         (SHORTEST.replace("anthropic/*", "antropic/*"), "principals.desk-a.models[1]", "'antropic/*'", "anthropic,"),
         (SHORTEST.replace("anthropic/*", "rules/"), "principals.desk-a.models[1]", "'rules/'", "patterns"),
+        (SHORTEST.replace("anthropic/*", "antropic*/*"), "principals.desk-a.models[1]", "'antropic*/*'", "anthropic,"),
         (f"{SHORTEST}agents = ['']", "principals.desk-a.agents[1]", "''", "patterns such as"),
         (f"{SHORTEST}agents = []", "principals.desk-a.agents", "[]", "one at least"),
         (f"{SHORTEST}workflows = ['trading']", "principals.desk-a.workflows[1]", "'trading'", "analysis, planning"),
