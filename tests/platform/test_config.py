@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from agentic_trading.governance.limits import Window
 from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope_rules import close_name
 from agentic_trading.llm.models import Capability
 from agentic_trading.platform import (
     ConfigError,
@@ -19,7 +20,7 @@ from agentic_trading.platform import (
     ProviderConfig,
     TenantConfig,
 )
-from agentic_trading.platform.provider_config import close_name, provider_and_model
+from agentic_trading.platform.provider_config import provider_and_model
 
 ROW: dict[str, Any] = {
     "model": "quant-7b",
