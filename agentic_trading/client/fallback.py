@@ -1,16 +1,16 @@
 """When one model fails, ask another: a new call, on record, caused by the failed one."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
-from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.client.gateway import Gateway, GatewayReply, StructuredGateway
+from agentic_trading.client.outcome import StructuredOutcome, outcome_of_chain
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError, FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import LLMBudget
 
 MENDABLE: Final = frozenset({
@@ -32,6 +32,9 @@ FALLS_BACK_ON: Final = MENDABLE - {FailureKind.AUTH_ERROR, FailureKind.BILLING}
 """The default: a key or a bill that is out of order is to be seen and put right, not passed over."""
 
 _DETERMINISTIC = "no other model was asked: require_deterministic allows the requested one only"
+
+G_co = TypeVar("G_co", bound=Gateway, covariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Alternative:
         return budget.model_copy(update={name: most for name, most in tokens.items() if most is not None})
 
 
-class FallbackGateway:
+class FallbackGateway(Generic[G_co]):
     """A gateway that calls other models, one after the other, when a call fails for a reason that they may not have.
 
     Each gets a new envelope with an id that follows from the first one's, in the same trace, under the same parent and
@@ -72,7 +75,7 @@ class FallbackGateway:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: G_co,
         alternatives: Sequence[Alternative],
         *,
         on: frozenset[FailureKind] = FALLS_BACK_ON,
@@ -87,45 +90,100 @@ class FallbackGateway:
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made, by another model if need be, and return the last answer; raises what the gateway raises."""
-        answer = await self._gateway.ask(envelope)
-        called = {(envelope.provider, envelope.model)}
-        for number, alternative in enumerate(self._alternatives, start=1):
-            failure = self._failure_to_fall_back_on(answer)
-            if failure is None or isinstance(answer, NoDecision):
-                break
-            if envelope.safety_constraints.require_deterministic:
-                return _with_note(answer, failure)
-            other = _other(envelope, alternative, number, failed=answer)
-            if other is None or (other.provider, other.model) in called:
-                continue
-            called.add((other.provider, other.model))
-            answer = await self._gateway.ask(other)
-        return answer
+        answer = (await self._chain(envelope, self._gateway.ask, _failed_answer))[-1]
+        failed = _failed_answer(answer)
+        if isinstance(answer, NoDecision) or failed is None or not self._is_left_at(envelope, failed):
+            return answer
+        result = answer.result.model_copy(update={"failure": _with_note(failed.failure)})
+        return answer.model_copy(update={"result": result})
+
+    async def ask_structured(
+        self: "FallbackGateway[StructuredGateway]", envelope: LLMEnvelope
+    ) -> StructuredOutcome:
+        """Have the call made, by another model if need be, and return the outcome of the last one.
+
+        Its `attempts` are those at all the envelopes, in order, and `usage` is their sum: what the whole chain took.
+        Raises what the gateway raises.
+        """
+        outcomes = await self._chain(envelope, self._gateway.ask_structured, _failed_outcome)
+        outcome = outcome_of_chain(outcomes)
+        failed = _failed_outcome(outcome)
+        if failed is None or not self._is_left_at(envelope, failed):
+            return outcome
+        return replace(outcome, error=_with_note(failed.failure))
+
+    async def submit(self: "FallbackGateway[StructuredGateway]", envelope: LLMEnvelope) -> LLMEnvelope:
+        """Publish an envelope without waiting; whatever comes of it, no other model is called, as no failure is seen here."""
+        return await self._gateway.submit(envelope)
 
     async def record(self, event: Event) -> None:
         """Put one fact of a trace on record."""
         await self._gateway.record(event)
 
-    def _failure_to_fall_back_on(self, answer: GatewayReply) -> FailureReason | None:
-        """Return the failure for which another model is to be called, or None."""
-        if isinstance(answer, NoDecision):
-            return None
-        envelope, failure = answer.envelope, answer.result.failure
-        if failure is None or failure.category not in self._on:
-            return None
+    async def _chain(
+        self,
+        envelope: LLMEnvelope,
+        ask: Callable[[LLMEnvelope], Awaitable[T]],
+        failed_in: Callable[[T], "_Failed | None"],
+    ) -> list[T]:
+        """Make the call, and one by another model for as long as it fails and may fall back; return all the answers."""
+        answers = [await ask(envelope)]
+        called = {(envelope.provider, envelope.model)}
+        for number, alternative in enumerate(self._alternatives, start=1):
+            failed = failed_in(answers[-1])
+            if failed is None or not self._falls_back(envelope, failed.failure):
+                break
+            if envelope.safety_constraints.require_deterministic:
+                break
+            other = _other(envelope, alternative, number, cause=failed.interaction_id)
+            if other is None or (other.provider, other.model) in called:
+                continue
+            called.add((other.provider, other.model))
+            answers.append(await ask(other))
+        return answers
+
+    def _falls_back(self, envelope: LLMEnvelope, failure: FailureReason) -> bool:
+        """Whether another model is to be called after a failure."""
         may_stay_unread = envelope.output_policy.on_exhausted != "fail"
-        return None if failure.category is FailureKind.PARSING_ERROR and may_stay_unread else failure
+        is_unread = failure.category == FailureKind.PARSING_ERROR
+        return failure.category in self._on and not (is_unread and may_stay_unread)
+
+    def _is_left_at(self, envelope: LLMEnvelope, failed: "_Failed") -> bool:
+        """Whether another model would have been called, had the call not been bound to its own."""
+        is_bound = envelope.safety_constraints.require_deterministic and bool(self._alternatives)
+        return is_bound and self._falls_back(envelope, failed.failure)
 
 
-def _other(
-    envelope: LLMEnvelope, alternative: Alternative, number: int, *, failed: LLMInteraction
-) -> LLMEnvelope | None:
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The last attempt at an envelope, where it failed."""
+
+    interaction_id: str
+    failure: FailureReason
+
+
+def _failed_answer(answer: GatewayReply) -> _Failed | None:
+    """Return what failed; a call without an answer is none, as it may still be under way."""
+    if isinstance(answer, NoDecision) or answer.result.failure is None:
+        return None
+    return _Failed(answer.interaction_id, answer.result.failure)
+
+
+def _failed_outcome(outcome: StructuredOutcome) -> _Failed | None:
+    """Return what failed; a call that was given up after some attempts has another error than the last of them."""
+    last = outcome.attempts[-1] if outcome.attempts else None
+    if last is None or last.failure is None or last.failure != outcome.error:
+        return None
+    return _Failed(last.interaction_id, last.failure)
+
+
+def _other(envelope: LLMEnvelope, alternative: Alternative, number: int, *, cause: str) -> LLMEnvelope | None:
     """Return the envelope for an alternative, or None if a rule forbids it, as of an execution that claims to be free."""
     other = envelope.model_copy(
         update={
             "envelope_id": derived_id("fallback", envelope.envelope_id, number),
             "idempotency_key": derived_id("fallback", envelope.idempotency_key, number),
-            "causation_id": failed.interaction_id,
+            "causation_id": cause,
             "provider": alternative.provider,
             "model": alternative.model,
             "budget": alternative.budget_of(envelope.budget),
@@ -138,8 +196,7 @@ def _other(
     return other
 
 
-def _with_note(answer: LLMInteraction, failure: FailureReason) -> LLMInteraction:
-    """Return the failed answer with the reason why no other model was called; the record stays as it is."""
+def _with_note(failure: FailureReason) -> FailureReason:
+    """Return the failure with the reason why no other model was called; the record stays as it is."""
     details = f"{failure.technical_details}; {_DETERMINISTIC}".removeprefix("; ")
-    noted = failure.model_copy(update={"technical_details": details})
-    return answer.model_copy(update={"result": answer.result.model_copy(update={"failure": noted})})
+    return failure.model_copy(update={"technical_details": details})

@@ -57,6 +57,18 @@ class Gateway(Protocol):
         ...
 
 
+class StructuredGateway(Gateway, Protocol):
+    """What an application needs of the gateway beside an agent's part: what a call took, and calls not waited for."""
+
+    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+        """Have the call made and return its outcome with all its attempts. Never raises for a failed call."""
+        ...
+
+    async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
+        """Have the call made without waiting for it; return the envelope as published."""
+        ...
+
+
 class GatewayClient:
     """The gateway, seen from an application: envelopes go out on the bus, interactions come back.
 

@@ -1,10 +1,12 @@
 """All attempts at one envelope as one value: the object, or why there is none, and what it took."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from agentic_trading.canonical import exact_bytes
+from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, LLMResult, NextStep, Stage, Usage
@@ -29,6 +31,7 @@ class TotalUsage:
 class Attempt:
     """One attempt: how its answer was read, what it used and cost, and its result.
 
+    `number` counts the attempts at one envelope, `envelope_id`; `model` is the one that answered, else the requested one.
     `trace` is None where nothing was read: the attempt was refused before it left, or was not answered. `failure` is
     None for an answer that was accepted. `next_step` says what followed, `final` that nothing did. `in_doubt` marks a
     call that may have been billed unseen, and is charged in full. By `interaction_id` it is found in the log.
@@ -42,11 +45,14 @@ class Attempt:
     next_step: NextStep
     in_doubt: bool
     interaction_id: str
+    envelope_id: str
+    provider: LLMProvider
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutcome:
-    """The outcome of one envelope. `ok` means that there is an object to act on.
+    """The outcome of one envelope, or of several that fell back one on the other. `ok`: there is an object to act on.
 
     If `ok`: `json` is the object, its numbers int and Decimal digit for digit as the model wrote them; `json_text` is
     the same as JSON: the model's text where it was taken as it stood, else spelled by `exact_bytes`. For a call that asked for plain
@@ -67,8 +73,13 @@ class StructuredOutcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no attempt before the last one in `attempts` is missing."""
-        return [attempt.number for attempt in self.attempts] == list(range(1, len(self.attempts) + 1))
+        """Whether at each envelope no attempt before the last one in `attempts` is missing."""
+        made = Counter[str]()
+        for attempt in self.attempts:
+            made[attempt.envelope_id] += 1
+            if attempt.number != made[attempt.envelope_id]:
+                return False
+        return True
 
 
 def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
@@ -98,6 +109,14 @@ def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
 def outcome_without_answer(decision: NoDecision, received: Sequence[LLMInteraction]) -> StructuredOutcome:
     """Return the outcome of a call that was given up for `decision.reason`, after the attempts `received`."""
     return _without_object(_in_order(received), decision.reason, None)
+
+
+def outcome_of_chain(outcomes: Sequence[StructuredOutcome]) -> StructuredOutcome:
+    """Return the outcome of envelopes that fell back one on the other: the last one's, with the attempts and usage of all."""
+    parts = [part.name for part in fields(TotalUsage)]
+    usage = {name: sum(getattr(outcome.usage, name) for outcome in outcomes) for name in parts}
+    attempts = tuple(attempt for outcome in outcomes for attempt in outcome.attempts)
+    return replace(outcomes[-1], attempts=attempts, usage=TotalUsage(**usage))
 
 
 def _in_order(attempts: Sequence[LLMInteraction]) -> list[LLMInteraction]:
@@ -136,6 +155,9 @@ def _attempt(interaction: LLMInteraction) -> Attempt:
         next_step=result.next_step,
         in_doubt=result.in_doubt,
         interaction_id=interaction.interaction_id,
+        envelope_id=interaction.envelope.envelope_id,
+        provider=result.provider,
+        model=result.model or interaction.envelope.model,
     )
 
 

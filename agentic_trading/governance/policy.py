@@ -52,7 +52,12 @@ def _exact_model(value: str) -> str:
 
 def _model(value: str) -> str:
     provider, slash, model = value.partition("/")
-    if not (slash and model and _PROVIDER.fullmatch(provider)) or close_name(provider):
+    if not (slash and model and _PROVIDER.fullmatch(provider)):
+        raise ValueError("no model")
+    is_of_built_in = any(
+        fnmatchcase(known, provider) for known in LLMProvider
+    )  # so is `openai*`, close as it is to one
+    if not is_of_built_in and close_name(provider):
         raise ValueError("no model")
     return value
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.client.outcome import TotalUsage, outcome_of, outcome_without_answer
+from agentic_trading.client.outcome import TotalUsage, outcome_of, outcome_of_chain, outcome_without_answer
 from agentic_trading.llm import (
     AttemptTrace,
     FailureKind,
@@ -236,3 +236,17 @@ def test_a_call_without_an_answer_has_its_reason_and_what_was_heard() -> None:
 
     assert (outcome.ok, outcome.json, outcome.error, outcome.stage) == (False, None, reason, None)
     assert outcome.usage.output_tokens == 20
+
+
+def test_the_attempts_at_each_envelope_of_a_chain_are_counted_by_themselves() -> None:
+    other = envelope()
+    first = outcome_of([rejected(), rejected(attempt_number=2)])
+    second = outcome_of([accepted(envelope=other)])
+    with_a_gap = outcome_of([rejected(attempt_number=2)])
+
+    whole = outcome_of_chain([first, second])
+
+    assert (whole.ok, whole.json, whole.error, whole.stage) == (True, VALUE, None, None)
+    assert whole.attempts == first.attempts + second.attempts
+    assert whole.is_complete
+    assert not outcome_of_chain([with_a_gap, second]).is_complete

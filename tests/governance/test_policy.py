@@ -12,7 +12,7 @@ from agentic_trading.governance.control_stores.file import read_stored
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.limiter import Deployment, RateLimits
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.governance.policy import Policy, Principal
+from agentic_trading.governance.policy import Policy, Principal, read_policy
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.limits import LLMBudget
@@ -155,6 +155,17 @@ def test_without_principals_everybody_may_everything(tmp_path: Path) -> None:
         assert "platform" in refusal(rules, tenant_id="*")
 
 
+@pytest.mark.parametrize("pattern", ["openai*/*", "open*/gpt-*", "loc?l/*", "rule[s]/*", "anthropic*/claude-*", "*/*"])
+def test_a_pattern_of_providers_may_be_close_to_a_name(tmp_path: Path, pattern: str) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(SHORTEST.replace("anthropic/*", pattern))
+
+    principals = read_policy(file).principals
+
+    assert principals is not None
+    assert principals["desk-a"].models == (pattern,)
+
+
 @pytest.mark.parametrize(
     ("text", "where", "found", "allowed"),
     [
@@ -177,6 +188,7 @@ def test_without_principals_everybody_may_everything(tmp_path: Path) -> None:
         (SHORTEST.replace("anthropic/*", "*"), "principals.desk-a.models[1]", "'*'", "built in are anthropic"),
         (SHORTEST.replace("anthropic/*", "antropic/*"), "principals.desk-a.models[1]", "'antropic/*'", "anthropic,"),
         (SHORTEST.replace("anthropic/*", "rules/"), "principals.desk-a.models[1]", "'rules/'", "patterns"),
+        (SHORTEST.replace("anthropic/*", "antropic*/*"), "principals.desk-a.models[1]", "'antropic*/*'", "anthropic,"),
         (f"{SHORTEST}agents = ['']", "principals.desk-a.agents[1]", "''", "patterns such as"),
         (f"{SHORTEST}agents = []", "principals.desk-a.agents", "[]", "one at least"),
         (f"{SHORTEST}workflows = ['trading']", "principals.desk-a.workflows[1]", "'trading'", "analysis, planning"),
