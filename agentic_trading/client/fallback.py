@@ -1,13 +1,13 @@
 """When one model fails, ask another: a new call, on record, caused by the failed one."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from agentic_trading.client.gateway import Gateway, GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of_chain
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError, FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
@@ -175,6 +175,36 @@ def _failed_outcome(outcome: StructuredOutcome) -> _Failed | None:
     if last is None or last.failure is None or last.failure != outcome.error:
         return None
     return _Failed(last.interaction_id, last.failure)
+
+
+class FallbackByWorkflow:
+    """A gateway whose calls fall back as their workflow says; those of other workflows do not."""
+
+    def __init__(
+        self,
+        gateway: StructuredGateway,
+        by_workflow: Mapping[EnvelopeWorkflow, "FallbackGateway[StructuredGateway]"],
+    ) -> None:
+        self._gateway = gateway
+        self._by_workflow = by_workflow
+
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+        """Have the call made, by another model if need be, and return the last answer."""
+        chain = self._by_workflow.get(envelope.workflow)
+        return await (self._gateway if chain is None else chain).ask(envelope)
+
+    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+        """Have the call made, by another model if need be, and return the outcome with all attempts."""
+        chain = self._by_workflow.get(envelope.workflow)
+        return await (self._gateway if chain is None else chain).ask_structured(envelope)
+
+    async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
+        """Publish an envelope without waiting; nothing falls back, as nothing waits for its failure."""
+        return await self._gateway.submit(envelope)
+
+    async def record(self, event: Event) -> None:
+        """Put one fact of a trace on record."""
+        await self._gateway.record(event)
 
 
 def _other(envelope: LLMEnvelope, alternative: Alternative, number: int, *, cause: str) -> LLMEnvelope | None:

@@ -13,7 +13,8 @@ from zoneinfo import ZoneInfo
 
 from agentic_trading.bus.signing import Signer, Verifier
 from agentic_trading.bus.topic import Broker
-from agentic_trading.client.gateway import GatewayClient, GatewayReply
+from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
+from agentic_trading.client.gateway import GatewayClient, GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.errors import TradingError
@@ -28,7 +29,7 @@ from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import Provider, Providers
@@ -36,6 +37,7 @@ from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import tables_of
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
@@ -54,26 +56,6 @@ class Closable(Protocol):
 
 
 ClosablePort = TypeVar("ClosablePort", bound=Closable)
-
-
-class FullGateway(Protocol):
-    """All that a client can do: see `GatewayClient`."""
-
-    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Have the call made and return its last attempt, or why there is none."""
-        ...
-
-    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
-        """Have the call made and return the object with all attempts, or why there is none."""
-        ...
-
-    async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
-        """Publish an envelope without waiting."""
-        ...
-
-    async def record(self, event: Event) -> None:
-        """Put one fact of a trace on record."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +107,7 @@ class Platform:
         self._rules = rules
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
-        self._client: FullGateway | None = None
+        self._client: StructuredGateway | None = None
         self._signing: Mapping[str, tuple[bytes, ...]] | None = None
 
     async def __aenter__(self) -> Self:
@@ -163,15 +145,22 @@ class Platform:
         await self._own.record(event)
 
     @asynccontextmanager
-    async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[FullGateway]:
+    async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[StructuredGateway]:
         """Give a client of its own: `name` tells its replies from those of others, `sign_as` is its principal.
 
         Raises `ConfigError` for a principal without a key.
         """
-        async with GatewayClient(
-            self._broker, name=name, signer=self._signer(sign_as or self.config.sign_as)
-        ) as client:
-            yield client
+        signer = self._signer(sign_as or self.config.sign_as)
+        async with GatewayClient(self._broker, name=name, signer=signer) as client:
+            yield self._with_fallback(client) if self.config.fallback else client
+
+    def _with_fallback(self, client: GatewayClient) -> StructuredGateway:
+        by_workflow = {}
+        for workflow, row in self.config.fallback.items():
+            named = map(provider_and_model, row.to)
+            others = [Alternative(LLMProvider(provider), model) for provider, model in named]
+            by_workflow[workflow] = FallbackGateway(client, others, on=frozenset(row.on))
+        return FallbackByWorkflow(client, by_workflow)
 
     async def serve(self) -> None:
         """Let the workers run until `stop`, SIGINT or SIGTERM; a second signal of the same kind ends the process at once."""
@@ -183,7 +172,7 @@ class Platform:
         self._stopping.set()
 
     @property
-    def _own(self) -> FullGateway:
+    def _own(self) -> StructuredGateway:
         if self._client is None:
             raise RuntimeError("the platform is not open; use it within `async with Platform(…) as platform`")
         return self._client

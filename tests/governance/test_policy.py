@@ -155,7 +155,9 @@ def test_without_principals_everybody_may_everything(tmp_path: Path) -> None:
         assert "platform" in refusal(rules, tenant_id="*")
 
 
-@pytest.mark.parametrize("pattern", ["openai*/*", "open*/gpt-*", "loc?l/*", "rule[s]/*", "anthropic*/claude-*", "*/*"])
+@pytest.mark.parametrize(
+    "pattern", ["openai*/*", "open*/gpt-*", "loc?l/*", "rule[s]/*", "anthropic*/claude-*", "*/*"]
+)
 def test_a_pattern_of_providers_may_be_close_to_a_name(tmp_path: Path, pattern: str) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(SHORTEST.replace("anthropic/*", pattern))

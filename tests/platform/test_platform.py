@@ -15,9 +15,11 @@ from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm import (
     EnvelopeBuilder,
+    EnvelopeWorkflow,
     FailureKind,
     JsonFileInteractionStore,
     LLMEnvelope,
+    LLMInteraction,
     LLMProvider,
     StoreError,
     StoreLockedError,
@@ -26,6 +28,7 @@ from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import (
     ConfigError,
+    FallbackConfig,
     ModelConfig,
     Platform,
     PlatformConfig,
@@ -157,8 +160,9 @@ async def test_each_provider_answers_under_its_name_at_the_price_of_its_row() ->
         answer = await platform.ask(envelope(provider="house", model="quant-7b"))
         kinds = await asked(platform, envelope(), envelope(provider="openai", model="gpt-5"))
 
-    usage = answer.result.usage  # type: ignore[union-attr] # an interaction: nothing was undeliverable
-    assert answer.result.cost_nusd == 20 * usage.input_tokens + 150 * usage.output_tokens > 0  # type: ignore[union-attr]
+    assert isinstance(answer, LLMInteraction)
+    usage = answer.result.usage
+    assert answer.result.cost_nusd == 20 * usage.input_tokens + 150 * usage.output_tokens > 0
     assert kinds[0] is None
     assert (len(house.requests), len(other.requests)) == (1, 1)
 
@@ -282,3 +286,32 @@ async def test_a_folder_and_a_store_are_not_given_together(tmp_path: Path) -> No
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     return json.dumps({"name": "of my own", "rows": list(rows)})
+
+
+async def test_a_call_falls_back_by_its_workflow_and_an_execution_never() -> None:
+    house = scripted()
+    config = PlatformConfig(
+        providers={"house": ProviderConfig(models=(ROW,))},
+        fallback={EnvelopeWorkflow.GENERAL: FallbackConfig(to=("house/quant-7b",))},
+    )
+
+    async with Platform(config, Ports(providers={"house": house})) as platform:
+        general = await platform.ask(envelope(1, provider="openai", model="gpt-5"))
+        analysis = (
+            EnvelopeBuilder()
+            .for_analysis()
+            .with_instructions("Advise.")
+            .with_provider(LLMProvider.OPENAI, "gpt-5")
+        )
+        stays = await platform.ask(analysis.build())
+        outcome = await platform.ask_structured(envelope(2, provider="openai", model="gpt-5"))
+
+    assert isinstance(general, LLMInteraction)
+    assert (general.result.provider, general.actionable) == ("house", True)
+    assert stays.failure is not None
+    assert stays.failure.category == FailureKind.NOT_SERVED
+    assert [(one.provider, one.cost_nusd > 0) for one in outcome.attempts] == [
+        ("openai", False),
+        ("house", True),
+    ]
+    assert len(house.requests) == 2
