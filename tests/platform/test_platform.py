@@ -158,7 +158,7 @@ async def test_each_provider_answers_under_its_name_at_the_price_of_its_row() ->
 
     async with Platform(config, Ports(providers={"house": house, "scripted": other})) as platform:
         answer = await platform.ask(envelope(provider="house", model="quant-7b"))
-        kinds = await asked(platform, envelope(), envelope(provider="openai", model="gpt-5"))
+        kinds = await asked(platform, envelope(), envelope(provider="rules", model="rules-1"))
 
     assert isinstance(answer, LLMInteraction)
     usage = answer.result.usage
@@ -296,22 +296,22 @@ async def test_a_call_falls_back_by_its_workflow_and_an_execution_never() -> Non
     )
 
     async with Platform(config, Ports(providers={"house": house})) as platform:
-        general = await platform.ask(envelope(1, provider="openai", model="gpt-5"))
+        general = await platform.ask(envelope(1, provider="rules", model="rules-1"))
         analysis = (
             EnvelopeBuilder()
             .for_analysis()
             .with_instructions("Advise.")
-            .with_provider(LLMProvider.OPENAI, "gpt-5")
+            .with_provider(LLMProvider.RULES, "rules-1")
         )
         stays = await platform.ask(analysis.build())
-        outcome = await platform.ask_structured(envelope(2, provider="openai", model="gpt-5"))
+        outcome = await platform.ask_structured(envelope(2, provider="rules", model="rules-1"))
 
     assert isinstance(general, LLMInteraction)
     assert (general.result.provider, general.actionable) == ("house", True)
     assert stays.failure is not None
     assert stays.failure.category == FailureKind.NOT_SERVED
     assert [(one.provider, one.cost_nusd > 0) for one in outcome.attempts] == [
-        ("openai", False),
+        ("rules", False),
         ("house", True),
     ]
     assert len(house.requests) == 2
