@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 
+from agentic_trading import __version__
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.bus.topic import Broker
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
+from agentic_trading.ids import random_id
+from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.worker.call_context import Check
 from agentic_trading.worker.pool import WorkerPool
@@ -54,7 +58,9 @@ async def local_gateway(
     An envelope of another tenant than `tenant` is refused, so that there is one budget and not one each.
     `checks` are rules beyond JSON Schema, by the schema's `$id`. Leaving the block, also by an error, finishes
     the calls under way and keeps what was recorded; the store stays open, as it was handed in open. Errors come out
-    in an `ExceptionGroup`: those of the block, and `StoreError` if the log cannot be written.
+    in an `ExceptionGroup`: those of the block, and `StoreError` if the log cannot be written. A log in a file holds when
+    the gateway was opened (`run.started`) and when it was left (`run.ended`): all of one tenant's are one run, and a
+    second gateway of a tenant may not be open on the log meanwhile.
     """
     broker = wire.memory_broker()
     pool = wire.worker_pool(
@@ -69,8 +75,9 @@ async def local_gateway(
         checks=checks or {},
         tenant=tenant,
     )
-    try:
-        async with running_workers(pool, broker) as client:
-            yield client
-    finally:
-        await provider.aclose()
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(provider.aclose)
+        if isinstance(store, wire.Log):
+            started = RunStarted(session_id=f"embedded:{tenant}", mode="embedded", package=__version__)
+            await opened.enter_async_context(run_on_record(store, started, event_id=random_id()))
+        yield await opened.enter_async_context(running_workers(pool, broker))
