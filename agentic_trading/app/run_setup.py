@@ -140,12 +140,15 @@ async def resumed_run(
 
 
 async def _refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: wire.Log) -> None:
-    """Raise `StoreError` for a run whose log or bars are not what it has left; one that was killed has no end."""
-    was_killed = manifest.digest is None
+    """Raise `StoreError` for a run whose log or bars are not what it has left.
+
+    Of one that was killed no end is on record, and no more is known than that the lines of its log are unbroken.
+    """
+    if manifest.digest is None:
+        return
     checked = await check_log(store, folder.log, folder)
     for finding in checked.of_run((manifest.session_id, manifest.run_number)):
-        if finding.verdict == "broken" or not was_killed:
-            raise finding.error("; restore the session's files, nothing was written")
+        raise finding.error("; restore the session's files, nothing was written")
 
 
 class ScannableLog(Protocol):

@@ -203,9 +203,9 @@ def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
 def checked_log(found: LogCheck) -> RenderableType:
     """Return the verdict on a log, then a line for each finding and each note."""
     verdict = Text(found.verdict, "bold green" if found.verdict == "whole" else "bold red")
-    lines = [Text(f"  {printable(str(finding))}") for finding in found.findings]
-    notes = [Text(f"  {printable(note)}", "dim") for note in found.notes]
-    intact = Text(f"  {pluralize(found.lines, 'line')} of {found.path} as written")
+    intact = unbroken(pluralize(found.lines, "line"), f"as written in {printable(str(found.path))}")
+    lines = [unbroken(finding.verdict, printable(str(finding))) for finding in found.findings]
+    notes = [unbroken("note", printable(note)) for note in found.notes]
     return Group(verdict, intact, unbroken("head", found.head), *lines, *notes)
 
 
