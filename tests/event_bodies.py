@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from agentic_trading.desk.analysis.assessment import Demands, assess
-from agentic_trading.desk.analysis.events import ClosedBar, Skipped, Triggered, Undecided
+from agentic_trading.desk.analysis.events import Skipped, TriggerBar, Triggered, Undecided
 from agentic_trading.desk.analysis.plan import PlanPrices
 from agentic_trading.desk.exchange import Cancellation, CancelReason, Fill, Order
 from agentic_trading.desk.execution.events import (
@@ -66,7 +66,7 @@ BODIES: Final[tuple[EventBody, ...]] = (
         step="cmt",
         kind=TriggerKind.THESIS_DUE,
         detail="12 bars since the last assessment",
-        bar=ClosedBar(
+        bar=TriggerBar(
             symbol="BTCUSDT", timeframe=Timeframe.H1, open_time=NOW, close_time=LATER, open=Decimal(99),
             high=Decimal("101.50"), low=Decimal(98), close=Decimal(100), volume=Decimal("17.375"),
             quote_volume=None, trades=12, taker_buy_volume=None, parts=12, expected=12,
@@ -100,7 +100,7 @@ BODIES: Final[tuple[EventBody, ...]] = (
         evidence_ids=("E1",),
     ),
     ORDER,
-    OrderDenied(symbol="BTCUSDT", rule="max_open_orders", was="21", allowed="20", side=Side.BUY),
+    OrderDenied(symbol="BTCUSDT", rule="max_open_orders", was="21", allowed="20", side=Side.BUY, sizing=SIZING),
     Cancellation(
         order_id="order-1", intent_id="intent-1", symbol="BTCUSDT", quantity=Decimal("0.05"),
         reason=CancelReason.DEADLINE, time=LATER, trace_id="trace-1",

@@ -75,6 +75,12 @@ def test_every_file_of_the_exact_coverage_gate_exists() -> None:
     assert [pattern for pattern in patterns if not list(PACKAGE.glob(pattern))] == []
 
 
+def test_what_an_event_says_is_read_through_its_body() -> None:
+    by_key = matches(r"\.body\[|\.body\.get\(")
+
+    assert {line.partition(":")[0] for line in by_key} == {"agentic_trading/app/cli/chains.py"}
+
+
 def test_the_figures_of_the_house_hold() -> None:
     assert [figure for figure in figures() if not figure.holds] == []
 

@@ -122,7 +122,7 @@ def _of_event(event: Event) -> Iterator[BudgetEvent]:
             why = f"its lease ran out; {body.state}"
             yield BudgetEvent("expired", body.reservation_id, why, at, at, body.nusd)
         case AttemptDispatched() | LedgerCheckpointed() | None:
-            pass  # nothing that a budget is told of
+            pass  # no event of a budget
         case _:
             assert_never(body)
 

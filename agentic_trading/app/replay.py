@@ -15,6 +15,7 @@ from agentic_trading.app.run_setup import recorded_attempts, refuse_unlisted
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.desk.events import KINDS
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
@@ -107,6 +108,7 @@ async def replay(
             await play_session(setup, played, observer)
         except _EndedByMissError:
             pass
+    lines = _in_words_of(before, lines)
     digest = _digest(lines)
     difference = first_difference(before, lines)
     return ReplayReport(
@@ -227,6 +229,25 @@ def _decided(path: Path) -> list[bytes]:
         return path.read_bytes().splitlines()
     except OSError as e:
         raise StoreError(path, f"cannot be read ({e.strerror}); a replay is compared with it") from e
+
+
+_FORMER_KINDS = {body.KIND.encode(): body.FORMERLY.encode() for body in KINDS.bodies if body.FORMERLY}
+
+
+def _in_words_of(recorded: Sequence[bytes], lines: list[bytes]) -> list[bytes]:
+    """Return lines with kinds named as those `recorded` are, where that was done before kinds had their present names."""
+    former = set(_FORMER_KINDS.values())
+    if former.isdisjoint(_kind_in(line)[1] for line in recorded):
+        return lines
+    split = map(_kind_in, lines)
+    return [head + _FORMER_KINDS.get(kind, kind) + rest for head, kind, rest in split]
+
+
+def _kind_in(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return a line up to its kind, its kind, and the rest: no object comes after the kind in a line."""
+    head, key, tail = line.rpartition(b'"kind":"')
+    kind, quote, rest = tail.partition(b'"')
+    return head + key, kind, quote + rest
 
 
 def _digest(lines: Sequence[bytes]) -> str:

@@ -7,16 +7,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, create_model
 
 from agentic_trading.app.options import OptionError
 from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
+from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import Event, EventBody
+from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 
@@ -31,6 +34,9 @@ MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
     "dead_letter.v1": DeadLetter,
 })
 """What crosses a process or a disk, by the `$id` of its schema."""
+
+EVENT_BODIES: Final[tuple[type[EventBody], ...]] = (*DESK.bodies, *GOVERNANCE.bodies, *LOG.bodies)
+"""What the events of each kind say, in the order in which a decision makes them."""
 
 ANSWERS: Final = (CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA, ANSWER_SCHEMA)
 """What a model must answer."""
@@ -49,9 +55,16 @@ def published() -> dict[str, dict[str, Any]]:
 
     A schema of a message says what a reader takes; fields with a default may be absent, unknown ones are kept.
     """
-    messages = {name: {"$id": name, **_wire_schema(model)} for name, model in MESSAGES.items()}
+    models = {**MESSAGES, **{f"{body.KIND}.v1": _event_model(body) for body in EVENT_BODIES}}
+    messages = {name: {"$id": name, **_wire_schema(model)} for name, model in models.items()}
     answers = {schema["$id"]: dict(schema) for schema in ANSWERS}
     return {f"{name}.json": {"$schema": DIALECT, **schema} for name, schema in (messages | answers).items()}
+
+
+def _event_model(body: type[EventBody]) -> type[BaseModel]:
+    """Return the model of an event of one kind, with the body that it must have."""
+    kind = (str, Field(json_schema_extra={"const": body.KIND}))
+    return create_model(body.KIND, __base__=Event, __doc__=body.__doc__, kind=kind, body=(body, ...))
 
 
 def _wire_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -379,16 +379,11 @@ def trading_session(
     settings = ExecutionSettings(
         session_id=session_id, provider=answers.llm, model=answers.model, retry_policy=patience
     )
+    journal = TradeJournal(gateway, clock, tenant_id=DEFAULT_TENANT)
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        router=OrderRouter(
-            exchange,
-            TradeJournal(gateway, clock, tenant_id=DEFAULT_TENANT),
-            venue.instruments,
-            fill_limits,
-            risk_limits,
-        ),
+        router=OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits),
         exchange=exchange,
         instruments=venue.instruments,
         spread_bps=venue.spread_bps,

@@ -128,9 +128,9 @@ def limiter_for(policy: Policy | None, ledger_url: str | None) -> Limiter:
     return RedisLimiter(ledger_url, rates)
 
 
-def _keys(folder: Path, policy: Policy | None) -> dict[str, bytes]:
+def _keys(folder: Path, policy: Policy | None) -> dict[str, tuple[bytes, ...]]:
     keys = read_keys(folder)
-    return keys if policy is None else keys_by_principal(keys, policy.keys)
+    return keys_by_principal(keys, policy.keys if policy is not None else {name: (name,) for name in keys})
 
 
 async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:

@@ -2,7 +2,7 @@
 
 import hmac
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -50,15 +50,16 @@ class Signer:
 
 
 class Verifier:
-    """Check the senders of messages, given the key of each principal; no repr shows one.
+    """Check the senders of messages, given the keys of each principal, of which each is valid; no repr shows one.
 
     Raises `SigningKeyError` for an invalid name or key.
     """
 
-    def __init__(self, keys: Mapping[str, bytes]) -> None:
-        for principal, key in keys.items():
+    def __init__(self, keys: Mapping[str, Sequence[bytes]]) -> None:
+        for principal, its_keys in keys.items():
             _check_name(principal, "the principal")
-            _check_key(key, f"the key of {principal}")
+            for key in its_keys:
+                _check_key(key, f"the key of {principal}")
         self._keys = dict(keys)
 
     def principal_of(self, message: Message) -> str:
@@ -67,11 +68,11 @@ class Verifier:
         given = message.headers.get(SIGNATURE_HEADER, "")
         if not principal or not given:
             raise SignatureError("missing", principal)
-        key = self._keys.get(principal)
-        if key is None:
+        keys = self._keys.get(principal)
+        if keys is None:
             raise SignatureError("unknown_principal", principal)
-        expected = _signature(key, message, message.headers)
-        if not hmac.compare_digest(expected.encode(), _bytes(given)):
+        expected = (_signature(key, message, message.headers).encode() for key in keys)
+        if not any(hmac.compare_digest(one, _bytes(given)) for one in expected):
             raise SignatureError("wrong", principal)
         return principal
 
@@ -102,16 +103,18 @@ def read_keys(folder: Path) -> dict[str, bytes]:
     return keys
 
 
-def keys_by_principal(keys: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the key of each principal in `names`, which gives the name of its key; other keys are left out.
+def keys_by_principal(
+    keys: Mapping[str, bytes], names: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[bytes, ...]]:
+    """Return the keys of each principal in `names`, which gives the names of its keys; other keys are left out.
 
-    Raises `SigningKeyError` for a principal whose key is not there.
+    Raises `SigningKeyError` for a key that is not there.
     """
-    missing = [principal for principal, name in names.items() if name not in keys]
-    if missing:
-        known = ", ".join(sorted(keys)) or "none"
-        raise SigningKeyError(f"the key {names[missing[0]]!r} of {missing[0]}", "is not there", known)
-    return {principal: keys[name] for principal, name in names.items()}
+    for principal, wanted in names.items():
+        if missing := [name for name in wanted if name not in keys]:
+            known = ", ".join(sorted(keys)) or "none"
+            raise SigningKeyError(f"the key {missing[0]!r} of {principal}", "is not there", known)
+    return {principal: tuple(keys[name] for name in wanted) for principal, wanted in names.items()}
 
 
 def _files(folder: Path) -> list[Path]:

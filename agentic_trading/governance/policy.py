@@ -72,7 +72,14 @@ def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 Name = Annotated[StrictStr, AfterValidator(_name)]
+SigningKeys = Annotated[
+    tuple[Name, ...], Field(min_length=1), BeforeValidator(_one_or_more), AfterValidator(_each_once)
+]
 Nusd = Annotated[int, BeforeValidator(_nusd)]
 PerMinute = Annotated[StrictInt, Field(ge=1, le=MOST_A_MINUTE)]
 Tenants = Annotated[tuple[Annotated[StrictStr, AfterValidator(_tenant)], ...], AfterValidator(_each_once)]
@@ -101,7 +108,7 @@ class Highest(BaseModel, frozen=True, extra="forbid"):
 class Principal(BaseModel, frozen=True, extra="forbid"):
     """What one principal may do. Agents and models are shell patterns; tenants are ids, or `*` for every one."""
 
-    key: Name | None = Field(default=None, description=_NAME_WORDS)
+    key: SigningKeys | None = Field(default=None, description=f"{_NAME_WORDS}, or a list of such names")
     tenants: Annotated[Tenants, Field(min_length=1)] = Field(
         description=f'ids of tenants, one at least and each once, or "{PLATFORM}" for every one'
     )
@@ -166,15 +173,12 @@ def _contradictions(file: PolicyFile) -> Iterator[tuple[str, str, str]]:
         yield "", "neither principals nor rates", "one of them, or no policy at all"
     owners: dict[str, str] = {}
     for name, principal in (file.principals or {}).items():
-        key = principal.key or name
-        owner = owners.setdefault(key, name)
-        if owner != name:
-            where = _place(("principals", name, "key"))
-            yield (
-                where,
-                f"{key!r}, which is the key of {owner!r}",
-                "a key of its own: who has it is the principal",
-            )
+        for key in principal.key or (name,):
+            owner = owners.setdefault(key, name)
+            if owner != name:
+                where = _place(("principals", name, "key"))
+                found = f"{key!r}, which is the key of {owner!r}"
+                yield where, found, "a key of its own: who has it is the principal"
     rows: set[tuple[str, str]] = set()
     for number, row in enumerate(file.rates):
         where = _place(("rates", number))
@@ -259,7 +263,7 @@ class _Rights:
 class Policy:
     """What each principal may do. Without principals every sender may do everything.
 
-    `rates` are what each model takes from all together; `keys` are the names of the keys that principals sign with.
+    `rates` are what each model takes from all together; `keys` are the names of the keys of principals.
     """
 
     principals: Mapping[str, Principal] | None = None
@@ -284,9 +288,9 @@ class Policy:
         return cls(file.principals, rates)
 
     @property
-    def keys(self) -> Mapping[str, str]:
-        """The name of the key that each principal signs with."""
-        return {name: may.key or name for name, may in (self.principals or {}).items()}
+    def keys(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of the keys of each principal: it signs with the first, and each is valid."""
+        return {name: may.key or (name,) for name, may in (self.principals or {}).items()}
 
     def problem(self, principal: str, envelope: LLMEnvelope, *, max_tokens: int = 0) -> FailureReason | None:
         """Return why `principal` may not have this envelope run, or None.

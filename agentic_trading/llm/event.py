@@ -107,8 +107,8 @@ class Kinds(Generic[B]):
         self._split = dict(split or {})
         self._by_kind: dict[str, type[B]] = {}
         for body in bodies:
-            for kind in filter(None, (body.KIND, body.FORMERLY)):
-                if kind in self._by_kind or kind in self._split:
+            for kind in {body.KIND, body.FORMERLY} - {"", *self._split}:
+                if kind in self._by_kind:
                     raise ValueError(f"kind {kind} is claimed twice; allowed is one body for each")
                 self._by_kind[kind] = body
 

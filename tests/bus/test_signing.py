@@ -25,7 +25,7 @@ KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 FREE_HEADERS = {"traceparent"}
 
 SIGNER = Signer("desk-a", KEY)
-VERIFIER = Verifier({"desk-a": KEY, "desk-b": OTHER_KEY})
+VERIFIER = Verifier({"desk-a": (KEY,), "desk-b": (OTHER_KEY,)})
 SIGNED = SIGNER.sign(envelope_message(envelope(causation_id="cause", subject="BTCUSDT")))
 HELD_HEADERS = sorted(set(SIGNED.headers) - FREE_HEADERS)
 
@@ -54,7 +54,9 @@ def flipped(text: bytes, place: int, bits: int) -> bytes:
 def test_the_signer_of_a_message_is_returned() -> None:
     assert VERIFIER.principal_of(SIGNED) == "desk-a"
     assert SIGNED.headers[PRINCIPAL_HEADER] == "desk-a"
-    assert Verifier({"desk-b": OTHER_KEY}).principal_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)) == "desk-b"
+    assert (
+        Verifier({"desk-b": (OTHER_KEY,)}).principal_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)) == "desk-b"
+    )
 
 
 def test_a_message_is_otherwise_left_as_it_is() -> None:
@@ -172,11 +174,11 @@ def test_a_principal_has_a_name_that_fits_into_a_header(principal: str) -> None:
     with pytest.raises(SigningKeyError, match="letters, digits"):
         Signer(principal, KEY)
     with pytest.raises(SigningKeyError, match="letters, digits"):
-        Verifier({principal: KEY})
+        Verifier({principal: (KEY,)})
 
 
 def test_a_short_key_is_none() -> None:
-    for make in (lambda: Signer("desk-a", KEY[:31]), lambda: Verifier({"desk-a": KEY[:31]})):
+    for make in (lambda: Signer("desk-a", KEY[:31]), lambda: Verifier({"desk-a": (KEY[:31],)})):
         with pytest.raises(SigningKeyError, match="has 31 bytes; allowed: 32 and more"):
             make()
 
@@ -234,11 +236,20 @@ def test_a_folder_without_keys_is_named(tmp_path: Path) -> None:
 def test_a_principal_signs_with_the_key_that_it_is_said_to_have() -> None:
     keys = {"desk-a-2026": KEY, "desk-b": OTHER_KEY, "old": b"x" * 32}
 
-    assert keys_by_principal(keys, {"desk-a": "desk-a-2026", "desk-b": "desk-b"}) == {
-        "desk-a": KEY,
-        "desk-b": OTHER_KEY,
+    assert keys_by_principal(keys, {"desk-a": ("desk-a-2026", "old"), "desk-b": ("desk-b",)}) == {
+        "desk-a": (KEY, b"x" * 32),
+        "desk-b": (OTHER_KEY,),
     }
     with pytest.raises(
         SigningKeyError, match="the key 'desk-c' of desk-c is not there; allowed: desk-a-2026, "
     ):
-        keys_by_principal(keys, {"desk-b": "desk-b", "desk-c": "desk-c"})
+        keys_by_principal(keys, {"desk-b": ("desk-b",), "desk-c": ("desk-c",)})
+
+
+def test_while_keys_are_exchanged_each_of_a_principal_is_valid() -> None:
+    verifier = Verifier({"desk-a": (KEY, OTHER_KEY)})
+
+    assert verifier.principal_of(Signer("desk-a", KEY).sign(SIGNED)) == "desk-a"
+    assert verifier.principal_of(Signer("desk-a", OTHER_KEY).sign(SIGNED)) == "desk-a"
+    with pytest.raises(SignatureError):
+        verifier.principal_of(Signer("desk-a", b"x" * 32).sign(SIGNED))

@@ -62,7 +62,7 @@ def test_the_example_of_the_manual_is_a_policy(tmp_path: Path) -> None:
     rules = policy(tmp_path, EXAMPLE)
 
     assert refusal(rules) == ""
-    assert rules.keys == {"desk-a": "desk-a-2026", "research": "research"}
+    assert rules.keys == {"desk-a": ("desk-a-2026",), "research": ("research",)}
     assert rules.limits("desk-a") == (
         Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=500_000_000),
         Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=2 * 10**9),
@@ -182,7 +182,7 @@ def test_without_principals_everybody_may_everything(tmp_path: Path) -> None:
         (f"{SHORTEST}workflows = ['trading']", "principals.desk-a.workflows[1]", "'trading'", "analysis, planning"),
         (f"{SHORTEST}workflows = []", "principals.desk-a.workflows", "[]", "one at least"),
         (f"{SHORTEST}tools = [1]", "principals.desk-a.tools[1]", "1", "names of tools"),
-        (f"{SHORTEST}key = '../x'", "principals.desk-a.key", "'../x'", "letters, digits"),
+        (f"{SHORTEST}key = '../x'", "principals.desk-a.key[1]", "'../x'", "letters, digits"),
         (f"{SHORTEST}highest = 1", "principals.desk-a.highest", "1", "a table with usd_per_call"),
         (f"{SHORTEST}highest.usd = '1'", "principals.desk-a.highest.usd", "an unknown key", "usd_per_call, usd_per"),
         (f"{SHORTEST}highest.nusd_per_call = 1", "principals.desk-a.highest.nusd_per_call", "an unknown", "usd_per"),

@@ -33,7 +33,7 @@ from tests.worker.ticking import events, upkeep, with_pool
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
 SIGNER = Signer("desk-a", KEY)
 FORGER = Signer("desk-a", OTHER_KEY)
-VERIFIER = Verifier({"desk-a": KEY})
+VERIFIER = Verifier({"desk-a": (KEY,)})
 
 
 def proving() -> MemoryGateway:
@@ -121,7 +121,7 @@ async def test_an_event_of_nobody_is_not_kept() -> None:
 async def test_who_has_proved_it_is_whom_the_policy_judges(principal: str) -> None:
     policy = Policy({"desk-a": Principal(tenants=("default",), models=("scripted/*",))})
     desk = gateway(lambda _request: GOOD, policy=policy)
-    desk = with_pool(desk, verifier=Verifier({principal: KEY}), principal="desk-a")
+    desk = with_pool(desk, verifier=Verifier({principal: (KEY,)}), principal="desk-a")
 
     async with (
         asyncio.timeout(5),
@@ -321,7 +321,7 @@ async def test_nothing_runs_before_it_is_known_what_is_halted() -> None:
     assert late.result.actionable
 
 
-KNOWING = Verifier({"desk-a": KEY, "mallory": OTHER_KEY})
+KNOWING = Verifier({"desk-a": (KEY,), "mallory": (OTHER_KEY,)})
 MALLORY = Signer("mallory", OTHER_KEY)
 FORGED = [
     pytest.param(None, EVENTS, b"junk", id="unsigned junk among the events"),

@@ -18,7 +18,7 @@ from agentic_trading.desk.analysis.context import (
     is_available,
     not_available,
 )
-from agentic_trading.desk.analysis.events import ClosedBar, Skipped, Triggered, Undecided
+from agentic_trading.desk.analysis.events import Skipped, TriggerBar, Triggered, Undecided
 from agentic_trading.desk.analysis.evidence import evidence_timeframes, layer_evidence
 from agentic_trading.desk.analysis.judgement import Judgement, asked_assessment_schema
 from agentic_trading.desk.analysis.plan import plan_prices
@@ -314,7 +314,7 @@ def _triggered(trigger: Trigger, snapshot: MarketSnapshot) -> Triggered:
         step=STEP,
         kind=trigger.kind,
         detail=trigger.detail,
-        bar=ClosedBar(**dict(bar), close_time=bar.close_time, parts=closed.parts, expected=closed.expected),
+        bar=TriggerBar(**dict(bar), close_time=bar.close_time, parts=closed.parts, expected=closed.expected),
         last_close=last_close(snapshot),
     )
 

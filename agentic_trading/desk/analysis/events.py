@@ -10,7 +10,7 @@ from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
 
 
-class ClosedBar(BaseModel, frozen=True):
+class TriggerBar(BaseModel, frozen=True):
     """A bar as it had closed: `parts` of the bars that it is made of were there, `expected` would have been without a hole.
 
     What its source did not give is None.
@@ -42,7 +42,7 @@ class Triggered(EventBody, frozen=True):
     step: str
     kind: TriggerKind
     detail: str
-    bar: ClosedBar
+    bar: TriggerBar
     last_close: Decimal
 
 
@@ -62,6 +62,7 @@ class Undecided(NoDecision, EventBody, frozen=True):
     """An analysis gave no decision."""
 
     KIND = "analysis.undecided"
+    FORMERLY = "no_decision"
 
     symbol: str
     step: str

@@ -32,6 +32,7 @@ class IntentUndecided(NoDecision, EventBody, frozen=True):
     """It was not decided how an intent shall be filled: no order came of it."""
 
     KIND = "intent.undecided"
+    FORMERLY = "no_decision"
 
     symbol: str
     request_hash: str
