@@ -85,11 +85,7 @@ async def replay(
     manifest = await asyncio.to_thread(folder.read_manifest, run)
     if manifest.digest is None and not allow_incomplete:
         raise NoDigestError(session, manifest.run_number)
-    log = await check_file(folder.log)
-    findings = log.of_run((manifest.session_id, manifest.run_number))
-    if findings and not allow_incomplete:
-        raise findings[0].error("; `--allow-incomplete` plays what there is")
-    attempts = await recorded_attempts(folder, manifest, intact_lines=log.lines if findings else None)
+    attempts, warnings = await _attempts(folder, manifest, allow_incomplete=allow_incomplete)
     before = await asyncio.to_thread(_decided, folder.decisions(manifest.run_number))
     recorded_digest = manifest.digest or _digest(before)
     recorded = wire.recording(attempts)
@@ -124,8 +120,20 @@ async def replay(
         unused=len(recorded.unused),
         first_difference=None if difference is None else str(difference),
         request_changes=_changes(attempts, seen.first_missed),
-        warnings=(*map(str, findings), *(f"{folder.log}: {note}" for note in log.notes)),
+        warnings=warnings,
     )
+
+
+async def _attempts(
+    folder: SessionFolder, manifest: RunManifest, *, allow_incomplete: bool
+) -> tuple[list[LLMInteraction], tuple[str, ...]]:
+    """Return what was answered in a run, and what is wrong with its log; raises `StoreError` unless that is allowed."""
+    log = await check_file(folder.log)
+    findings = log.of_run((manifest.session_id, manifest.run_number))
+    if findings and not allow_incomplete:
+        raise findings[0].error("; `--allow-incomplete` plays what there is")
+    attempts = await recorded_attempts(folder, manifest, intact_lines=log.lines if findings else None)
+    return attempts, (*map(str, findings), *(f"{folder.log}: {note}" for note in log.notes))
 
 
 class _EndedByMissError(TradingError):

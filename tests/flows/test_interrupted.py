@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from agentic_trading.app.log_check import audit_log
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunProgress, RunReport
@@ -65,6 +66,15 @@ async def test_an_interrupted_run_ends_after_the_moment_under_way_and_goes_on_la
     assert decided(tmp_path / "out") == decided(tmp_path / "whole")
     assert decided(tmp_path / "whole").startswith(decided_so_far)
     assert kept[: len(left)] == left
+    runs = events_in(kept, "run.started", "run.ended")
+    assert [(one.kind, one.body.get("resumed", one.body.get("interrupted"))) for one in runs] == [
+        ("run.started", False),
+        ("run.ended", True),
+        ("run.started", True),
+        ("run.ended", False),
+    ]
+    assert (runs[0], runs[-1]) == (kept[0], kept[-1])
+    assert (await audit_log(tmp_path / "out")).verdict == "whole"
     assert len({one.interaction_id for one in calls_in(kept)}) == len(calls_in(kept)) == whole.attempts
 
 
