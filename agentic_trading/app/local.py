@@ -59,8 +59,8 @@ async def local_gateway(
     `checks` are rules beyond JSON Schema, by the schema's `$id`. Leaving the block, also by an error, finishes
     the calls under way and keeps what was recorded; the store stays open, as it was handed in open. Errors come out
     in an `ExceptionGroup`: those of the block, and `StoreError` if the log cannot be written. A log in a file holds when
-    the gateway was opened (`run.started`) and when it was left (`run.ended`): all of one tenant's are one run, and a
-    second gateway of a tenant may not be open on the log meanwhile.
+    the gateway was opened (`run.started`) and when it was left (`run.ended`), and one that cannot take these is a plain
+    `StoreError`. All gateways of a tenant on a log are one run, so that two may not be open at the same time.
     """
     broker = wire.memory_broker()
     pool = wire.worker_pool(

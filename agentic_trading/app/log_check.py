@@ -73,7 +73,7 @@ class LogCheck(BaseModel, frozen=True):
 async def check_log(log: ReadableLog, path: Path, folder: SessionFolder | None) -> LogCheck:
     """Check the lines of a log, the ends of its runs, and the bars in the `folder` of its session, if it is of one.
 
-    Raises `StoreError` for a log or a file that cannot be read.
+    Raises `StoreError` for a log that cannot be read.
     """
     return await asyncio.to_thread(_checked, await log.verify(), path, folder)
 
@@ -201,7 +201,9 @@ def _bars(folder: SessionFolder, name: RunName, ended: RunEnded) -> Iterator[Log
             yield LogFinding(verdict="broken", file=path, run=name, reason="is not there any more")
             continue
         except OSError as e:
-            raise StoreError(path, f"cannot be read ({e.strerror})") from e
+            reason = f"cannot be read ({e.strerror}), and not compared with what the run was fed"
+            yield LogFinding(verdict="broken", file=path, run=name, reason=reason)
+            continue
         found = digest.of(fed.symbol)
         if found.sha256 != fed.sha256:
             line, reason = _difference(found, fed)
