@@ -32,7 +32,8 @@ from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import PLATFORM, Event, EventBody
-from agentic_trading.llm.events import TailSetAside
+from agentic_trading.llm.events import KINDS as LOG
+from agentic_trading.llm.events import FedBars, RunData, RunEnded, RunStarted, TailSetAside
 from tests.build import NOW
 from tests.desk.analysis.build import judgement, provenance
 
@@ -126,6 +127,15 @@ BODIES: Final[tuple[EventBody, ...]] = (
         why="tests", at=NOW, scope="tenant", id="*", window=Window.DAY, ceiling_after=(25 * 10**9, None, None),
     ),
     TailSetAside(bytes=17, kept_as="interactions.jsonl.torn", sha256="0" * 64),
+    RunStarted(
+        session_id="session-1", run_number=2, start_number=2, resumed=True, mode="backtest", provider="scripted",
+        model="scripted-1", data=(RunData(name="btcusdt-5m", symbol="BTCUSDT"),), seed="1", package="0.1.0",
+        first_seq=40,
+    ),
+    RunEnded(
+        session_id="session-1", run_number=2, bars_done=300, interrupted=True, digest="1" * 64, lines=81,
+        head="2" * 64, bars=(FedBars(symbol="BTCUSDT", rows=300, sha256="3" * 64, marks=("4" * 16,)),),
+    ),
 )  # fmt: skip
 """One body of each kind, in the order of a decision."""
 
@@ -141,7 +151,7 @@ def sample(of: str, /, **changes: Any) -> Event:
 
 def as_event(body: EventBody) -> Event:
     """Return the event of a body, under an id that follows from its kind."""
-    tenant_id = PLATFORM if isinstance(body, TailSetAside) else "default"
+    tenant_id = PLATFORM if type(body) in LOG.bodies else "default"
     return body.as_event(
         event_id=f"{body.KIND}-1",
         trace_id="trace-1",

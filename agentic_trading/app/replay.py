@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import read_bars
+from agentic_trading.app.log_check import check_file
 from agentic_trading.app.run_setup import recorded_attempts, refuse_unlisted
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
@@ -34,6 +35,7 @@ class ReplayReport(BaseModel, frozen=True):
 
     `answered` counts calls served from the recording, `misses` attempts that it does not hold, `unused` recorded
     attempts that were not asked for. `first_difference` and `request_changes` name where the two part, and why.
+    `warnings` say what cannot be known of the log, or is wrong with it.
     """
 
     session_id: str
@@ -48,6 +50,7 @@ class ReplayReport(BaseModel, frozen=True):
     unused: int
     first_difference: str | None = None
     request_changes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = Field(default=(), exclude=True)
 
 
 class NoDigestError(TradingError):
@@ -56,7 +59,10 @@ class NoDigestError(TradingError):
     def __init__(self, session: Path, run: int) -> None:
         self.session = session
         self.run = run
-        super().__init__(f"{session}: run {run} did not end; go on with `run --resume --out {session}` first")
+        super().__init__(
+            f"{session}: run {run} did not end; go on with `run --resume --out {session}` first, "
+            "or play what there is with --allow-incomplete"
+        )
 
 
 async def replay(
@@ -66,19 +72,23 @@ async def replay(
     workers: int = 4,
     edit: Edit | None = None,
     models_file: Path | None = None,
+    allow_incomplete: bool = False,
 ) -> ReplayReport:
     """Play a run of a session again and compare; nothing is written, and the network is blocked.
 
     `models_file` adds rows to the table of models: a run that was started with one needs it again.
     The replay ends at the first moment that asks for an answer which is not recorded. Raises `OptionError` for a
-    folder that is no session, `StoreError` for a log that is missing or broken, `NoDigestError` for a killed run.
+    folder that is no session, `StoreError` for a log that is missing, broken or cut off and for bars that are not those
+    of the run, `NoDigestError` for a killed run. With `allow_incomplete` only what is missing is an error: the lines
+    before the first broken one are played, and compared with the decision log as it is.
     """
     folder = SessionFolder(session)
     manifest = await asyncio.to_thread(folder.read_manifest, run)
-    if manifest.digest is None:
+    if manifest.digest is None and not allow_incomplete:
         raise NoDigestError(session, manifest.run_number)
-    attempts = await recorded_attempts(folder, manifest)
+    attempts, warnings = await _attempts(folder, manifest, allow_incomplete=allow_incomplete)
     before = await asyncio.to_thread(_decided, folder.decisions(manifest.run_number))
+    recorded_digest = manifest.digest or _digest(before)
     recorded = wire.recording(attempts)
     seen = ReplayObservations(frozenset(one.envelope.request_hash for one in attempts))
     played, lines = SessionResult(), list[bytes]()
@@ -103,15 +113,28 @@ async def replay(
         run_number=manifest.run_number,
         bars=len(played.bars),
         workers=workers,
-        recorded_digest=manifest.digest,
+        recorded_digest=recorded_digest,
         digest=digest,
-        identical=digest == manifest.digest and difference is None,
+        identical=digest == recorded_digest and difference is None,
         answered=seen.answered,
         misses=len(recorded.misses),
         unused=len(recorded.unused),
         first_difference=None if difference is None else str(difference),
         request_changes=_changes(attempts, seen.first_missed),
+        warnings=warnings,
     )
+
+
+async def _attempts(
+    folder: SessionFolder, manifest: RunManifest, *, allow_incomplete: bool
+) -> tuple[list[LLMInteraction], tuple[str, ...]]:
+    """Return what was answered in a run, and what is wrong with its log; raises `StoreError` unless that is allowed."""
+    log = await check_file(folder.log)
+    findings = log.of_run((manifest.session_id, manifest.run_number))
+    if findings and not allow_incomplete:
+        raise findings[0].error("; `--allow-incomplete` plays what there is")
+    attempts = await recorded_attempts(folder, manifest, intact_lines=log.lines if findings else None)
+    return attempts, (*map(str, findings), *(f"{folder.log}: {note}" for note in log.notes))
 
 
 class _EndedByMissError(TradingError):

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
+from agentic_trading import __version__
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.feeds import CheckedFeed, ReadAhead, ResumedFeed, open_feeds, sources
 from agentic_trading.app.options import MODELS, OptionError, RunOptions, pluralize
@@ -28,8 +29,10 @@ from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import Limit, limit_text
 from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.events import RunData, RunStarted
 from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.runs import RunSummary, run_on_record
 from agentic_trading.platform.adapters import ledger_of, worker_ledger_of
 
 log = structlog.get_logger()
@@ -149,7 +152,7 @@ class ActiveRun:
     folder: SessionFolder
     opened: PreparedRun
     feeds: Sequence[ReadAhead]
-    store: InteractionStore
+    store: wire.Log
     tables: wire.Tables
     rows: int | None
     oversight: wire_budgets.BudgetControls
@@ -192,6 +195,18 @@ class ActiveRun:
     async def play(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
         """Play the session to its end and write what it decides; return the manifest of the ended run."""
         manifest = self.opened.manifest
+        started = _start_of(manifest, resumed=self.opened.earlier is not None)
+        start_id = derived_id(RunStarted.KIND, manifest.session_id, manifest.run_number, started.start_number)
+        # The manifest says that the run has ended only when the log does.
+        async with run_on_record(self.store, started, event_id=start_id) as summary:
+            await self._play(signals, on_progress, summary)
+        ended = {"bars_done": summary.bars_done, "interrupted": summary.interrupted, "digest": summary.digest}
+        manifest = manifest.model_copy(update=ended)
+        await asyncio.to_thread(self.folder.write_manifest, manifest)
+        return manifest
+
+    async def _play(self, signals: StopSignals, on_progress: OnProgress, summary: RunSummary) -> None:
+        manifest = self.opened.manifest
         log = DecisionLog(self.folder.decisions(manifest.run_number))
         bars = BarFiles(self.folder, manifest, self.opened.earlier.bars if self.opened.earlier else {})
         stage = self._stage()
@@ -208,11 +223,11 @@ class ActiveRun:
             on_progress(self._progress(moment))
 
         observer = SessionObserver(after_slice, before_slice, wrap=self.outage.around, on_start=signals.hold)
-        await play_session(stage, self.played, observer)
-        ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
-        manifest = manifest.model_copy(update=ended)
-        await asyncio.to_thread(self.folder.write_manifest, manifest)
-        return manifest
+        try:
+            await play_session(stage, self.played, observer)
+        finally:
+            summary.bars_done = len(self.played.bars)
+        summary.interrupted, summary.digest, summary.bars = signals.came, log.digest, bars.fed
 
     def _stage(self) -> SessionSetup:
         options, manifest = self.options, self.opened.manifest
@@ -255,6 +270,22 @@ class ActiveRun:
             calls=counters.calls,
             fills=counters.fills,
         )
+
+
+def _start_of(manifest: RunManifest, *, resumed: bool) -> RunStarted:
+    return RunStarted(
+        session_id=manifest.session_id,
+        run_number=manifest.run_number,
+        start_number=manifest.starts,
+        resumed=resumed,
+        mode=manifest.mode,
+        provider=manifest.provider,
+        model=manifest.model,
+        data=tuple(RunData(name=source.name, symbol=source.symbol) for source in manifest.data),
+        seed=manifest.seed,
+        package=__version__,
+        first_seq=manifest.first_seq,
+    )
 
 
 def _oversight(options: RunOptions) -> wire_budgets.BudgetControls:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agentic_trading import __version__
 from agentic_trading.app import wire
 from agentic_trading.app.feeds import BarSource, ReadAhead, read_bars
+from agentic_trading.app.log_check import check_log
 from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions, pluralize
 from agentic_trading.app.providers import base_url_of, check_provider, host_free, ready, select_provider
 from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
@@ -94,6 +95,7 @@ async def new_run(
         seed=options.seed,
         workers=options.workers,
         first_seq=(await store.verify()).lines,
+        starts=1,
         started_at=SystemClock().now(),
     )
     await asyncio.to_thread(folder.write_manifest, manifest)
@@ -119,6 +121,7 @@ async def resumed_run(
     await store.open()
     # Once more: until the lock was ours, another process may have ended the run.
     manifest = await _resumable_manifest(options, folder, feeds)
+    await _refuse_incomplete(folder, manifest, store)
     earlier = await read_interrupted_run(folder, manifest, store)
     if options.provider != "recorded":
         answers = replace(answers, recorded=earlier.answers)
@@ -129,10 +132,23 @@ async def resumed_run(
         "workers": options.workers,
         "interrupted": False,
         "digest": None,
+        "starts": manifest.starts + 1,
     }
     manifest = manifest.model_copy(update=resumed)
     await asyncio.to_thread(folder.write_manifest, manifest)
     return PreparedRun(manifest, answers, earlier)
+
+
+async def _refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: wire.Log) -> None:
+    """Raise `StoreError` for a run whose log or bars are not what it has left.
+
+    Of one that was killed no end is on record, and no more is known than that the lines of its log are unbroken.
+    """
+    if manifest.digest is None:
+        return
+    checked = await check_log(store, folder.log, folder)
+    for finding in checked.of_run((manifest.session_id, manifest.run_number)):
+        raise finding.error("; restore the session's files, nothing was written")
 
 
 class ScannableLog(Protocol):
@@ -158,22 +174,26 @@ async def read_interrupted_run(
     return InterruptedRun(wire.recording(interactions), bookings, await _fed(folder, manifest))
 
 
-async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> list[LLMInteraction]:
-    """Return what was answered in one run of a session, in the log's order.
+async def recorded_attempts(
+    folder: SessionFolder, manifest: RunManifest, *, intact_lines: int | None = None
+) -> list[LLMInteraction]:
+    """Return what was answered in one run of a session, in the log's order, as far as `intact_lines` go.
 
     Raises `StoreError` for a log that is missing or broken.
     """
-    last_seq = await asyncio.to_thread(folder.last_seq, manifest)
-    records = wire.records_of(folder.log)
-    try:
-        entries = [entry async for entry in records.scan(manifest.first_seq)]
-    finally:
-        await records.aclose()
-    return [
-        entry.record
-        for entry in entries
-        if isinstance(entry.record, LLMInteraction) and (last_seq is None or entry.seq <= last_seq)
-    ]
+    following = await asyncio.to_thread(folder.last_seq, manifest)
+    last_seq = min((line for line in (following, intact_lines) if line is not None), default=None)
+    attempts: list[LLMInteraction] = []
+    async with aclosing(wire.records_of(folder.log)) as records:
+        if last_seq is not None and last_seq <= manifest.first_seq:
+            return attempts
+        async with aclosing(records.scan(manifest.first_seq)) as entries:
+            async for entry in entries:
+                if isinstance(entry.record, LLMInteraction):
+                    attempts.append(entry.record)
+                if entry.seq == last_seq:
+                    break
+    return attempts
 
 
 async def _recorded_run(options: RunOptions) -> RecordedRun | None:

@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from agentic_trading.app.options import PROVIDERS, OptionError, RunMode, listed
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.events import FedBars
 
 BAR_COLUMNS = (
     "open_time",
@@ -30,6 +32,9 @@ BAR_COLUMNS = (
     "trades",
     "taker_buy_volume",
 )
+
+ROWS_A_MARK = 256
+"""From one mark in `FedBars` to the next."""
 
 MADE_BY_RUN = "a folder that `run --out` made"
 
@@ -47,7 +52,9 @@ class RunManifest(BaseModel, frozen=True):
     `answers` is the kind of provider: the rules, a model, or a recording of what `provider` answered. `model` is empty where
     each workflow had its own; `base_url` is a server's address without its host, empty for the provider's own;
     `max_calls` counts attempts, None where they were not limited. `first_seq` is the number of
-    the log line before its first one. `digest` is that of the decision log, None while the run has not ended.
+    the log line before its first one. `starts` counts the processes that wrote it: the log has a `run.started` of each,
+    and a `run.ended` of the last one unless that was killed; 0 stands for a run of a release that wrote neither. `digest`
+    is that of the decision log, None while the run has not ended.
     """
 
     package: str
@@ -66,6 +73,7 @@ class RunManifest(BaseModel, frozen=True):
     seed: str
     workers: int
     first_seq: int
+    starts: int = 0
     started_at: datetime
     bars_done: int = 0
     interrupted: bool = False
@@ -172,11 +180,19 @@ class BarFiles:
         self._paths = {source.symbol: folder.bars(run, source.symbol) for source in manifest.data}
         self._fed = {symbol: fed.get(symbol, ()) for symbol in self._paths}
         self._known = {symbol: len(bars) for symbol, bars in self._fed.items()}
+        self._digests = {symbol: BarsDigest() for symbol in self._paths}
+
+    @property
+    def fed(self) -> tuple[FedBars, ...]:
+        """What the files hold."""
+        return tuple(digest.of(symbol) for symbol, digest in self._digests.items())
 
     async def open(self) -> None:
         """Start the files with a header and the bars that were fed before; a row that a crash has cut goes."""
         for symbol, path in self._paths.items():
             rows = [",".join(BAR_COLUMNS), *map(bar_row, self._fed[symbol])]
+            for row in rows:
+                self._digests[symbol].add(f"{row}\n".encode())
             await asyncio.to_thread(_replace, path, "".join(f"{row}\n" for row in rows).encode())
 
     async def append(self, bars: Sequence[Bar]) -> None:
@@ -192,9 +208,31 @@ class BarFiles:
 
     def _write(self, bars: Sequence[Bar]) -> None:
         for bar in bars:
-            path = self._paths[bar.symbol]
-            with _writing(path), path.open("a", encoding="utf-8") as file:
-                file.write(bar_row(bar) + "\n")
+            path, row = self._paths[bar.symbol], f"{bar_row(bar)}\n".encode()
+            with _writing(path), path.open("ab") as file:
+                file.write(row)
+            self._digests[bar.symbol].add(row)
+
+
+class BarsDigest:
+    """The SHA-256 of a file of bars, line by line: the header first, then the rows."""
+
+    def __init__(self) -> None:
+        self._hash = sha256()
+        self._lines = 0
+        self._marks: list[str] = []
+
+    def add(self, line: bytes) -> None:
+        """Go on with the next line, its newline with it."""
+        self._hash.update(line)
+        if self._lines and self._lines % ROWS_A_MARK == 0:
+            self._marks.append(self._hash.hexdigest()[:16])
+        self._lines += 1
+
+    def of(self, symbol: str) -> FedBars:
+        """Return what was added so far, as the bars of `symbol`."""
+        rows = max(0, self._lines - 1)
+        return FedBars(symbol=symbol, rows=rows, sha256=self._hash.hexdigest(), marks=tuple(self._marks))
 
 
 def bar_row(bar: Bar) -> str:

@@ -1,5 +1,7 @@
 """What a log and the process that writes it say of themselves."""
 
+from pydantic import BaseModel
+
 from agentic_trading.llm.event import EventBody, Kinds
 
 
@@ -13,4 +15,67 @@ class TailSetAside(EventBody, frozen=True):
     sha256: str
 
 
-KINDS = Kinds[TailSetAside](TailSetAside)
+class RunData(BaseModel, frozen=True):
+    """One feed of a run, as it was named."""
+
+    name: str
+    symbol: str
+
+
+class RunStarted(EventBody, frozen=True):
+    """A process begins to write a run into the log.
+
+    A run has one of these for each process that wrote it: the first has `start_number` 1, and one that goes on with what
+    another one has left is `resumed`. `session_id` and `run_number` name the run. `first_seq` is the number of the log's
+    line before the run's first one.
+    """
+
+    KIND = "run.started"
+
+    session_id: str
+    run_number: int = 1
+    start_number: int = 1
+    resumed: bool = False
+    mode: str
+    provider: str = ""
+    model: str = ""
+    data: tuple[RunData, ...] = ()
+    seed: str = ""
+    package: str
+    first_seq: int = 0
+
+
+class FedBars(BaseModel, frozen=True):
+    """The file of the bars that a run was fed of one symbol: its rows without the header, and its SHA-256.
+
+    `marks` are the first 16 hexadecimal digits of the SHA-256 of the file up to and with each 256th row: they say about
+    where a changed file parts from this one.
+    """
+
+    symbol: str
+    rows: int
+    sha256: str
+    marks: tuple[str, ...] = ()
+
+
+class RunEnded(EventBody, frozen=True):
+    """The process of a `run.started`, its cause, stops writing; a process that is killed leaves none of these.
+
+    The log had `lines` lines before this one, the last with the hash `head`. `interrupted` says that the run did not come
+    to its end: by a signal, or by an error. `digest` is that of the decision log, `bars` are those of all processes of
+    the run together.
+    """
+
+    KIND = "run.ended"
+
+    session_id: str
+    run_number: int = 1
+    bars_done: int = 0
+    interrupted: bool = False
+    digest: str | None = None
+    lines: int
+    head: str
+    bars: tuple[FedBars, ...] = ()
+
+
+KINDS = Kinds[TailSetAside | RunStarted | RunEnded](TailSetAside, RunStarted, RunEnded)

@@ -20,13 +20,29 @@ class LogEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A `run.started` or `run.ended` in the log: its line, the event, and the hash of the line before it."""
+
+    seq: int
+    event: Event
+    prev: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
-    """What re-reading the whole log found: lines read, and the first break if there is one."""
+    """What re-reading the whole log found: lines read, the first break if there is one, and the runs up to there.
+
+    `broken_id` is the id of the record in the broken line, where one can be read; `is_unfinished` says that this line is
+    the last one and has no end.
+    """
 
     lines: int
     head: str
     broken_line: int = 0
     reason: str = ""
+    broken_id: str = ""
+    is_unfinished: bool = False
+    runs: tuple[RunRecord, ...] = ()
 
     @property
     def is_intact(self) -> bool:

@@ -348,6 +348,6 @@ async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractio
     return store
 
 
-def folder_of(store: InteractionStore) -> Path | None:
-    """Return the folder of a log in a file, None for any other one."""
-    return store.path.parent if isinstance(store, JsonFileInteractionStore) else None
+def file_log_of(store: InteractionStore) -> JsonFileInteractionStore | None:
+    """Return a log if it is one in a file."""
+    return store if isinstance(store, JsonFileInteractionStore) else None

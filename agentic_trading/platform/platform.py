@@ -11,6 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Protocol, Self, TypeVar
 from zoneinfo import ZoneInfo
 
+from agentic_trading import __version__
 from agentic_trading.bus.signing import Signer, Verifier
 from agentic_trading.bus.topic import Broker
 from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
@@ -31,8 +32,10 @@ from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import Provider, Providers
+from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
 from agentic_trading.platform.config import PlatformConfig
@@ -183,7 +186,11 @@ class Platform:
         files = await asyncio.to_thread(_Files.read, config, frozenset(_names(given.providers)))
         self._signing = files.signing
         store = await self._opened_log()
-        folder = adapters.folder_of(store)
+        log = adapters.file_log_of(store)
+        folder = None if log is None else log.path.parent
+        if log is not None:
+            started = RunStarted(session_id=config.name or "gateway", mode=config.mode, package=__version__)
+            await self._stack.enter_async_context(run_on_record(log, started, event_id=random_id()))
         self._broker = given.broker or await self._enter(adapters.memory_broker())
         ledger = given.ledger or await self._enter(await asyncio.to_thread(self._made_ledger))
         controls, statuses = await self._boards(folder)

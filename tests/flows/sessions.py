@@ -40,6 +40,8 @@ PRICED: Final = (LLMProvider.SCRIPTED, "scripted-prompted-1")
 # Read before any loop runs: files are not read on a loop.
 TABLES: Final = wire.load_tables()
 LOADED: Final = {name: tuple(load_sample(name)) for name in SAMPLES}
+OF_THE_PLATFORM: Final = ("operator.commanded", "run.started", "run.ended")
+"""Kinds that the platform records beside what a session's agents do."""
 Line = Mapping[str, Any]
 
 
@@ -79,10 +81,10 @@ def calls_in(records: Sequence[Record]) -> list[LLMInteraction]:
 
 
 def events_in(records: Sequence[Record], *kinds: str) -> list[Event]:
-    """Return the events among records: of these kinds, or, if none are named, all but what operators ordered."""
+    """Return the events among records: of these kinds, or, if none are named, all that the session's agents recorded."""
     events = [record for record in records if isinstance(record, Event)]
     return [
-        event for event in events if (event.kind in kinds if kinds else event.kind != "operator.commanded")
+        event for event in events if (event.kind in kinds if kinds else event.kind not in OF_THE_PLATFORM)
     ]
 
 

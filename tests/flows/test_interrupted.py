@@ -11,10 +11,14 @@ from typing import Any
 import orjson
 import pytest
 
+from agentic_trading.app.log_check import audit_log
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunProgress, RunReport
-from agentic_trading.app.run import run_session
+from agentic_trading.app.run import ReplayMissError, run_session
+from agentic_trading.llm.runs import runs_in_log
+from agentic_trading.llm.store import RunRecord
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.flows.sessions import LOADED, calls_in, csv_of, decided, events_in, kept_in, options, ran
 
 BTC = LOADED["btcusdt-5m"]
@@ -65,6 +69,15 @@ async def test_an_interrupted_run_ends_after_the_moment_under_way_and_goes_on_la
     assert decided(tmp_path / "out") == decided(tmp_path / "whole")
     assert decided(tmp_path / "whole").startswith(decided_so_far)
     assert kept[: len(left)] == left
+    runs = events_in(kept, "run.started", "run.ended")
+    assert [(one.kind, one.body.get("resumed", one.body.get("interrupted"))) for one in runs] == [
+        ("run.started", False),
+        ("run.ended", True),
+        ("run.started", True),
+        ("run.ended", False),
+    ]
+    assert (runs[0], runs[-1]) == (kept[0], kept[-1])
+    assert (await audit_log(tmp_path / "out")).verdict == "whole"
     assert len({one.interaction_id for one in calls_in(kept)}) == len(calls_in(kept)) == whole.attempts
 
 
@@ -171,3 +184,25 @@ async def test_a_run_from_a_recording_goes_on_from_the_recording_only(tmp_path: 
 
     assert decided(tmp_path / "second") == decided(tmp_path / "first")
     assert not resumed.interrupted
+
+
+async def test_a_run_that_an_error_ends_has_an_end_on_record(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"data": ("btcusdt-5m",), "bars": 450}
+    await ran(tmp_path / "first", data=("btcusdt-5m",), bars=400)
+    with pytest.raises(ReplayMissError):
+        await ran(tmp_path / "out", **asked, provider="recorded", recorded_from=tmp_path / "first")
+
+    (run,), _ = runs_in_log(await verified(tmp_path / "out" / "interactions.jsonl"))
+
+    assert run.ended is not None
+    assert (run.ended.interrupted, run.ended.digest, run.ended.bars) == (True, None, ())
+    assert run.ended.bars_done > 400
+    assert (await audit_log(tmp_path / "out")).verdict == "whole"
+
+
+async def verified(log: Path) -> tuple[RunRecord, ...]:
+    """Return the starts and ends of runs in a log."""
+    records = JsonlRecords(log)
+    found = await records.verify()
+    await records.aclose()
+    return found.runs

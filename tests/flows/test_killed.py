@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.app.log_check import audit_log
 from agentic_trading.app.replay import NoDigestError, replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.canonical import utc_text
@@ -85,13 +86,23 @@ async def test_a_backtest_killed_between_bars_ends_as_if_nothing_had_been(
     kill(tmp_path / "killed", when={"bar": bar}, **asked)
     with pytest.raises(NoDigestError, match="run 1 did not end; go on with `run --resume"):
         await replay(tmp_path / "killed")
+    [no_end] = (await audit_log(tmp_path / "killed")).findings
+    played = await replay(tmp_path / "killed", allow_incomplete=True)
 
     resumed = await ran(tmp_path / "killed", **asked, resume=True)
     whole = await ran(tmp_path / "whole", **asked)
 
     assert outcome(resumed) == outcome(whole)
     assert decided(tmp_path / "killed") == decided(tmp_path / "whole")
-    await checked(tmp_path / "killed")
+    runs = events_in(await checked(tmp_path / "killed"), "run.started", "run.ended")
+    assert [(one.kind, one.body.get("start_number")) for one in runs] == [
+        ("run.started", 1),
+        ("run.started", 2),
+        ("run.ended", None),
+    ]
+    assert "without the end of run 1: its process was killed or still runs" in str(no_end)
+    assert played.warnings == (str(no_end),)
+    assert (await audit_log(tmp_path / "killed")).verdict == "whole"
     assert (await replay(tmp_path / "killed", workers=8)).identical
 
 

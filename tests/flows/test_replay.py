@@ -124,7 +124,7 @@ async def test_an_agent_that_reaches_for_the_network_ends_the_replay(
 
 
 @pytest.mark.parametrize("field", ["close", "volume"])
-async def test_a_bar_that_was_changed_afterwards_is_found(
+async def test_a_bar_that_was_changed_afterwards_is_found_and_played_only_where_that_is_asked_for(
     field: str, recorded: RunReport, tmp_path: Path
 ) -> None:
     path = tmp_path / "bars-BTCUSDT.csv"
@@ -135,7 +135,11 @@ async def test_a_bar_that_was_changed_afterwards_is_found(
     cells[2] = str(max(float(cells[2]), float(cells[4])))
     write(path, [*rows[:480], ",".join(cells), *rows[481:]])
 
-    report = await replay(tmp_path)
+    with pytest.raises(
+        StoreError, match=r"bars-BTCUSDT\.csv:258: .* between lines 258 and 513; `--allow-inc"
+    ):
+        await replay(tmp_path)
+    report = await replay(tmp_path, allow_incomplete=True)
 
     assert not report.identical
     assert report.misses == 1

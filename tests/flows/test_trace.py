@@ -15,7 +15,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from tests.flows.sessions import calls_in, evening, events_in, lines_of, rules, with_faults
+from tests.flows.sessions import OF_THE_PLATFORM, calls_in, evening, events_in, lines_of, rules, with_faults
 
 CHAIN = [
     "analysis.triggered",
@@ -64,7 +64,7 @@ async def test_no_record_stands_without_its_cause(records: JsonlRecords) -> None
     assert [tree.cycles for tree in trees if tree.cycles] == []
     roots = [[row.node for row in tree.rows() if row.depth == 0] for tree in trees]
     assert all(len(each) == 1 for each in roots)
-    assert {root.kind for [root] in roots} <= {"analysis.triggered", "analysis.skipped", "operator.commanded"}
+    assert {root.kind for [root] in roots} <= {"analysis.triggered", "analysis.skipped", *OF_THE_PLATFORM}
 
 
 async def test_a_decision_never_comes_before_what_caused_it(records: JsonlRecords) -> None:
@@ -136,15 +136,17 @@ async def test_a_line_of_the_log_is_plain_json_and_comes_back_as_an_equal_object
 async def test_both_stores_give_back_the_same_session(recorded: RunReport, records: JsonlRecords) -> None:
     again = await evening(with_faults(rules()), session_id=recorded.session_id)
 
-    on_disk = {_id(record): _told(record) for record in await kept(records) if not _is_order(record)}
+    on_disk = {
+        _id(record): _told(record) for record in await kept(records) if not _is_of_the_platform(record)
+    }
     in_memory = {_id(record): _told(record) for record in await again.records()}
 
     assert on_disk == in_memory
 
 
-def _is_order(record: Record) -> bool:
-    """Whether it is what an operator ordered: only a session with a folder has a board for that."""
-    return isinstance(record, Event) and record.kind == "operator.commanded"
+def _is_of_the_platform(record: Record) -> bool:
+    """Whether it is what an operator ordered, or the start or end of a run: only a session with a folder has these."""
+    return isinstance(record, Event) and record.kind in OF_THE_PLATFORM
 
 
 def _id(record: Record) -> str:

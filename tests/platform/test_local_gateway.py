@@ -3,14 +3,17 @@
 import asyncio
 from datetime import datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
+from agentic_trading.app.log_check import check_file
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import (
     EnvelopeBuilder,
     Event,
     FailureKind,
+    JsonFileInteractionStore,
     LLMEnvelope,
     LLMInteraction,
     LLMProvider,
@@ -19,6 +22,8 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.runs import runs_in_log
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import local_gateway
 from tests.build import event
 
@@ -96,3 +101,39 @@ async def test_what_was_recorded_is_kept_though_the_block_ends_in_an_error() -> 
         await record_and_fail(store, facts)
 
     assert [entry.record async for entry in store.scan()] == facts
+
+
+async def test_a_log_in_a_file_says_when_a_gateway_was_opened_and_left(tmp_path: Path) -> None:
+    for _ in range(2):
+        store = JsonFileInteractionStore(tmp_path / "log.jsonl")
+        async with local_gateway(
+            ScriptedProvider(lambda _: "{}"), store=store, budget_usd=BUDGET_USD
+        ) as client:
+            await client.ask(envelope("default"))
+        await store.aclose()
+
+    records = JsonlRecords(tmp_path / "log.jsonl")
+    (run,), wrong = runs_in_log((await records.verify()).runs)
+    await records.aclose()
+    found = await check_file(tmp_path / "log.jsonl")
+    assert wrong == []
+    assert (run.name, run.started.mode) == (("gateway", 1), "paper")
+    assert run.ended is not None
+    assert (run.end_line, run.ended.interrupted, run.ended.bars) == (found.lines, False, ())
+    assert found.verdict == "whole"
+
+
+async def test_a_gateway_that_is_left_by_an_error_has_an_end_that_says_so(tmp_path: Path) -> None:
+    store = JsonFileInteractionStore(tmp_path / "log.jsonl")
+
+    async def failing() -> None:
+        async with local_gateway(ScriptedProvider(lambda _: "{}"), store=store, budget_usd=BUDGET_USD):
+            raise ValueError("of the application")
+
+    with pytest.raises(ValueError, match="of the application"):
+        await failing()
+
+    (run,), _ = runs_in_log((await store.verify()).runs)
+    await store.aclose()
+    assert run.ended is not None
+    assert run.ended.interrupted

@@ -1,4 +1,4 @@
-"""The commands that look at what is there: `trace`, `spend`, `replay`, `schemas`, `data` and `demo`."""
+"""The commands that look at what is there: `trace`, `spend`, `audit`, `replay`, `schemas`, `data` and `demo`."""
 
 import asyncio
 from pathlib import Path
@@ -10,6 +10,7 @@ from agentic_trading.app.cli.exits import ExitCode, stop
 from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, log_of, trace_list
 
 trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
+audit_app = typer.Typer(help="Whether a log is as it was written.", no_args_is_help=True)
 replay_app = typer.Typer(help="Sessions again, from their record, without a network.", no_args_is_help=True)
 schemas_app = typer.Typer(help="The JSON Schemas of messages and answers.", no_args_is_help=True)
 data_app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
@@ -40,9 +41,9 @@ def list_traces(
     from agentic_trading.app.cli.chains import chain_table, newest_chains
     from agentic_trading.app.cli.output import ask_log, console, print_table, show_json
 
-    chains = ask_log(
-        log_of(store), lambda records: newest_chains(records, limit, with_calls=not every, tenant=tenant)
-    )
+    log = log_of(store)
+    chains = ask_log(log, lambda records: newest_chains(records, limit, with_calls=not every, tenant=tenant))
+    _warn_of(log, tenant)
     if as_json:
         show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
     else:
@@ -60,6 +61,7 @@ def show_trace(
 
     log = log_of(store)
     chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id, tenant=tenant)))
+    _warn_of(log, tenant)
     if not chain.nodes:
         stop(ExitCode.FOUND_WRONG, f"no chain has the id {trace_id!r}; try: {trace_list(log, tenant)}")
     if as_json:
@@ -80,6 +82,7 @@ def why_record(
     log = log_of(store)
     try:
         answer = ask_log(log, lambda records: why(records, record_id, tenant=tenant))
+        _warn_of(log, tenant)
     except UnknownRecordError as e:
         stop(ExitCode.FOUND_WRONG, f"{e}; try: {trace_list(log, tenant)}")
     if as_json:
@@ -107,11 +110,58 @@ def spend_command(
     from agentic_trading.audit.spend import spend_report
 
     keys = spend_keys(by)
-    report = ask_log(log_of(store), lambda records: spend_report(records, *keys, tenant=tenant))
+    log = log_of(store)
+    report = ask_log(log, lambda records: spend_report(records, *keys, tenant=tenant))
+    _warn_of(log, tenant)
     if as_json:
         show_json(as_values(report))
     else:
         print_table(as_table(report, console().width))
+
+
+def _warn_of(log: Path, tenant: str | None) -> None:
+    """Say on standard error what is wrong with a log; to a tenant only that something is, for places are of all tenants."""
+    from agentic_trading.app.cli.output import printable
+    from agentic_trading.app.log_check import check_file
+
+    found = asyncio.run(check_file(log)).findings
+    if tenant is not None and found:
+        typer.echo("Warning: the log is not whole; what follows may lack records", err=True)
+        return
+    for finding in found:
+        typer.echo(f"Warning: {printable(str(finding))}; what follows may lack records", err=True)
+
+
+LogOrSession = Annotated[
+    Path,
+    typer.Argument(metavar="PATH", help="A log, or a session's folder, whose other files are checked too."),
+]
+
+
+@audit_app.callback()
+def audit_group() -> None:
+    """Keep `verify` a word of its own: a group of one command would swallow it."""
+
+
+@audit_app.command("verify")
+def audit_verify(path: LogOrSession, *, as_json: AsJson = False) -> None:
+    """Check every line, hash and cause of a log, that its end is on record, and the files of its session.
+
+    Says whether it is whole, broken (with place and reason), or cut off. Exit 1 if it is not whole.
+    """
+    from agentic_trading.app.cli.look_tables import checked_log, log_values
+    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.log_check import audit_log
+    from agentic_trading.app.settings import start
+
+    start()
+    found = asyncio.run(audit_log(path))
+    if as_json:
+        show_json(log_values(found))
+    else:
+        print_table(checked_log(found))
+    if found.findings:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
 Session = Annotated[
@@ -119,6 +169,12 @@ Session = Annotated[
 ]
 RunNumber = Annotated[
     int | None, typer.Option("--run", metavar="N", min=1, help="Which of its runs; the last one if left out.")
+]
+AllowIncomplete = Annotated[
+    bool,
+    typer.Option(
+        "--allow-incomplete", help="Play what there is of a log that is broken, cut off, or of a killed run."
+    ),
 ]
 Workers = Annotated[
     int, typer.Option("--workers", metavar="N", min=1, max=256, help="How many calls at once.")
@@ -132,11 +188,17 @@ def replay_group() -> None:
 
 @replay_app.command("run")
 def replay_run(
-    session: Session, *, run: RunNumber = None, workers: Workers = 4, as_json: AsJson = False
+    session: Session,
+    *,
+    run: RunNumber = None,
+    workers: Workers = 4,
+    allow_incomplete: AllowIncomplete = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play a run again on its recorded answers and compare the decision logs byte for byte.
 
-    Nothing is written, and the network is blocked. Exit 1 names the first difference.
+    Nothing is written, and the network is blocked. Exit 1 names the first difference; a log that is broken or lacks its
+    end, and bars that were changed, are refused.
     """
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.cli.summary import comparison
@@ -144,7 +206,17 @@ def replay_run(
     from agentic_trading.app.settings import start
 
     settings = start()
-    report = asyncio.run(replay(session, run=run, workers=workers, models_file=settings.models_file))
+    report = asyncio.run(
+        replay(
+            session,
+            run=run,
+            workers=workers,
+            models_file=settings.models_file,
+            allow_incomplete=allow_incomplete,
+        )
+    )
+    for warning in report.warnings:
+        typer.echo(f"Warning: {warning}", err=True)
     if as_json:
         show_json(report)
     else:

@@ -1,4 +1,4 @@
-"""Tables of the commands that look: what calls cost, and which bars there are."""
+"""Tables of the commands that look: what calls cost, whether a log is whole, and which bars there are."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,8 @@ from rich.text import Text
 
 from agentic_trading.app.cli.output import capped, facts, format_time, printable, rows, table, unbroken, usd
 from agentic_trading.app.feeds import CheckedFeed, open_feed, sources
-from agentic_trading.app.options import OptionError
+from agentic_trading.app.log_check import LogCheck
+from agentic_trading.app.options import OptionError, pluralize
 from agentic_trading.audit.spend import SpendReport
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap
@@ -197,3 +198,28 @@ def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "repeated bars", f"{contents.duplicates:,}"
     yield "licence", contents.licence or "not known"
     yield "source", contents.source or "not known"
+
+
+def checked_log(found: LogCheck) -> RenderableType:
+    """Return the verdict on a log, then a line for each finding and each note."""
+    verdict = Text(found.verdict, "bold green" if found.verdict == "whole" else "bold red")
+    intact = unbroken(pluralize(found.lines, "line"), f"as written in {printable(str(found.path))}")
+    lines = [unbroken(finding.verdict, printable(str(finding))) for finding in found.findings]
+    notes = [unbroken("note", printable(note)) for note in found.notes]
+    return Group(verdict, intact, unbroken("head", found.head), *lines, *notes)
+
+
+def log_values(found: LogCheck) -> dict[str, Any]:
+    """Return the verdict on a log and what it rests on, for JSON."""
+    findings = [
+        {**finding.model_dump(mode="json", exclude={"run"}), "run": finding.run and finding.run[1]}
+        for finding in found.findings
+    ]
+    return {
+        "verdict": found.verdict,
+        "log": found.path,
+        "lines": found.lines,
+        "head": found.head,
+        "findings": findings,
+        "notes": found.notes,
+    }

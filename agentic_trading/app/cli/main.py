@@ -47,6 +47,7 @@ app = typer.Typer(
 app.command("run", short_help="Run a trading session.")(run.run_command)
 app.add_typer(look.trace_app, name="trace")
 app.command("spend", short_help="Sum what calls cost.")(look.spend_command)
+app.add_typer(look.audit_app, name="audit")
 app.add_typer(budget.app, name="budget")
 app.command(short_help="Stop new calls, cancel calls in flight.")(budget.halt)
 app.command(short_help="Lift a halt.")(budget.resume)

@@ -9,11 +9,12 @@ from pathlib import Path
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import LogEntry, Record, Spend, SpendKey, TraceSummary, Verification
+from agentic_trading.llm.store import LogEntry, Record, RunRecord, Spend, SpendKey, TraceSummary, Verification
 from agentic_trading.llm.stores.record_codec import (
     BrokenRecordError,
     ChainHead,
     IndexRow,
+    broken_at,
     check_keys,
     check_link,
     identity_of,
@@ -21,6 +22,7 @@ from agentic_trading.llm.stores.record_codec import (
     interactions,
     read_line,
     record_of,
+    run_records,
     summary_of,
     wire_of,
     write_line,
@@ -95,12 +97,22 @@ class MemoryInteractionStore:
     async def verify(self) -> Verification:
         """Read every line again and recompute every hash."""
         head = ChainHead()
+        runs: list[RunRecord] = []
         for raw in self._lines:
             try:
-                head = check_link(read_line(raw), head)
+                line = read_line(raw)
+                head = check_link(line, head)
             except BrokenRecordError as e:
-                return Verification(head.seq, head.hash, head.seq + 1, e.reason)
-        return Verification(head.seq, head.hash)
+                return broken_at(head, e.reason, raw, runs)
+            runs += run_records(line)
+        return Verification(head.seq, head.hash, runs=tuple(runs))
+
+    async def head(self) -> tuple[int, str]:
+        """Return the number and the hash of the last line."""
+        return self._head.seq, self._head.hash
+
+    async def flush(self) -> None:
+        """Return: there is no disk."""
 
     async def aclose(self) -> None:
         """End every `follow` and take nothing more; harmless twice."""

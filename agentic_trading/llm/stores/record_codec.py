@@ -12,9 +12,10 @@ from agentic_trading.canonical import canonical_bytes, sha256_hex, utc_text
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import RunEnded, RunStarted
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import Record, SpendKey, TraceSummary
+from agentic_trading.llm.store import Record, RunRecord, SpendKey, TraceSummary, Verification
 
 _INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it; the order of members is not part of the format
 
@@ -342,3 +343,41 @@ def holds_whole_line(raw: bytes) -> bool:
     """Say whether a whole line ends inside `raw` and something follows it: no unfinished write leaves that."""
     tail = _TAIL.search(raw)
     return tail is not None and tail.end() < len(raw) - raw.endswith(b"\n")
+
+
+_RUN_KINDS = (RunStarted.KIND, RunEnded.KIND)
+_RUN_MARKS = tuple(f'"{kind}"'.encode() for kind in _RUN_KINDS)
+
+
+def run_records(line: ChainedRecord) -> list[RunRecord]:
+    """Return the start or the end of a run that a line carries, if it carries one."""
+    if (
+        not any(mark in line.record for mark in _RUN_MARKS)
+        or orjson.loads(line.record).get("kind") not in _RUN_KINDS
+    ):
+        return []
+    return [RunRecord(line.seq, Event.from_wire(line.record), line.prev)]
+
+
+def broken_at(
+    head: ChainHead, reason: str, raw: bytes, runs: Sequence[RunRecord], *, is_unfinished: bool = False
+) -> Verification:
+    """Return what was found of a log that is broken behind `head`, where `raw` stands."""
+    return Verification(
+        head.seq,
+        head.hash,
+        broken_line=head.seq + 1,
+        reason=reason,
+        broken_id=_id_in(raw),
+        is_unfinished=is_unfinished,
+        runs=tuple(runs),
+    )
+
+
+_ID = re.compile(rb'^\{"interaction_id":"([^"\\]+)"|"id":"([^"\\]+)","kind":')
+
+
+def _id_in(raw: bytes) -> str:
+    """Return the id of the record in a broken line; empty where none can be read."""
+    found = _ID.search(raw)
+    return (found[1] or found[2]).decode("utf-8", "replace") if found else ""

@@ -16,13 +16,14 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.llm.events import TailSetAside
-from agentic_trading.llm.store import LogEntry, Record, Verification
+from agentic_trading.llm.store import LogEntry, Record, RunRecord, Verification
 from agentic_trading.llm.stores.record_codec import (
     BrokenRecordError,
     ChainedRecord,
     ChainHead,
     Identity,
     IndexRow,
+    broken_at,
     check_link,
     holds_whole_line,
     identity_in,
@@ -30,11 +31,13 @@ from agentic_trading.llm.stores.record_codec import (
     index_row_of,
     read_line,
     record_of,
+    run_records,
     write_line,
 )
 
 _BATCH_LINES = 256
 _BATCH_BYTES = 1 << 20
+_ID_WITHIN_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +86,22 @@ class LogReader:
                 yield line, position
 
     def entries(self, start: LogPosition, after: int, end: int | None) -> tuple[list[LogEntry], LogPosition]:
-        """Read one batch of entries numbered above `after`, and say where it ended; no progress means no more."""
+        """Read one batch of entries numbered above `after`, and say where it ended; no progress means no more.
+
+        What stands before a broken line is given first; the next batch then raises the `StoreError`.
+        """
         found: list[LogEntry] = []
         position = start
-        for line, position in self.walk(start, end):
-            if line.seq > after:
-                found.append(LogEntry(line.seq, self.record(line), line.hash))
-            if len(found) >= _BATCH_LINES or position.offset - start.offset >= _BATCH_BYTES:
-                break
+        try:
+            for line, reached in self.walk(start, end):
+                if line.seq > after:
+                    found.append(LogEntry(line.seq, self.record(line), line.hash))
+                position = reached
+                if len(found) >= _BATCH_LINES or position.offset - start.offset >= _BATCH_BYTES:
+                    break
+        except StoreError:
+            if position == start:
+                raise
         return found, position
 
     def line_at(self, offset: int, length: int) -> ChainedRecord | None:
@@ -119,18 +130,31 @@ class LogReader:
     def verify(self, written: LogPosition | None = None) -> Verification:
         """Check every line from the first; with `written`, also that the log reaches just to there."""
         position = START
+        runs: list[RunRecord] = []
+        reason = ""
         try:
-            for _line, reached in self.walk(end=written.offset if written else None):
+            for line, reached in self.walk(end=written.offset if written else None):
                 position = reached
+                runs += run_records(line)
         except StoreError as e:
             if not e.line:
                 raise
-            return _broken(position, e.reason)
-        if written and position != written:
-            return _broken(position, f"it is missing or cut; {written.head.seq} lines were written")
-        if not written and self._goes_on_after(position):
-            return _broken(position, "it is unfinished: it is being written, or its writer died while it was")
-        return Verification(position.head.seq, position.head.hash)
+            reason = e.reason
+        is_unfinished = not reason and not written and self._goes_on_after(position)
+        if is_unfinished:
+            reason = "it is unfinished: it is being written, or its writer died while it was"
+        elif not reason and written and position != written:
+            reason = f"it is missing or cut; {written.head.seq} lines were written"
+        if reason:
+            raw = self._raw_at(position.offset)
+            return broken_at(position.head, reason, raw, runs, is_unfinished=is_unfinished)
+        return Verification(position.head.seq, position.head.hash, runs=tuple(runs))
+
+    def _raw_at(self, offset: int) -> bytes:
+        if not self.exists():
+            return b""
+        with self._open_at(offset) as file:
+            return file.readline(_ID_WITHIN_BYTES)
 
     @contextmanager
     def _open_at(self, offset: int) -> Iterator[BinaryIO]:
@@ -157,10 +181,6 @@ class LogReader:
 
     def _goes_on_after(self, position: LogPosition) -> bool:
         return self.exists() and self.path.stat().st_size > position.offset
-
-
-def _broken(position: LogPosition, reason: str) -> Verification:
-    return Verification(position.head.seq, position.head.hash, position.head.seq + 1, reason)
 
 
 _system_clock = SystemClock()

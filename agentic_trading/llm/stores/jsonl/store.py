@@ -254,6 +254,14 @@ class JsonFileInteractionStore:
         """Return when all that was accepted is on disk; raises `StoreError` if it is not."""
         await self._writer.settle(sync=True)
 
+    async def head(self) -> tuple[int, str]:
+        """Return the number and the hash of the last line, once all that was accepted is written.
+
+        What the caller gives the log next, before it awaits anything else, becomes the next line.
+        """
+        await self._writer.open()
+        return await self._writer.head()
+
     async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
         """Return the last attempt at an envelope, or None."""
         attempts = await self._records.by_envelope(envelope_id)

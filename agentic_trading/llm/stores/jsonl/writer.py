@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.stores.jsonl.file import Appended, Disk, LogFile, LogPosition
+from agentic_trading.llm.stores.jsonl.file import START, Appended, Disk, LogFile, LogPosition
 from agentic_trading.llm.stores.record_codec import Identity
 
 log = structlog.get_logger()
@@ -129,6 +129,16 @@ class LogWriter:
         group = self._group
         self._make_due(group, sync=sync or not self._is_relaxed)
         await self._commit_of(group)
+
+    async def head(self) -> tuple[int, str]:
+        """Return the number and hash of the last line; nothing that was accepted is unwritten when this returns."""
+        if self._is_closed:
+            raise StoreError(self._path, "the store is closed; make a new one to go on")
+        await self.settle()
+        while self._has_work:  # until this task went on, others may have given more
+            await self.settle()
+        head = (self.written or START).head
+        return head.seq, head.hash
 
     async def aclose(self) -> None:
         """Bring all that was accepted onto the disk and give the file back; harmless twice.

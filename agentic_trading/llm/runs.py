@@ -1,0 +1,150 @@
+"""The runs of a log: each is put on record when it starts and when it ends, so that a log that was cut off shows."""
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.event import PLATFORM, Event
+from agentic_trading.llm.events import KINDS, FedBars, RunEnded, RunStarted
+from agentic_trading.llm.store import RunRecord
+
+_clock = SystemClock()
+
+
+class RunLog(Protocol):
+    """A log that can say where it ends."""
+
+    async def record(self, event: Event) -> None:
+        """Keep one event."""
+        ...
+
+    async def head(self) -> tuple[int, str]:
+        """Return the number and the hash of the last line, once all that was accepted is written.
+
+        What the caller gives the log next, before it awaits anything else, becomes the next line.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Return when all that was accepted is on disk."""
+        ...
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What a run came to, as its `run.ended` will say; filled by the run while it is under way."""
+
+    bars_done: int = 0
+    interrupted: bool = False
+    digest: str | None = None
+    bars: tuple[FedBars, ...] = ()
+
+
+@asynccontextmanager
+async def run_on_record(log: RunLog, started: RunStarted, *, event_id: str) -> AsyncGenerator[RunSummary]:
+    """Put the start of a run on record, and its end when the block is left.
+
+    The start is on disk before the block begins, the end before this returns: nothing else may be written to the log
+    for this run before or after. A block that is left by an error has an interrupted end, unless the log takes no more.
+    """
+    start = started.as_event(event_id=event_id, trace_id=event_id, tenant_id=PLATFORM, time=_clock.now())
+    await log.record(start)
+    await log.flush()
+    summary = RunSummary()
+    try:
+        yield summary
+    except BaseException:
+        summary.interrupted = True
+        with suppress(StoreError):
+            await _end(log, start, started, summary)
+        raise
+    await _end(log, start, started, summary)
+
+
+async def _end(log: RunLog, start: Event, started: RunStarted, summary: RunSummary) -> None:
+    lines, head = await log.head()
+    ended = RunEnded(
+        session_id=started.session_id,
+        run_number=started.run_number,
+        bars_done=summary.bars_done,
+        interrupted=summary.interrupted,
+        digest=summary.digest,
+        lines=lines,
+        head=head,
+        bars=summary.bars,
+    )
+    event = ended.as_event(
+        event_id=derived_id(RunEnded.KIND, start.id),
+        trace_id=start.trace_id,
+        tenant_id=PLATFORM,
+        time=_clock.now(),
+        causation_id=start.id,
+    )
+    await log.record(event)
+    await log.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class RunInLog:
+    """A run as its log has it: the newest of its starts, and the end of that one, None where there is none."""
+
+    start_line: int
+    start_id: str
+    started: RunStarted
+    end_line: int | None = None
+    ended: RunEnded | None = None
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Session and number: what names the run."""
+        return self.started.session_id, self.started.run_number
+
+
+@dataclass(frozen=True, slots=True)
+class WrongEnd:
+    """A `run.ended` that does not fit the lines before it."""
+
+    line: int
+    record_id: str
+    reason: str
+
+
+def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[WrongEnd]]:
+    """Return the runs of a log in the order of their newest starts, and the ends that do not fit what is before them.
+
+    A later start of the same run takes the place of an earlier one: the chain holds what the earlier one has left.
+    Raises `UnreadableBodyError` for a start or an end that no release has written.
+    """
+    runs: dict[tuple[str, int], RunInLog] = {}
+    wrong: list[WrongEnd] = []
+    for record in records:
+        match KINDS.of(record.event):
+            case RunStarted() as started:
+                run = RunInLog(record.seq, record.event.id, started)
+                runs.pop(run.name, None)
+                runs[run.name] = run
+            case RunEnded() as ended:
+                name = (ended.session_id, ended.run_number)
+                reason = _misfit(ended, record, runs.get(name))
+                if reason:
+                    wrong.append(WrongEnd(record.seq, record.event.id, reason))
+                elif (open_run := runs[name]).start_id == record.event.causation_id:
+                    runs[name] = RunInLog(
+                        open_run.start_line, open_run.start_id, open_run.started, record.seq, ended
+                    )
+            case _:
+                pass
+    return list(runs.values()), wrong
+
+
+def _misfit(ended: RunEnded, record: RunRecord, started: RunInLog | None) -> str:
+    """Return what is wrong with an end, or nothing."""
+    if started is None:
+        return f"it ends run {ended.run_number} of session {ended.session_id}, whose start is not in the log"
+    if (ended.lines, ended.head) != (record.seq - 1, record.prev):
+        return f"{ended.lines} lines stood before it, the last with the hash {ended.head}; now others do"
+    return ""
