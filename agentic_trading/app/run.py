@@ -192,7 +192,8 @@ class ActiveRun:
         """Play the session to its end and write what it decides; return the manifest of the ended run."""
         manifest = self.opened.manifest
         log = DecisionLog(self.folder.decisions(manifest.run_number))
-        bars = BarFiles(self.folder, manifest, self.opened.earlier.bars if self.opened.earlier else {})
+        earlier = self.opened.earlier.bars if self.opened.earlier else {}
+        bars = BarFiles(self.folder, manifest, {symbol: kept.count for symbol, kept in earlier.items()})
         stage = self._stage()
         await log.open()
         await bars.open()
@@ -208,7 +209,7 @@ class ActiveRun:
 
         observer = SessionObserver(after_slice, before_slice, wrap=self.outage.around, on_start=signals.hold)
         await play_session(stage, self.played, observer)
-        ended = {"bars_done": len(self.played.bars), "interrupted": signals.came, "digest": log.digest}
+        ended = {"bars_done": self.played.bars_done, "interrupted": signals.came, "digest": log.digest}
         manifest = manifest.model_copy(update=ended)
         await asyncio.to_thread(self.folder.write_manifest, manifest)
         return manifest
@@ -233,13 +234,15 @@ class ActiveRun:
         )
 
     def _feed(self, feed: ReadAhead) -> BarFeed:
-        fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else ()
-        return CheckedFeed(ResumedFeed(fed, feed) if fed else feed, feed.name)
+        fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else None
+        return CheckedFeed(
+            ResumedFeed(fed.feed(), feed) if fed is not None and fed.count else feed, feed.name
+        )
 
     def _refuse_misses(self) -> None:
         recorded = self.opened.answers.recorded
         if self.options.provider == "recorded" and recorded is not None and recorded.misses:
-            raise ReplayMissError(recorded.misses, bars=len(self.played.bars))
+            raise ReplayMissError(recorded.misses, bars=self.played.bars_done)
 
     def _refuse_outage(self) -> None:
         if self.outage.failure is not None:
@@ -248,7 +251,7 @@ class ActiveRun:
     def _progress(self, moment: TimeSlice) -> RunProgress:
         counters = self.played.counters
         return RunProgress(
-            bars_done=len(self.played.bars),
+            bars_done=self.played.bars_done,
             bars_total=self.rows,
             as_of=moment.at,
             calls=counters.calls,
