@@ -161,7 +161,7 @@ class RecordedKey:
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """An attempt on record: at which envelope, for whom, which one, and its result as the log spells it."""
+    """An attempt on record: at which envelope, for which tenant, which one, and its result as the log spells it."""
 
     envelope_id: str
     tenant_id: str
