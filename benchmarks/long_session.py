@@ -58,16 +58,19 @@ def write_bars(path: Path, count: int) -> None:
 
 
 def slope(samples: Sequence[tuple[float, float]], bars: int) -> float:
-    """Return by how many MB a process grew in 100,000 bars; `samples` are (seconds, MB), bars come at a steady pace."""
-    end = samples[-1][0]
+    """Return by how many MB a process grew in 100,000 bars; `samples` are (how far it was, MB)."""
+    end = samples[-1][0] if samples else 0
     settled = [(at / end * bars, mb) for at, mb in samples if at >= SETTLED * end]
     if len(settled) < 2:
         return 0.0
     return linear_regression(*zip(*settled, strict=True)).slope * 100_000
 
 
-def measured(name: str, arguments: Sequence[str], bars: int) -> Memory:
-    """Run a command of the program in a process of its own and return what it took."""
+def measured(name: str, arguments: Sequence[str], bars: int, kept: Path | None = None) -> Memory:
+    """Run a command of the program in a process of its own and return what it took.
+
+    The size of `kept`, the file to which a run adds each bar, says how far it was; without it, the time does.
+    """
     started = time.monotonic()
     samples: list[tuple[float, float]] = []
     peak_mb = 0.0
@@ -76,12 +79,19 @@ def measured(name: str, arguments: Sequence[str], bars: int) -> Memory:
         while process.poll() is None:
             now_mb, most_mb = resident_mb(process.pid)
             if now_mb:
-                samples.append((time.monotonic() - started, now_mb))
+                samples.append((time.monotonic() - started if kept is None else size_of(kept), now_mb))
                 peak_mb = max(peak_mb, most_mb)
             time.sleep(EVERY_S)
     if process.returncode != 0:
         raise SystemExit(f"{name}: `{' '.join(arguments)}` has failed with {process.returncode}")
+    if kept is not None:  # the report comes after the last bar; what it takes is in the peak
+        samples = [(size, mb) for size, mb in samples if size < samples[-1][0]]
     return Memory(name, bars, peak_mb, slope(samples, bars), time.monotonic() - started)
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a file, 0 before it is there."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def resident_mb(pid: int) -> tuple[float, float]:
@@ -103,7 +113,7 @@ def measure(bars: int, folder: Path) -> list[Memory]:
     source, out = folder / "BTCUSDT.csv.gz", folder / "session"
     write_bars(source, bars)
     run = ["run", "--data", str(source), "--provider", "rules", "--out", str(out), "--json"]
-    played = measured("run", run, bars)
+    played = measured("run", run, bars, SessionFolder(out).bars(1, "BTCUSDT"))
     manifest = SessionFolder(out).read_manifest()
     if manifest.bars_done != bars:
         raise SystemExit(f"run: {manifest.bars_done} of {bars} bars were played")
