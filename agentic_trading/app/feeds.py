@@ -14,7 +14,6 @@ from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import DataSource
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
-from agentic_trading.desk.market.bar_rows import BarRows
 from agentic_trading.desk.market.feed import BarFeed, Continuity, Duplicate, FeedItem, Gap
 from agentic_trading.desk.market.samples import SAMPLES, load_sample
 
@@ -78,14 +77,25 @@ class ReadAhead:
         self._items = aiter(feed)
         self._ahead: deque[FeedItem] = deque()
 
-    async def peek(self, most: int, *, after: datetime = EPOCH) -> list[Bar]:
-        """Return at most `most` of the next bars that open at or after `after`; waits for them, or for the end."""
-        peeked = [item for item in self._ahead if isinstance(item, Bar) and item.open_time >= after][:most]
+    async def peek(self, most: int) -> list[Bar]:
+        """Return at most `most` of the next bars; waits for them, or for the end."""
+        peeked = [item for item in self._ahead if isinstance(item, Bar)][:most]
         while len(peeked) < most and (item := await anext(self._items, None)) is not None:
             self._ahead.append(item)
-            if isinstance(item, Bar) and item.open_time >= after:
+            if isinstance(item, Bar):
                 peeked.append(item)
         return peeked
+
+    async def skip_to(self, moment: datetime) -> bool:
+        """Leave out all before the next bar that opens at or after `moment`, and wait for it; returns whether there is one."""
+        while (item := self._ahead[0] if self._ahead else await anext(self._items, None)) is not None:
+            if isinstance(item, Bar) and item.open_time >= moment:
+                if not self._ahead:
+                    self._ahead.append(item)
+                return True
+            if self._ahead:
+                self._ahead.popleft()
+        return False
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield what was peeked at, then the rest."""
@@ -138,7 +148,7 @@ class ResumedFeed:
     A gap between the two is noted as any other: a stream may have lost what came while no run read it.
     """
 
-    def __init__(self, fed: Sequence[Bar], feed: BarFeed) -> None:
+    def __init__(self, fed: BarFeed, feed: BarFeed) -> None:
         self.symbol = feed.symbol
         self.timeframe = feed.timeframe
         self._fed = fed
@@ -147,11 +157,12 @@ class ResumedFeed:
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield bars and notes; a bar that was fed before comes once."""
         continuity = Continuity("resumed", self.symbol, self.timeframe)
-        line = 0
-        for line, bar in enumerate(self._fed, start=1):
-            for item in continuity.admit(line, bar):
-                yield item
-        last = self._fed[-1].close_time if self._fed else EPOCH
+        line, last = 0, EPOCH
+        async for item in self._fed:
+            if isinstance(item, Bar):
+                line, last = line + 1, item.close_time
+                for admitted in continuity.admit(line, item):
+                    yield admitted
         async for item in self._feed:
             if isinstance(item, Gap) or item.open_time < last:
                 continue  # gaps are found again, with the one between the two feeds
@@ -163,12 +174,31 @@ class ResumedFeed:
                 yield admitted
 
 
-async def read_bars(path: Path, symbol: str) -> list[Bar]:
-    """Return the bars that an earlier run was fed; a last row that a crash has cut is left out."""
-    whole = (await asyncio.to_thread(_content, path)).rpartition(b"\n")[0]
-    rows = BarRows(path.name, symbol, wire.BASE)
-    read = (rows.read(number, line) for number, line in enumerate(whole.split(b"\n"), 1))
-    return [bar for bar in read if bar is not None]
+@dataclass(frozen=True, slots=True)
+class KeptBars:
+    """The file of the bars of one symbol that an earlier run was fed: how many it holds, and the close of the last.
+
+    A last row that a crash has cut is left out.
+    """
+
+    path: Path
+    symbol: str
+    count: int
+    last_close: datetime
+
+    def feed(self) -> BarFeed:
+        """Return a feed of these bars; what is added to the file meanwhile is not among them."""
+        return wire.kept_feed(self.path, symbol=self.symbol, most_bars=self.count)
+
+
+async def kept_bars(path: Path, symbol: str) -> KeptBars:
+    """Return what a file of bars holds, none if it is not there; raises what a feed raises for a damaged row."""
+    count, last_close = 0, EPOCH
+    if await asyncio.to_thread(path.is_file):
+        async for item in wire.kept_feed(path, symbol=symbol):
+            if isinstance(item, Bar):
+                count, last_close = count + 1, item.close_time
+    return KeptBars(path, symbol, count, last_close)
 
 
 def _source(name: str) -> BarSource:
@@ -203,10 +233,6 @@ def _symbol_of_file(path: Path) -> str:
     for mark in "-_.":
         stem = stem.partition(mark)[0]
     return stem.upper()
-
-
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
 
 
 def _refuse_empty(name: str, first: Sequence[Bar]) -> None:

@@ -21,7 +21,6 @@ from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.prices import bound
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
-from agentic_trading.platform import adapters
 
 HOSTED_CALL_S: Final = 20.0
 """What a call over a network is taken to last. It depends on the model, its thinking and the day: not measured here."""
@@ -158,7 +157,7 @@ async def _rehearse(
         most_bars=options.most_bars,
         answers=wire.AnswerSource(rehearsal, selection.llm, selection.model),
         tables=rehearsal.tables,
-        store=adapters.memory_log(),
+        store=wire.unread_log(),
         ledger=wire_budgets.budget_ledger(_UNLIMITED_NUSD),
         clock=wire.clock_for("backtest"),
         workers=options.workers,
@@ -216,10 +215,9 @@ async def _remaining(options: RunOptions, manifest: RunManifest | None) -> _Rema
     folder = SessionFolder(options.out)
     async with aclosing(wire.records_of(folder.log)) as records:
         earlier = await read_interrupted_run(folder, manifest, records)
-    last = [bars[-1].close_time for bars in earlier.bars.values() if bars]
     return _Remaining(
         budget_nusd=max(0, options.budget_nusd - earlier.spent_nusd),
         calls=None if options.max_calls is None else max(0, options.max_calls - earlier.calls),
-        after=max(last, default=EPOCH),
+        after=max((kept.last_close for kept in earlier.bars.values()), default=EPOCH),
         goes_on=True,
     )

@@ -1,30 +1,31 @@
 """The same session again, from its own log: no network, and every difference named."""
 
 import asyncio
+import io
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import IO
 
 from pydantic import BaseModel, Field
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.feeds import read_bars
 from agentic_trading.app.log_check import check_file
 from agentic_trading.app.run_setup import recorded_attempts, refuse_unlisted
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.desk.events import KINDS
-from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, NoDecision, StoreError
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.platform import adapters
-from agentic_trading.replay.divergence import first_difference, no_network, request_changes
+from agentic_trading.replay.divergence import Difference, difference_at, no_network, request_changes
 
 Edit = Callable[[LLMEnvelope], LLMEnvelope]
 """Change an envelope before it is asked, to see what a change would have done."""
@@ -86,55 +87,63 @@ async def replay(
     manifest = await asyncio.to_thread(folder.read_manifest, run)
     if manifest.digest is None and not allow_incomplete:
         raise NoDigestError(session, manifest.run_number)
-    attempts, warnings = await _attempts(folder, manifest, allow_incomplete=allow_incomplete)
-    before = await asyncio.to_thread(_decided, folder.decisions(manifest.run_number))
-    recorded_digest = manifest.digest or _digest(before)
-    recorded = wire.recording(attempts)
-    seen = ReplayObservations(frozenset(one.envelope.request_hash for one in attempts))
-    played, lines = SessionResult(), list[bytes]()
+    intact_lines, warnings = await _intact_lines(folder, manifest, allow_incomplete=allow_incomplete)
+    recorded, request_hashes = wire.recording(), set[str]()
+    async for attempt in recorded_attempts(folder, manifest, intact_lines=intact_lines):
+        recorded.add(attempt)
+        request_hashes.add(attempt.envelope.request_hash)
+    seen = ReplayObservations(request_hashes)
+    compared = DecisionComparison(folder.decisions(manifest.run_number))
+    await asyncio.to_thread(compared.open)
+    recorded_digest = manifest.digest or compared.recorded_digest
+    played = SessionResult()
 
     async def after_slice(_moment: TimeSlice, new: Sequence[bytes]) -> None:
-        lines.extend(new)
+        if new:
+            await asyncio.to_thread(compared.add, new)
         if seen.missed:
             raise _EndedByMissError
 
-    with no_network():
+    with no_network(), closing(compared):
         try:
             setup = await _setup(folder, manifest, recorded, workers, models_file)
             observer = SessionObserver(after_slice, wrap=lambda gateway: ObservedGateway(gateway, seen, edit))
             await play_session(setup, played, observer)
         except _EndedByMissError:
             pass
-    lines = _in_words_of(before, lines)
-    digest = _digest(lines)
-    difference = first_difference(before, lines)
+        difference = await asyncio.to_thread(compared.end)
     return ReplayReport(
         session_id=manifest.session_id,
         run_number=manifest.run_number,
-        bars=len(played.bars),
+        bars=played.bars_done,
         workers=workers,
         recorded_digest=recorded_digest,
-        digest=digest,
-        identical=digest == recorded_digest and difference is None,
+        digest=compared.digest,
+        identical=compared.digest == recorded_digest and difference is None,
         answered=seen.answered,
         misses=len(recorded.misses),
         unused=len(recorded.unused),
         first_difference=None if difference is None else str(difference),
-        request_changes=_changes(attempts, seen.first_missed),
+        request_changes=await _changes(folder, manifest, seen.first_missed, intact_lines),
         warnings=warnings,
     )
 
 
-async def _attempts(
+async def _intact_lines(
     folder: SessionFolder, manifest: RunManifest, *, allow_incomplete: bool
-) -> tuple[list[LLMInteraction], tuple[str, ...]]:
-    """Return what was answered in a run, and what is wrong with its log; raises `StoreError` unless that is allowed."""
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return how many lines of a log are intact, None for all, and what is wrong with it.
+
+    Raises `StoreError` for a log with anything wrong, unless that is allowed.
+    """
     log = await check_file(folder.log)
     findings = log.of_run((manifest.session_id, manifest.run_number))
     if findings and not allow_incomplete:
         raise findings[0].error("; `--allow-incomplete` plays what there is")
-    attempts = await recorded_attempts(folder, manifest, intact_lines=log.lines if findings else None)
-    return attempts, (*map(str, findings), *(f"{folder.log}: {note}" for note in log.notes))
+    return log.lines if findings else None, (
+        *map(str, findings),
+        *(f"{folder.log}: {note}" for note in log.notes),
+    )
 
 
 class _EndedByMissError(TradingError):
@@ -149,7 +158,7 @@ class ReplayObservations:
     was seen first.
     """
 
-    recorded: frozenset[str]
+    recorded: AbstractSet[str]
     answered: int = 0
     missed: list[LLMEnvelope] = field(default_factory=list)
 
@@ -200,56 +209,113 @@ async def _setup(
 ) -> SessionSetup:
     tables = await asyncio.to_thread(wire.load_tables, models_file)
     refuse_unlisted(manifest, tables)
-    fed = {source: await _fed(folder, manifest, source) for source in manifest.data}
-    feeds = [wire.bars_feed(bars, symbol=source.symbol, name=source.name) for source, bars in fed.items()]
     return SessionSetup(
         session_id=manifest.session_id,
         mode="backtest",
         symbols=[source.symbol for source in manifest.data],
-        feeds=feeds,
+        feeds=[await _feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
         answers=wire.replayed(recorded, manifest.provider, manifest.model),
         tables=tables,
-        store=adapters.memory_log(),
+        store=wire.unread_log(),
         ledger=wire_budgets.budget_ledger(0),
         clock=wire.clock_for("backtest"),
         workers=workers,
     )
 
 
-async def _fed(folder: SessionFolder, manifest: RunManifest, source: DataSource) -> list[Bar]:
+async def _feed(folder: SessionFolder, manifest: RunManifest, source: DataSource) -> BarFeed:
     path = folder.bars(manifest.run_number, source.symbol)
     if not await asyncio.to_thread(path.is_file):
         raise StoreError(path, "is not there; a replay is fed with the bars that its run was fed")
-    return await read_bars(path, source.symbol)
+    return wire.kept_feed(path, symbol=source.symbol)
 
 
-def _changes(attempts: Sequence[LLMInteraction], missed: LLMEnvelope | None) -> tuple[str, ...]:
+async def _changes(
+    folder: SessionFolder, manifest: RunManifest, missed: LLMEnvelope | None, intact_lines: int | None
+) -> tuple[str, ...]:
     """Say what is different in the first request without an answer, if the recording has its counterpart."""
     if missed is None:
         return ()
-    counterparts = (one.envelope for one in attempts if one.envelope.envelope_id == missed.envelope_id)
-    recorded = next(counterparts, None)
-    return () if recorded is None else tuple(request_changes(recorded, missed))
-
-
-def _decided(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().splitlines()
-    except OSError as e:
-        raise StoreError(path, f"cannot be read ({e.strerror}); a replay is compared with it") from e
+    async with aclosing(recorded_attempts(folder, manifest, intact_lines=intact_lines)) as attempts:
+        async for attempt in attempts:
+            if attempt.envelope.envelope_id == missed.envelope_id:
+                return tuple(request_changes(attempt.envelope, missed))
+    return ()
 
 
 _FORMER_KINDS = {body.KIND.encode(): body.FORMERLY.encode() for body in KINDS.bodies if body.FORMERLY}
 
 
-def _in_words_of(recorded: Sequence[bytes], lines: list[bytes]) -> list[bytes]:
-    """Return lines with kinds named as those `recorded` are, where that was done before kinds had their present names."""
-    former = set(_FORMER_KINDS.values())
-    if former.isdisjoint(_kind_in(line)[1] for line in recorded):
-        return lines
-    split = map(_kind_in, lines)
-    return [head + _FORMER_KINDS.get(kind, kind) + rest for head, kind, rest in split]
+class DecisionComparison:
+    """Compare the lines of a replay, as they come, with a decision log on disk; neither is kept.
+
+    Kinds are named as the recorded lines name them, where that was done before kinds had their present names. `digest`
+    is that of the lines so far. Reads a file, so call it off the loop; close it in the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] = io.BytesIO()
+        self._is_former = False
+        self._digest = sha256()
+        self._recorded_digest = sha256()
+        self._compared = 0
+        self._difference: Difference | None = None
+
+    @property
+    def digest(self) -> str:
+        """The digest of the replay's lines, in 64 hexadecimal digits."""
+        return self._digest.hexdigest()
+
+    @property
+    def recorded_digest(self) -> str:
+        """The digest of the recorded lines, once it is open."""
+        return self._recorded_digest.hexdigest()
+
+    def open(self) -> None:
+        """Open the decision log; raises `StoreError` if it cannot be read."""
+        former = set(_FORMER_KINDS.values())
+        try:
+            self._file = self._path.open("rb")
+            for line in self._file:
+                self._is_former = self._is_former or _kind_in(line)[1] in former
+                self._recorded_digest.update(line.rstrip(b"\r\n") + b"\n")
+            self._file.seek(0)
+        except OSError as e:
+            raise StoreError(
+                self._path, f"cannot be read ({e.strerror}); a replay is compared with it"
+            ) from e
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Compare the next lines of the replay."""
+        for line in lines:
+            named = _in_former_words(line) if self._is_former else line
+            self._digest.update(named + b"\n")
+            self._compare(named)
+
+    def end(self) -> Difference | None:
+        """Return the first difference, which may be that the recording goes on."""
+        self._compare(None)
+        return self._difference
+
+    def close(self) -> None:
+        """Close the decision log; harmless twice."""
+        self._file.close()
+
+    def _compare(self, fresh: bytes | None) -> None:
+        if self._difference is not None:
+            return
+        recorded = self._file.readline()
+        self._compared += 1
+        self._difference = difference_at(
+            self._compared, recorded.rstrip(b"\r\n") if recorded else None, fresh
+        )
+
+
+def _in_former_words(line: bytes) -> bytes:
+    head, kind, rest = _kind_in(line)
+    return head + _FORMER_KINDS.get(kind, kind) + rest
 
 
 def _kind_in(line: bytes) -> tuple[bytes, bytes, bytes]:
@@ -257,7 +323,3 @@ def _kind_in(line: bytes) -> tuple[bytes, bytes, bytes]:
     head, key, tail = line.rpartition(b'"kind":"')
     kind, quote, rest = tail.partition(b'"')
     return head + key, kind, quote + rest
-
-
-def _digest(lines: Sequence[bytes]) -> str:
-    return sha256(b"".join(line + b"\n" for line in lines)).hexdigest()

@@ -2,8 +2,9 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from decimal import Decimal
-from itertools import groupby
 from typing import TypedDict
 
 from agentic_trading.app import wire
@@ -19,14 +20,20 @@ from agentic_trading.app.report import (
     assumptions,
 )
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
-from agentic_trading.app.session_run import SessionResult
+from agentic_trading.app.session_run import BarCounts, SessionResult
 from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.execution.shortfall import buy_and_hold, market_now, shortfalls, total_shortfall
+from agentic_trading.desk.execution.shortfall import (
+    Baseline,
+    buy_and_hold,
+    market_now,
+    shortfalls,
+    total_shortfall,
+)
 from agentic_trading.desk.instrument import EXACT, ZERO
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import Gap
+from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.samples import SAMPLES
 from agentic_trading.desk.session import TradingRules
+from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
@@ -36,8 +43,6 @@ from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
 
 INJECTED = "injected"
-QUIET_BARS = 3
-"""From this many bars in a row without a trade on, a market counts as quiet."""
 
 
 async def report_of(
@@ -49,27 +54,31 @@ async def report_of(
     *,
     elapsed_s: float,
 ) -> RunReport:
-    """Return the report of a run that has ended; attempts are read from its log, the rest was counted."""
-    attempts = await _attempts(store, manifest.first_seq)
-    results = [attempt.result for attempt in attempts]
+    """Return the report of a run that has ended.
+
+    Its attempts are read from its log and its bars from their files, each once and none kept; the rest was counted.
+    """
+    attempts = _Attempts(tables.capabilities)
+    async for entry in store.scan(manifest.first_seq):
+        if isinstance(entry.record, LLMInteraction):
+            attempts.add(entry.record)
     counters = played.counters
-    symbols = [source.symbol for source in manifest.data]
-    market_now_pnl, market_now_fills = await _market_now(played, symbols)
+    baselines = await _baselines(manifest, folder, played)
     equity_end = _equity(played)
     return RunReport(
         session_id=manifest.session_id,
         run_number=manifest.run_number,
         mode=manifest.mode,
         provider=manifest.provider,
-        model=manifest.model or ", ".join(sorted({result.model_requested for result in results})),
-        data=[_data_report(source, played) for source in manifest.data],
+        model=manifest.model or ", ".join(sorted(attempts.models)),
+        data=[_data_report(source, played.bars.get(source.symbol, BarCounts())) for source in manifest.data],
         decisions={workflow: dict(counts) for workflow, counts in sorted(counters.decisions.items())},
         no_decisions={workflow: dict(counts) for workflow, counts in sorted(counters.no_decisions.items())},
         skips=dict(counters.skips),
-        attempts_by_outcome=dict(Counter(_outcome(result) for result in results)),
-        **_sums(results),
+        attempts_by_outcome=dict(attempts.outcomes),
+        **attempts.sums,
         max_calls=manifest.max_calls,
-        injected=_injected(attempts, wire.fault_kinds(manifest.inject)),
+        injected=attempts.injected(wire.fault_kinds(manifest.inject)),
         budget_nusd=int(manifest.budget_usd * NANO),
         intents=counters.intents,
         intents_rejected=dict(counters.intents_rejected),
@@ -83,10 +92,10 @@ async def report_of(
         equity_start=wire.STARTING_CASH,
         equity_end=equity_end,
         pnl=EXACT.subtract(equity_end, wire.STARTING_CASH),
-        buy_and_hold_pnl=await _buy_and_hold(played, symbols),
-        market_now_pnl=market_now_pnl,
-        shortfall=_filling_cost(played, market_now_fills),
-        knowledge=_knowledge(attempts, tables.capabilities),
+        buy_and_hold_pnl=baselines.buy_and_hold_pnl,
+        market_now_pnl=baselines.market_now_pnl,
+        shortfall=_filling_cost(played, baselines.market_now_fills),
+        knowledge=dict(attempts.knowledge),
         assumed=assumptions(wire.venue([]), TradingRules()),
         log=folder.log,
         decision_log=folder.decisions(manifest.run_number),
@@ -108,51 +117,81 @@ class _Sums(TypedDict):
     in_doubt: int
 
 
-def _sums(results: Sequence[LLMResult]) -> _Sums:
-    return {
-        "attempts": len(results),
-        "sent": sum(result.dispatched_at is not None for result in results),
-        "accepted": sum(result.actionable for result in results),
-        "input_tokens": sum(result.usage.total_input_tokens for result in results),
-        "output_tokens": sum(result.output_tokens for result in results),
-        "cost_nusd": sum(result.cost_nusd for result in results),
-        "in_doubt": sum(result.in_doubt for result in results),
-    }
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """An attempt that an injected fault has hit."""
+
+    fault: str
+    envelope_id: str
+    attempt: int
+    was_read: bool
+    was_changed: bool
 
 
-async def _attempts(store: InteractionStore, first_seq: int) -> list[LLMInteraction]:
-    records = [entry.record async for entry in store.scan(first_seq)]
-    return [record for record in records if isinstance(record, LLMInteraction)]
+class _Attempts:
+    """What the attempts of a run come to; of none is more kept than its share of the counts."""
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.sums = _Sums(
+            attempts=0, sent=0, accepted=0, input_tokens=0, output_tokens=0, cost_nusd=0, in_doubt=0
+        )
+        self.models: set[str] = set()
+        self.outcomes: Counter[str] = Counter()
+        self.knowledge: Counter[str] = Counter()
+        self._capabilities = capabilities
+        self._hits: list[_Hit] = []
+        self._finals: dict[str, tuple[int, bool]] = {}
+
+    def add(self, attempt: LLMInteraction) -> None:
+        """Count the next attempt in the log's order."""
+        result, envelope, sums = attempt.result, attempt.envelope, self.sums
+        sums["attempts"] += 1
+        sums["sent"] += result.dispatched_at is not None
+        sums["accepted"] += result.actionable
+        sums["input_tokens"] += result.usage.total_input_tokens
+        sums["output_tokens"] += result.output_tokens
+        sums["cost_nusd"] += result.cost_nusd
+        sums["in_doubt"] += result.in_doubt
+        self.models.add(result.model_requested)
+        self.outcomes[_outcome(result)] += 1
+        if result.dispatched_at is not None and envelope.as_of is not None:
+            self.knowledge[_knows(envelope, self._capabilities)] += 1
+        self._add_fault(envelope.envelope_id, result)
+
+    def _add_fault(self, envelope_id: str, result: LLMResult) -> None:
+        fault = _fault(result)
+        if fault is not None:
+            was_read = bool(result.reading)
+            self._hits.append(_Hit(fault, envelope_id, result.attempt_number, was_read, _is_changed(result)))
+        if fault is not None or envelope_id in self._finals:
+            self._finals[envelope_id] = (result.attempt_number, result.actionable)
+
+    def injected(self, requested: Sequence[str]) -> dict[str, Counts]:
+        """Return the outcomes of the calls that each kind of fault hit, with the kinds that were injected and hit none."""
+        outcomes: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in requested})
+        for hit in self._hits:
+            outcomes[hit.fault][_outcome_of_fault(hit, *self._finals[hit.envelope_id])] += 1
+        return {fault: dict(counts) for fault, counts in sorted(outcomes.items())}
 
 
-def _data_report(source: DataSource, played: SessionResult) -> DataReport:
-    bars = [bar for bar in played.bars if bar.symbol == source.symbol]
-    notes = [note for note in played.notes if note.symbol == source.symbol]
-    gaps = [note for note in notes if isinstance(note, Gap)]
+def _data_report(source: DataSource, bars: BarCounts) -> DataReport:
     return DataReport(
         name=source.name,
         symbol=source.symbol,
-        bars=len(bars),
-        first=bars[0].open_time if bars else None,
-        last=bars[-1].close_time if bars else None,
+        bars=bars.count,
+        first=bars.first.open_time if bars.first else None,
+        last=bars.last.close_time if bars.last else None,
         gaps=[
             f"{pluralize(gap.missing, 'bar')} missing from {gap.after:%Y-%m-%d %H:%M} to {gap.before:%Y-%m-%d %H:%M}"
-            for gap in gaps
+            for gap in bars.gaps
         ],
-        duplicates=len(notes) - len(gaps),
+        duplicates=bars.duplicates,
         is_sample=without_symbol(source.name) in SAMPLES,
         quiet=[
-            f"{len(run)} bars without a trade from {run[0].open_time:%Y-%m-%d %H:%M} to {run[-1].close_time:%Y-%m-%d %H:%M}"
-            for run in _quiet_runs(bars)
+            f"{each.count} bars without a trade from {each.start:%Y-%m-%d %H:%M} to {each.end:%Y-%m-%d %H:%M}"
+            for each in bars.quiet
         ],
     )
-
-
-def _quiet_runs(bars: Sequence[Bar]) -> list[list[Bar]]:
-    """Return the runs of bars, in the order in which they came, in which nothing traded."""
-    grouped = groupby(bars, key=lambda bar: bar.volume == 0)
-    runs = [list(run) for is_quiet, run in grouped if is_quiet]
-    return [run for run in runs if len(run) >= QUIET_BARS]
 
 
 def _outcome(result: LLMResult) -> str:
@@ -172,24 +211,13 @@ def _fault(result: LLMResult) -> str | None:
     return None
 
 
-def _injected(attempts: Sequence[LLMInteraction], asked_for: Sequence[str]) -> dict[str, Counts]:
-    """Return the outcomes of the calls that each kind of fault hit, with the kinds that were injected and hit none."""
-    last = {attempt.envelope.envelope_id: attempt.result for attempt in attempts}
-    outcomes: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in asked_for})
-    for attempt in attempts:
-        fault = _fault(attempt.result)
-        if fault is not None:
-            outcomes[fault][_outcome_of_fault(attempt.result, last[attempt.envelope.envelope_id])] += 1
-    return {fault: dict(counts) for fault, counts in sorted(outcomes.items())}
-
-
-def _outcome_of_fault(hit: LLMResult, final: LLMResult) -> str:
+def _outcome_of_fault(hit: _Hit, last_attempt: int, is_actionable: bool) -> str:  # noqa: FBT001 - of one pair
     """Return a key of the report; what the summary shows for it stands in `app/cli/summary.py`."""
-    if not final.actionable:
+    if not is_actionable:
         return "no decision"
-    if final.attempt_number == hit.attempt_number:
-        return "mended, then accepted" if _is_changed(hit) else "accepted as it was"
-    return "asked again, then accepted" if hit.reading else "tried again, then accepted"
+    if last_attempt == hit.attempt:
+        return "mended, then accepted" if hit.was_changed else "accepted as it was"
+    return "asked again, then accepted" if hit.was_read else "tried again, then accepted"
 
 
 def _is_changed(result: LLMResult) -> bool:
@@ -197,13 +225,48 @@ def _is_changed(result: LLMResult) -> bool:
     return reading is not None and bool(reading.fixes or reading.coercions or reading.patches)
 
 
-async def _market_now(played: SessionResult, symbols: Sequence[str]) -> tuple[Decimal, Sequence[Fill]]:
-    """Return what taking the next open would have made of the same intents, and the fills."""
-    if not played.bars:
-        return ZERO, ()
-    venue = wire.venue(symbols, played.bars)
-    outcome = await market_now(played.intents, played.bars, wire.paper_exchange(venue))
-    return EXACT.subtract(outcome.equity, venue.cash), outcome.fills
+@dataclass(frozen=True, slots=True)
+class _Baselines:
+    """What two baselines have made of the same bars, and the fills of the first."""
+
+    market_now_pnl: Decimal = ZERO
+    market_now_fills: Sequence[Fill] = ()
+    buy_and_hold_pnl: Decimal = ZERO
+
+
+async def _baselines(manifest: RunManifest, folder: SessionFolder, played: SessionResult) -> _Baselines:
+    """Play both baselines over the bars of a run, side by side: one pass over the files that keep these.
+
+    They can only be played when the run has ended, since they trade on the grids that all its bars have shown. What is
+    held is an equal part of the cash in each symbol.
+    """
+    if not played.bars_done:
+        return _Baselines()
+    venue = wire.PaperVenue(played.instruments)
+    now = market_now(played.intents, wire.paper_exchange(venue))
+    held: dict[str, Baseline] = {}
+    feeds: list[BarFeed] = []
+    for symbol, bars in played.bars.items():
+        if bars.first is None or bars.last is None:
+            continue
+        instrument = venue.instruments[symbol]
+        held[symbol] = await buy_and_hold(bars.first, bars.last, wire.paper_exchange(venue), instrument)
+        path = folder.bars(manifest.run_number, symbol)
+        feeds.append(wire.kept_feed(path, symbol=symbol, most_bars=bars.count))
+    async with aclosing(merge_feeds(feeds)) as time_slices:
+        async for time_slice in time_slices:
+            for bar in time_slice.bars:
+                await now.on_bar(bar)
+                await held[bar.symbol].on_bar(bar)
+    total = ZERO
+    for each in held.values():
+        total = EXACT.add(total, EXACT.subtract((await each.result()).equity, venue.cash))
+    outcome = await now.result()
+    return _Baselines(
+        market_now_pnl=EXACT.subtract(outcome.equity, venue.cash),
+        market_now_fills=outcome.fills,
+        buy_and_hold_pnl=EXACT.divide(total, len(manifest.data)).quantize(Decimal("0.01")),
+    )
 
 
 def _filling_cost(played: SessionResult, market_now_fills: Sequence[Fill]) -> FillingCost:
@@ -214,30 +277,12 @@ def _filling_cost(played: SessionResult, market_now_fills: Sequence[Fill]) -> Fi
     )
 
 
-async def _buy_and_hold(played: SessionResult, symbols: Sequence[str]) -> Decimal:
-    """Return what holding would have made of the same cash, an equal part of it in each symbol."""
-    if not played.bars:
-        return ZERO
-    venue = wire.venue(symbols, played.bars)
-    held = ZERO
-    for symbol in symbols:
-        bars = [bar for bar in played.bars if bar.symbol == symbol]
-        if bars:
-            outcome = await buy_and_hold(bars, wire.paper_exchange(venue), venue.instruments[symbol])
-            held = EXACT.add(held, EXACT.subtract(outcome.equity, venue.cash))
-    return EXACT.divide(held, len(symbols)).quantize(Decimal("0.01"))
-
-
 def _equity(played: SessionResult) -> Decimal:
-    return wire.STARTING_CASH if played.account is None else played.account.equity(_marks(played))
-
-
-def _marks(played: SessionResult) -> dict[str, Decimal]:
-    return {bar.symbol: bar.close for bar in played.bars}
+    return wire.STARTING_CASH if played.account is None else played.account.equity(played.marks)
 
 
 def _open_positions(played: SessionResult) -> list[OpenPosition]:
-    marks = _marks(played)
+    marks = played.marks
     return [
         OpenPosition(
             symbol=held.symbol,
@@ -263,11 +308,6 @@ def _working(played: SessionResult) -> list[WorkingOrder]:
         for entry in played.open_orders
         if entry.left > 0
     ]
-
-
-def _knowledge(attempts: Sequence[LLMInteraction], capabilities: Capabilities) -> Counts:
-    asked = (attempt.envelope for attempt in attempts if attempt.result.dispatched_at is not None)
-    return dict(Counter(_knows(envelope, capabilities) for envelope in asked if envelope.as_of is not None))
 
 
 def _knows(envelope: LLMEnvelope, capabilities: Capabilities) -> Knowledge:

@@ -208,7 +208,8 @@ class ActiveRun:
     async def _play(self, signals: StopSignals, on_progress: OnProgress, summary: RunSummary) -> None:
         manifest = self.opened.manifest
         log = DecisionLog(self.folder.decisions(manifest.run_number))
-        bars = BarFiles(self.folder, manifest, self.opened.earlier.bars if self.opened.earlier else {})
+        earlier = self.opened.earlier.bars if self.opened.earlier else {}
+        bars = BarFiles(self.folder, manifest, {symbol: kept.count for symbol, kept in earlier.items()})
         stage = self._stage()
         await log.open()
         await bars.open()
@@ -226,7 +227,7 @@ class ActiveRun:
         try:
             await play_session(stage, self.played, observer)
         finally:
-            summary.bars_done = len(self.played.bars)
+            summary.bars_done = self.played.bars_done
         summary.interrupted, summary.digest, summary.bars = signals.came, log.digest, bars.fed
 
     def _stage(self) -> SessionSetup:
@@ -249,13 +250,15 @@ class ActiveRun:
         )
 
     def _feed(self, feed: ReadAhead) -> BarFeed:
-        fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else ()
-        return CheckedFeed(ResumedFeed(fed, feed) if fed else feed, feed.name)
+        fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else None
+        return CheckedFeed(
+            ResumedFeed(fed.feed(), feed) if fed is not None and fed.count else feed, feed.name
+        )
 
     def _refuse_misses(self) -> None:
         recorded = self.opened.answers.recorded
         if self.options.provider == "recorded" and recorded is not None and recorded.misses:
-            raise ReplayMissError(recorded.misses, bars=len(self.played.bars))
+            raise ReplayMissError(recorded.misses, bars=self.played.bars_done)
 
     def _refuse_outage(self) -> None:
         if self.outage.failure is not None:
@@ -264,7 +267,7 @@ class ActiveRun:
     def _progress(self, moment: TimeSlice) -> RunProgress:
         counters = self.played.counters
         return RunProgress(
-            bars_done=len(self.played.bars),
+            bars_done=self.played.bars_done,
             bars_total=self.rows,
             as_of=moment.at,
             calls=counters.calls,

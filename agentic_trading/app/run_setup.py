@@ -8,13 +8,12 @@ from typing import Protocol
 
 from agentic_trading import __version__
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import BarSource, ReadAhead, read_bars
+from agentic_trading.app.feeds import BarSource, KeptBars, ReadAhead, kept_bars
 from agentic_trading.app.log_check import check_log
 from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions, pluralize
 from agentic_trading.app.providers import base_url_of, check_provider, host_free, ready, select_provider
 from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
 from agentic_trading.clock import SystemClock
-from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.governance.ledger import LedgerEntry
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.ids import derived_id, random_id
@@ -28,7 +27,7 @@ class InterruptedRun:
 
     answers: wire.Recording
     bookings: Sequence[LedgerEntry]
-    bars: Mapping[str, Sequence[Bar]]
+    bars: Mapping[str, KeptBars]
 
     @property
     def spent_nusd(self) -> int:
@@ -55,7 +54,7 @@ class RecordedRun:
     """The run whose answers are given again."""
 
     manifest: RunManifest
-    attempts: Sequence[LLMInteraction]
+    answers: wire.Recording
 
 
 async def new_run(
@@ -163,37 +162,37 @@ async def read_interrupted_run(
     folder: SessionFolder, manifest: RunManifest, store: ScannableLog
 ) -> InterruptedRun:
     """Return what a run has left in its folder; a call of unknown outcome counts as what it could cost."""
-    interactions: list[LLMInteraction] = []
+    answers = wire.recording()
     rebuild = LedgerRebuild(wire.DEFAULT_TENANT, manifest.mode)
     async for entry in store.scan(manifest.first_seq):
         rebuild.read(entry.record)
         if isinstance(entry.record, LLMInteraction):
-            interactions.append(entry.record)
+            answers.add(entry.record)
     # A call of which only the dispatch is on record is sent again: what it may have cost is charged as well.
     bookings = rebuild.entries(lost_suffix=" (lost)")
-    return InterruptedRun(wire.recording(interactions), bookings, await _fed(folder, manifest))
+    return InterruptedRun(answers, bookings, await _fed(folder, manifest))
 
 
 async def recorded_attempts(
     folder: SessionFolder, manifest: RunManifest, *, intact_lines: int | None = None
-) -> list[LLMInteraction]:
-    """Return what was answered in one run of a session, in the log's order, as far as `intact_lines` go.
+) -> AsyncGenerator[LLMInteraction]:
+    """Give what was answered in one run of a session, in the log's order, as far as `intact_lines` go.
 
     Raises `StoreError` for a log that is missing or broken.
     """
     following = await asyncio.to_thread(folder.last_seq, manifest)
     last_seq = min((line for line in (following, intact_lines) if line is not None), default=None)
-    attempts: list[LLMInteraction] = []
-    async with aclosing(wire.records_of(folder.log)) as records:
-        if last_seq is not None and last_seq <= manifest.first_seq:
-            return attempts
-        async with aclosing(records.scan(manifest.first_seq)) as entries:
-            async for entry in entries:
-                if isinstance(entry.record, LLMInteraction):
-                    attempts.append(entry.record)
-                if entry.seq == last_seq:
-                    break
-    return attempts
+    if last_seq is not None and last_seq <= manifest.first_seq:
+        return
+    async with (
+        aclosing(wire.records_of(folder.log)) as records,
+        aclosing(records.scan(manifest.first_seq)) as entries,
+    ):
+        async for entry in entries:
+            if isinstance(entry.record, LLMInteraction):
+                yield entry.record
+            if entry.seq == last_seq:
+                break
 
 
 async def _recorded_run(options: RunOptions) -> RecordedRun | None:
@@ -204,9 +203,11 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
         path = await asyncio.to_thread(unpacked.enter_context, session_folder(options.recorded_from))
         folder = SessionFolder(path)
         manifest = await asyncio.to_thread(folder.read_manifest, option="--from")
-        attempts = await recorded_attempts(folder, manifest)
+        answers = wire.recording()
+        async for attempt in recorded_attempts(folder, manifest):
+            answers.add(attempt)
         await asyncio.to_thread(unpacked.close)
-    return RecordedRun(manifest, attempts)
+    return RecordedRun(manifest, answers)
 
 
 async def _answer_source(
@@ -216,7 +217,7 @@ async def _answer_source(
     if recorded is not None:
         manifest = recorded.manifest
         refuse_unlisted(manifest, tables)
-        return wire.replayed(wire.recording(recorded.attempts), manifest.provider, manifest.model)
+        return wire.replayed(recorded.answers, manifest.provider, manifest.model)
     if options.provider not in MODELS:
         return wire.rules(inject=options.inject, seed=options.seed)
     selection = select_provider(options, tables, now=SystemClock().now(), model=model)
@@ -262,11 +263,11 @@ async def _resumable_manifest(
     manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
     refuse_other_inputs(options, manifest, [feed.name for feed in feeds])
     fed = await _fed(folder, manifest)
-    most = max((len(bars) for bars in fed.values()), default=0)
+    most = max((bars.count for bars in fed.values()), default=0)
     if options.most_bars is not None and options.most_bars < most:
         allowed = f"{most - options.warm_up} and more, which run {manifest.run_number} was fed"
         raise OptionError("--bars", options.bars, allowed)
-    if manifest.has_ended and sum(map(len, fed.values())) < manifest.bars_done:
+    if manifest.has_ended and sum(bars.count for bars in fed.values()) < manifest.bars_done:
         was = f"run {manifest.run_number}, which has ended, and whose {pluralize(manifest.bars_done, 'bar')} are not all here"
         raise OptionError("--resume", was, "a run with the files of bars that it was fed")
     if manifest.has_ended and (options.most_bars == most or not await _has_more_bars(feeds, fed)):
@@ -279,18 +280,17 @@ async def _resumable_manifest(
     return manifest
 
 
-async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, list[Bar]]:
-    """Return the bars that a run was fed, by symbol."""
+async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, KeptBars]:
+    """Return what there is of the bars that a run was fed, by symbol."""
     run = manifest.run_number
     symbols = [source.symbol for source in manifest.data]
-    return {symbol: await read_bars(folder.bars(run, symbol), symbol) for symbol in symbols}
+    return {symbol: await kept_bars(folder.bars(run, symbol), symbol) for symbol in symbols}
 
 
-async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, Sequence[Bar]]) -> bool:
+async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]) -> bool:
     """Whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
     for feed in feeds:
-        last = fed[feed.symbol][-1].close_time if fed[feed.symbol] else EPOCH
-        if await feed.peek(1, after=last):
+        if await feed.skip_to(fed[feed.symbol].last_close):
             return True
     return False
 

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
+from typing import IO
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
@@ -166,7 +167,7 @@ class SessionFolder:
 class BarFiles:
     """Keep the bars that a run is fed, so that it can be played again whatever becomes of their source.
 
-    `fed` are the bars that the files of an interrupted run hold: they are fed again, and not added again. Raises
+    `fed` says how many bars the files of an interrupted run hold: they are fed again, and not added again. Raises
     `StoreError` where a file cannot be written.
     """
 
@@ -174,12 +175,11 @@ class BarFiles:
         self,
         folder: SessionFolder,
         manifest: RunManifest,
-        fed: Mapping[str, Sequence[Bar]] = MappingProxyType({}),
+        fed: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         run = manifest.run_number
         self._paths = {source.symbol: folder.bars(run, source.symbol) for source in manifest.data}
-        self._fed = {symbol: fed.get(symbol, ()) for symbol in self._paths}
-        self._known = {symbol: len(bars) for symbol, bars in self._fed.items()}
+        self._known = {symbol: fed.get(symbol, 0) for symbol in self._paths}
         self._digests = {symbol: BarsDigest() for symbol in self._paths}
 
     @property
@@ -188,12 +188,10 @@ class BarFiles:
         return tuple(digest.of(symbol) for symbol, digest in self._digests.items())
 
     async def open(self) -> None:
-        """Start the files with a header and the bars that were fed before; a row that a crash has cut goes."""
+        """Start the files with a header, or with the bars that were fed before; a row that a crash has cut goes."""
         for symbol, path in self._paths.items():
-            rows = [",".join(BAR_COLUMNS), *map(bar_row, self._fed[symbol])]
-            for row in rows:
-                self._digests[symbol].add(f"{row}\n".encode())
-            await asyncio.to_thread(_replace, path, "".join(f"{row}\n" for row in rows).encode())
+            digest, goes_on = self._digests[symbol], self._known[symbol] > 0
+            await asyncio.to_thread(_start_bars, path, digest, goes_on=goes_on)
 
     async def append(self, bars: Sequence[Bar]) -> None:
         """Add bars, each to the file of its symbol."""
@@ -247,10 +245,31 @@ def _number(run: int) -> str:
 
 def _replace(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
+    with _writing(path), _replacing(path) as fresh:
+        fresh.write(content)
+
+
+def _start_bars(path: Path, digest: BarsDigest, *, goes_on: bool) -> None:
+    """Write a file of bars without any, or of the whole rows that it holds where a run `goes_on`; digest its lines."""
+    if not goes_on:
+        header = f"{','.join(BAR_COLUMNS)}\n".encode()
+        digest.add(header)
+        _replace(path, header)
+        return
+    with _writing(path), path.open("rb") as rows, _replacing(path) as fresh:
+        for row in rows:
+            if row.endswith(b"\n"):
+                digest.add(row)
+                fresh.write(row)
+
+
+@contextmanager
+def _replacing(path: Path) -> Generator[IO[bytes]]:
+    """Give the file that takes the place of `path` when the block ends."""
     fresh = path.with_name(f"{path.name}.new")
-    with _writing(path):
-        fresh.write_bytes(content)
-        fresh.replace(path)
+    with fresh.open("wb") as file:
+        yield file
+    fresh.replace(path)
 
 
 @contextmanager

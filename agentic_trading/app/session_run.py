@@ -1,8 +1,11 @@
 """One session played within this process, live or from its recording."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
 
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.local import running_workers
@@ -11,6 +14,7 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
 from agentic_trading.desk.session import MovableClock, TradingSession
@@ -43,17 +47,84 @@ class SessionSetup:
     oversight: wire_budgets.BudgetControls | None = None
 
 
+QUIET_BARS = 3
+"""From this many bars in a row without a trade on, a market counts as quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuietBars:
+    """Bars in a row in which nothing traded."""
+
+    count: int
+    start: datetime
+    end: datetime
+
+
+@dataclass(slots=True)
+class BarCounts:
+    """The bars of one symbol as they are fed: how many, the first and the last one, and what was noted of them."""
+
+    count: int = 0
+    first: Bar | None = None
+    last: Bar | None = None
+    gaps: list[Gap] = field(default_factory=list)
+    duplicates: int = 0
+    _quiet: list[QuietBars] = field(default_factory=list)
+
+    @property
+    def quiet(self) -> list[QuietBars]:
+        """The times, in order, in which nothing traded for `QUIET_BARS` and more."""
+        return [each for each in self._quiet if each.count >= QUIET_BARS]
+
+    def add(self, bar: Bar) -> None:
+        """Take the next bar."""
+        if bar.volume == 0:
+            self._add_quiet(bar)
+        self.count += 1
+        self.first = self.first or bar
+        self.last = bar
+
+    def note(self, note: Gap | Duplicate) -> None:
+        """Take what a feed has noted."""
+        if isinstance(note, Gap):
+            self.gaps.append(note)
+        else:
+            self.duplicates += 1
+
+    def _add_quiet(self, bar: Bar) -> None:
+        if self.last is not None and self.last.volume == 0:
+            before = self._quiet.pop()
+            self._quiet.append(QuietBars(before.count + 1, before.start, bar.close_time))
+            return
+        if self._quiet and self._quiet[-1].count < QUIET_BARS:
+            self._quiet.pop()
+        self._quiet.append(QuietBars(1, bar.open_time, bar.close_time))
+
+
 @dataclass(slots=True)
 class SessionResult:
-    """A session so far: counts, bars and notes as they were fed, intents and fills, the account, and open orders."""
+    """A session so far: counts, the bars of each symbol as counts, intents and fills, the account, and open orders.
+
+    `instruments` are on the grids that all bars so far have shown.
+    """
 
     counters: SessionCounters = field(default_factory=SessionCounters)
-    bars: list[Bar] = field(default_factory=list)
-    notes: list[Gap | Duplicate] = field(default_factory=list)
+    bars: defaultdict[str, BarCounts] = field(default_factory=lambda: defaultdict(BarCounts))
+    instruments: Instruments = field(default_factory=lambda: Instruments(()))
     intents: list[OrderIntent] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
     account: Account | None = None
     open_orders: Sequence[OpenOrder] = ()
+
+    @property
+    def bars_done(self) -> int:
+        """How many bars of all symbols were fed."""
+        return sum(each.count for each in self.bars.values())
+
+    @property
+    def marks(self) -> dict[str, Decimal]:
+        """The last close of each symbol."""
+        return {symbol: each.last.close for symbol, each in self.bars.items() if each.last is not None}
 
 
 async def _do_nothing(_slice: TimeSlice) -> None:
@@ -116,8 +187,10 @@ async def _trade(
     gateway = DecisionLoggingGateway(CountingGateway(observer.wrap(client), result.counters))
 
     async def after_slice(time_slice: TimeSlice) -> None:
-        result.bars.extend(time_slice.bars)
-        result.notes.extend(time_slice.notes)
+        for bar in time_slice.bars:
+            result.bars[bar.symbol].add(bar)
+        for note in time_slice.notes:
+            result.bars[note.symbol].note(note)
         await observer.after_slice(time_slice, gateway.close())
 
     session = wire.trading_session(
@@ -131,7 +204,7 @@ async def _trade(
         before_slice=observer.before_slice,
         after_slice=after_slice,
     )
-    result.intents, result.fills = session.intents, session.fills
+    result.instruments, result.intents, result.fills = venue.instruments, session.intents, session.fills
     observer.on_start(session)
     await session.run(setup.feeds, most_bars=setup.most_bars)
 

@@ -51,6 +51,7 @@ from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesP
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.llm.stores.memory import DiscardingInteractionStore
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
@@ -138,8 +139,8 @@ def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> AnswerS
     return AnswerSource(recorded, llm, model, recorded)
 
 
-def recording(interactions: Iterable[LLMInteraction]) -> Recording:
-    """Return what was answered, to be served again."""
+def recording(interactions: Iterable[LLMInteraction] = ()) -> Recording:
+    """Return what was answered, to be served again; more can be added."""
     return RecordedAnswers(interactions)
 
 
@@ -153,9 +154,19 @@ def file_feed(path: Path, *, symbol: str) -> BarFeed:
     return CsvFeed(path, symbol=symbol, timeframe=BASE)
 
 
+def kept_feed(path: Path, *, symbol: str, most_bars: int | None = None) -> BarFeed:
+    """Return a feed of the bars that a run has kept; a last row that a crash has cut is left out."""
+    return CsvFeed(path, symbol=symbol, timeframe=BASE, most_bars=most_bars, whole_rows_only=True)
+
+
 def stdin_feed(*, symbol: str) -> BarFeed:
     """Return a feed of the bars that come on standard input."""
     return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=BASE)
+
+
+def unread_log() -> DiscardingInteractionStore:
+    """Return a log for a session whose records are never asked for; it keeps none."""
+    return DiscardingInteractionStore()
 
 
 def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
@@ -271,12 +282,9 @@ def _housekeeper(
     return Housekeeper(scope, meter, recorder, clock, SystemClock(), oversight.worker, alerts)
 
 
-def venue(symbols: Iterable[str], bars: Iterable[Bar] = ()) -> PaperVenue:
-    """Return a venue for these symbols whose instruments know what `bars` have shown so far."""
-    instruments = Instruments(symbols)
-    for bar in bars:
-        instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
-    return PaperVenue(instruments)
+def venue(symbols: Iterable[str]) -> PaperVenue:
+    """Return a venue for these symbols whose instruments know nothing yet; a session shows them its bars."""
+    return PaperVenue(Instruments(symbols))
 
 
 def paper_exchange(venue: PaperVenue) -> PaperExchange:

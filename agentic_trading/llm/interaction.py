@@ -12,7 +12,7 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.fields import Moment, RevalidatedModel, lazy_property
-from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.result import LLMResult, has_number_to_lose
 
 _system_clock = SystemClock()
 
@@ -73,14 +73,6 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
         """
         fields = orjson.loads(raw)
         result = fields.get("result") if isinstance(fields, dict) else None
-        if isinstance(result, dict) and _has_number_to_lose(result.get("parsed_output")):
+        if isinstance(result, dict) and has_number_to_lose(result.get("parsed_output")):
             result["parsed_output"] = exact_value(raw)["result"]["parsed_output"]
         return cls.model_validate(fields)
-
-
-def _has_number_to_lose(value: Any) -> bool:
-    if isinstance(value, float):
-        return True
-    if isinstance(value, dict):
-        return any(map(_has_number_to_lose, value.values()))
-    return isinstance(value, list) and any(map(_has_number_to_lose, value))

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
 from pydantic_core import to_json
 
-from agentic_trading.canonical import Fragment, exact_bytes, sha256_hex
+from agentic_trading.canonical import Fragment, exact_bytes, exact_value, sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
@@ -160,6 +160,16 @@ NextStep = Literal["", "final", "retry", "ask_again", "raise_cap", "prompt"]
 `prompt`: the provider refused the schema, and the next attempt has it in its prompt.
 """
 
+
+def has_number_to_lose(value: Any) -> bool:
+    """Whether a JSON value that was read with doubles may have lost digits of a number."""
+    if isinstance(value, float):
+        return True
+    if isinstance(value, dict):
+        return any(map(has_number_to_lose, value.values()))
+    return isinstance(value, list) and any(map(has_number_to_lose, value))
+
+
 ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 
 
@@ -266,6 +276,14 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
                 raise LLMResponseValidationError(self.validation_errors or [self.failure.description])
             case _:
                 raise LLMCallError(self.failure)
+
+    @classmethod
+    def from_wire(cls, raw: bytes) -> Self:
+        """Read a result with every number of `parsed_output` exact; raises `ValueError` for what is none."""
+        fields = orjson.loads(raw)
+        if has_number_to_lose(fields["parsed_output"]):
+            fields["parsed_output"] = exact_value(raw)["parsed_output"]
+        return cls.model_validate(fields)
 
     @lazy_property
     def wire(self) -> bytes:

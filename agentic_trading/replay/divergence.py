@@ -46,10 +46,14 @@ class Difference:
 
 def first_difference(recorded: Iterable[bytes], fresh: Iterable[bytes]) -> Difference | None:
     """Return where two decision logs part, or None if they are the same byte for byte."""
-    for number, (one, other) in enumerate(zip_longest(recorded, fresh), start=1):
-        if one != other:
-            return _difference(number, one, other)
-    return None
+    pairs = enumerate(zip_longest(recorded, fresh), start=1)
+    differences = (difference_at(number, one, other) for number, (one, other) in pairs)
+    return next((each for each in differences if each is not None), None)
+
+
+def difference_at(line: int, recorded: bytes | None, fresh: bytes | None) -> Difference | None:
+    """Return the difference of line `line` (from 1) of two decision logs, None if it is the same; None where a log has ended."""
+    return None if recorded == fresh else _difference(line, recorded, fresh)
 
 
 def request_changes(recorded: LLMEnvelope, fresh: LLMEnvelope) -> list[str]:

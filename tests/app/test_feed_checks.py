@@ -40,9 +40,18 @@ async def test_what_was_looked_at_is_given_all_the_same() -> None:
     feed = ReadAhead(feed_of(0, 1, 1, 4, 5), "bars")
 
     assert await feed.peek(2) == [bar(0), bar(1)]
-    assert await feed.peek(1, after=bar(1).close_time) == [bar(4)]
-    assert await feed.peek(9, after=bar(4).close_time) == [bar(5)]
+    assert await feed.peek(4) == [bar(0), bar(1), bar(4), bar(5)]
     assert await all_of(feed) == await all_of(feed_of(0, 1, 1, 4, 5))
+
+
+async def test_what_comes_before_a_moment_is_left_out_and_nothing_else() -> None:
+    feed = ReadAhead(feed_of(0, 1, 1, 4, 5), "bars")
+    await feed.peek(2)
+
+    assert await feed.skip_to(bar(1).close_time)
+    assert await feed.skip_to(bar(1).close_time)
+    assert await all_of(feed) == [bar(4), bar(5)]
+    assert not await feed.skip_to(bar(5).close_time)
 
 
 @pytest.mark.parametrize(("step", "told"), [(12, "1h"), (3, "15m"), (288, "1d"), (18, "90m")])

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.app import wire
-from agentic_trading.app.feeds import ResumedFeed, open_feed, read_bars, sources, without_symbol
+from agentic_trading.app.feeds import ResumedFeed, kept_bars, open_feed, sources, without_symbol
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import BAR_COLUMNS, DataSource, bar_row
-from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.desk.market.bar_rows import BarRows
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
@@ -108,8 +108,12 @@ async def test_bars_of_an_earlier_run_are_read_without_a_torn_last_row(tmp_path:
     lines = [",".join(BAR_COLUMNS), *map(bar_row, kept)]
     path.write_text("".join(f"{line}\n" for line in lines) + bar_row(bar(3))[:-4])
 
-    assert await read_bars(path, "BTCUSDT") == kept
-    assert await read_bars(tmp_path / "none.csv", "BTCUSDT") == []
+    held = await kept_bars(path, "BTCUSDT")
+    none = await kept_bars(tmp_path / "none.csv", "BTCUSDT")
+
+    assert (held.count, held.last_close) == (3, bar(2).close_time)
+    assert await all_of(held.feed()) == kept
+    assert (none.count, none.last_close) == (0, EPOCH)
 
 
 async def test_a_damaged_row_of_an_earlier_run_is_named(tmp_path: Path) -> None:
@@ -117,7 +121,7 @@ async def test_a_damaged_row_of_an_earlier_run_is_named(tmp_path: Path) -> None:
     path.write_bytes(rows([bar(0), bar(1)]).replace(b",100.5", b",many", 1))
 
     with pytest.raises(BarFormatError, match=r"bars-BTCUSDT\.csv, line 2, column 'open'"):
-        await read_bars(path, "BTCUSDT")
+        await kept_bars(path, "BTCUSDT")
 
 
 @given(series(most=30))
@@ -135,12 +139,12 @@ def test_a_bar_that_was_kept_comes_back_digit_for_digit(bars: list[Bar]) -> None
 async def test_a_resumed_feed_gives_what_the_whole_one_gives(bars: list[Bar], cut: int) -> None:
     whole = await all_of(feed_of(bars))
 
-    assert await all_of(ResumedFeed(bars[:cut], feed_of(bars))) == whole
-    assert await all_of(ResumedFeed(bars[:cut], feed_of(bars[cut:]))) == whole
+    assert await all_of(ResumedFeed(feed_of(bars[:cut]), feed_of(bars))) == whole
+    assert await all_of(ResumedFeed(feed_of(bars[:cut]), feed_of(bars[cut:]))) == whole
 
 
 async def test_a_hole_between_what_was_fed_and_what_comes_is_told() -> None:
-    items = await all_of(ResumedFeed([bar(0), bar(1)], feed_of([bar(4), bar(5)])))
+    items = await all_of(ResumedFeed(feed_of([bar(0), bar(1)]), feed_of([bar(4), bar(5)])))
 
     gaps = [item for item in items if isinstance(item, Gap)]
     assert [(gap.missing, gap.after, gap.before) for gap in gaps] == [
@@ -149,7 +153,9 @@ async def test_a_hole_between_what_was_fed_and_what_comes_is_told() -> None:
 
 
 async def test_what_was_fed_comes_once_and_repeats_behind_it_are_told() -> None:
-    items = await all_of(ResumedFeed([bar(0), bar(1)], feed_of([bar(0), bar(1), bar(1), bar(2), bar(2)])))
+    items = await all_of(
+        ResumedFeed(feed_of([bar(0), bar(1)]), feed_of([bar(0), bar(1), bar(1), bar(2), bar(2)]))
+    )
 
     assert [item.open_time for item in items if isinstance(item, Bar)] == [
         bar(place).open_time for place in range(3)

@@ -7,7 +7,7 @@ from typing import Any
 from agentic_trading.app import wire
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.report_builder import report_of
-from agentic_trading.app.session_folder import DataSource, SessionFolder
+from agentic_trading.app.session_folder import BarFiles, DataSource, SessionFolder
 from agentic_trading.app.session_run import SessionResult
 from agentic_trading.desk.execution.shortfall import total_shortfall
 from agentic_trading.llm.errors import FailureKind, FailureReason
@@ -133,14 +133,16 @@ async def test_what_was_never_sent_tells_nothing_about_what_a_model_knew() -> No
     assert report.knowledge == {"in_sample": 1}
 
 
-async def test_equity_is_cash_and_what_is_held_at_its_last_close() -> None:
+async def test_equity_is_cash_and_what_is_held_at_its_last_close(tmp_path: Path) -> None:
     played = (await evening()).played
-    store = MemoryInteractionStore()
-
     data = tuple(DataSource(name=name, symbol=bars[0].symbol) for name, bars in LOADED.items())
-    report = await report_of(
-        manifest(data=data), SessionFolder(Path("out")), played, store, TABLES, elapsed_s=0
-    )
+    about, folder = manifest(data=data), SessionFolder(tmp_path)
+    files = BarFiles(folder, about)
+    await files.open()
+    for bars in LOADED.values():
+        await files.append(bars)
+
+    report = await report_of(about, folder, played, MemoryInteractionStore(), TABLES, elapsed_s=0)
 
     held = sum((position.quantity * position.mark for position in report.open_positions), Decimal(0))
     assert played.account is not None

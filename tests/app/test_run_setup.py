@@ -47,7 +47,7 @@ async def test_an_answered_call_counts_with_its_cost_and_a_lost_one_with_all_it_
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
 
     assert earlier.spent_nusd == 70 + 3 + 900
-    assert earlier.bars == {"BTCUSDT": []}
+    assert [kept.count for kept in earlier.bars.values()] == [0]
     assert await earlier.answers.find(answered, 1) is not None
     assert await earlier.answers.find(lost, 1) is None
 
@@ -98,7 +98,7 @@ async def test_the_bars_that_were_fed_are_what_is_gone_on_with(tmp_path: Path) -
 
     earlier = await read_interrupted_run(folder, manifest(), MemoryInteractionStore())
 
-    assert earlier.bars == {"BTCUSDT": [bar(0), bar(1)]}
+    assert [item async for item in earlier.bars["BTCUSDT"].feed()] == [bar(0), bar(1)]
 
 
 async def test_a_run_has_its_own_lines_of_the_log_only(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ async def test_a_run_has_its_own_lines_of_the_log_only(tmp_path: Path) -> None:
         await store.store(one)
     await store.aclose()
 
-    assert await recorded_attempts(folder, first) == kept[:2]
-    assert await recorded_attempts(folder, second) == kept[2:]
+    assert [each async for each in recorded_attempts(folder, first)] == kept[:2]
+    assert [each async for each in recorded_attempts(folder, second)] == kept[2:]
 
 
 def stopping_at(bars: int, played: SessionResult) -> SessionObserver:
@@ -121,7 +121,7 @@ def stopping_at(bars: int, played: SessionResult) -> SessionObserver:
     held: list[TradingSession] = []
 
     async def after_moment(_moment: TimeSlice, _lines: Sequence[bytes]) -> None:
-        if len(played.bars) >= bars:
+        if played.bars_done >= bars:
             held[0].stop()
 
     return SessionObserver(after_moment, on_start=held.append)

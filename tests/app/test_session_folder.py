@@ -1,6 +1,5 @@
 """A session's folder: named by run, written whole or not at all, and clear about what cannot be used."""
 
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.feeds import read_bars
+from agentic_trading.app.feeds import kept_bars
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import (
     BAR_COLUMNS,
@@ -148,15 +147,14 @@ def test_a_manifest_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         folder.write_manifest(manifest())
 
 
-async def kept(
-    folder: SessionFolder, *bars: Bar, fed: Mapping[str, Sequence[Bar]] | None = None
-) -> list[Bar]:
+async def kept(folder: SessionFolder, *bars: Bar, fed: int = 0) -> list[Bar]:
     """Open the files of a run, add bars one by one, and return what they hold."""
-    files = BarFiles(folder, manifest(), fed or {})
+    files = BarFiles(folder, manifest(), {"BTCUSDT": fed})
     await files.open()
     for each in bars:
         await files.append([each])
-    return await read_bars(folder.bars(1, "BTCUSDT"), "BTCUSDT")
+    held = await kept_bars(folder.bars(1, "BTCUSDT"), "BTCUSDT")
+    return [item async for item in held.feed() if isinstance(item, Bar)]
 
 
 async def test_bars_are_kept_as_they_come(tmp_path: Path) -> None:
@@ -173,11 +171,13 @@ async def test_bars_are_kept_as_they_come(tmp_path: Path) -> None:
 
 async def test_bars_that_were_fed_before_are_there_from_the_start_and_not_twice(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
-    fed = [bar(0), bar(1)]
+    fed = await kept(folder, bar(0), bar(1))
+    with folder.bars(1, "BTCUSDT").open("a") as file:
+        file.write(bar_row(bar(2))[:-2])
 
-    assert await kept(folder, fed={"BTCUSDT": fed}) == fed
-    assert await kept(folder, bar(0), fed={"BTCUSDT": fed}) == fed
-    assert await kept(folder, bar(0), bar(1), bar(2), fed={"BTCUSDT": fed}) == [*fed, bar(2)]
+    assert await kept(folder, fed=2) == fed
+    assert await kept(folder, bar(0), fed=2) == fed
+    assert await kept(folder, bar(0), bar(1), bar(2), fed=2) == [*fed, bar(2)]
 
 
 async def test_a_file_of_bars_that_cannot_be_written_is_told(tmp_path: Path) -> None:

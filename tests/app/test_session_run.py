@@ -76,7 +76,7 @@ async def test_what_was_recorded_before_a_bad_bar_is_kept_however_slow_the_log_i
     assert raised.value is error
     assert decided
     assert kept >= decided
-    assert len(played.bars) == len(BTC)
+    assert played.bars_done == len(BTC)
     assert played.account is not None
 
 

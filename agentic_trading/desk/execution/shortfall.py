@@ -125,23 +125,48 @@ class BaselineResult:
     equity: Decimal
 
 
-async def market_now(
-    intents: Iterable[OrderIntent], bars: Sequence[Bar], exchange: Exchange
-) -> BaselineResult:
-    """Run the same intents through a fresh `exchange` as market orders on the first bar after each decision.
+class Baseline:
+    """Orders on an exchange of their own, played over the bars of a run as these come.
+
+    An order is submitted right before the first bar that may fill it; `orders` come in order of that time.
+    """
+
+    def __init__(self, orders: Iterable[Order], exchange: Exchange) -> None:
+        self._waiting = deque(orders)
+        self._exchange = exchange
+        self._fills: list[Fill] = []
+        self._marks: dict[str, Decimal] = {}
+
+    async def on_bar(self, bar: Bar) -> None:
+        """Take the next bar of the run."""
+        while self._waiting and self._waiting[0].active_from <= bar.open_time:
+            await self._exchange.submit(self._waiting.popleft())
+        reports = await self._exchange.on_bar(bar)
+        self._fills.extend(report for report in reports if isinstance(report, Fill))
+        self._marks[bar.symbol] = bar.close
+
+    async def result(self) -> BaselineResult:
+        """Return what has come of it at the last bar."""
+        account = await self._exchange.account()
+        return BaselineResult(tuple(self._fills), account, account.equity(self._marks))
+
+
+def market_now(intents: Iterable[OrderIntent], exchange: Exchange) -> Baseline:
+    """Return the same intents on a fresh `exchange`, as market orders on the first bar after each decision.
 
     Sizes, stops and targets stay as they are, and so do costs and the share of volume: the difference to the
-    real run is what the fill strategies were worth, the time that it took to choose them included. `bars` are those
-    of the run, in order; empty ones raise `ValueError`.
+    real run is what the fill strategies were worth, the time that it took to choose them included.
     """
     waiting = sorted(intents, key=lambda intent: intent.as_of)
-    return await _run((_at_market(intent) for intent in waiting), bars, exchange)
+    return Baseline((_at_market(intent) for intent in waiting), exchange)
 
 
-async def buy_and_hold(bars: Sequence[Bar], exchange: Exchange, instrument: Instrument) -> BaselineResult:
-    """Spend all cash of a fresh `exchange` from the first open on, and hold; empty bars raise `ValueError`."""
+async def buy_and_hold(first: Bar, last: Bar, exchange: Exchange, instrument: Instrument) -> Baseline:
+    """Return all cash of a fresh `exchange` spent from the first open on, and held.
+
+    `first` and `last` are the ends of the bars that will come, which are of this instrument only.
+    """
     account = await exchange.account()
-    first, last = _ends(bars)
     order = Order(
         order_id=derived_id("buy_and_hold", instrument.symbol),
         intent_id="buy_and_hold",
@@ -153,7 +178,7 @@ async def buy_and_hold(bars: Sequence[Bar], exchange: Exchange, instrument: Inst
         expires_at=last.close_time + timedelta(seconds=1),
         max_participation=WHOLE_SHARE,
     )
-    return await _run([order], bars, exchange)
+    return Baseline([order], exchange)
 
 
 def _at_market(intent: OrderIntent) -> Order:
@@ -175,25 +200,3 @@ def _at_market(intent: OrderIntent) -> Order:
         trace_id=intent.trace_id,
         causation_id=intent.intent_id,
     )
-
-
-async def _run(orders: Iterable[Order], bars: Sequence[Bar], exchange: Exchange) -> BaselineResult:
-    """Submit each order right before the first bar that may fill it; `orders` come in order of that time."""
-    _ends(bars)
-    waiting = deque(orders)
-    fills: list[Fill] = []
-    marks: dict[str, Decimal] = {}
-    for bar in bars:
-        while waiting and waiting[0].active_from <= bar.open_time:
-            await exchange.submit(waiting.popleft())
-        reports = await exchange.on_bar(bar)
-        fills.extend(report for report in reports if isinstance(report, Fill))
-        marks[bar.symbol] = bar.close
-    account = await exchange.account()
-    return BaselineResult(tuple(fills), account, account.equity(marks))
-
-
-def _ends(bars: Sequence[Bar]) -> tuple[Bar, Bar]:
-    if not bars:
-        raise ValueError("a baseline needs bars; give those of the run")
-    return bars[0], bars[-1]

@@ -159,6 +159,16 @@ class RecordedKey:
         return f"{self.request_hash} (occurrence {self.occurrence}, attempt {self.attempt})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """An attempt on record: at which envelope, for which tenant, which one, and its result as the log spells it."""
+
+    envelope_id: str
+    tenant_id: str
+    attempt: int
+    result: bytes
+
+
 _MISSES_KEPT = 10_000  # where every call may be a new one, every call is a miss
 
 
@@ -167,33 +177,38 @@ class RecordedAnswers:
 
     An answer comes back as it was written and is read again; a failure (time-out, refusal, budget, …) is the same
     failure. No tenant is served what was answered to another. Where a key was recorded more than once, the attempt at
-    the very same envelope is taken, else the first.
+    the very same envelope is taken, else the first. Of an interaction only the bytes of its result are kept: a year's
+    session has thousands, and their requests are ten times as large.
     """
 
-    def __init__(self, interactions: Iterable[LLMInteraction]) -> None:
-        self._known: dict[tuple[str, int], list[LLMInteraction]] = {}
-        for interaction in interactions:
-            envelope = interaction.envelope
-            self._known.setdefault((envelope.request_hash, envelope.occurrence), []).append(interaction)
+    def __init__(self, interactions: Iterable[LLMInteraction] = ()) -> None:
+        self._known: dict[tuple[str, int], list[_Recorded]] = {}
         self._served: set[RecordedKey] = set()
         self._missed: set[RecordedKey] = set()
+        for interaction in interactions:
+            self.add(interaction)
+
+    def add(self, interaction: LLMInteraction) -> None:
+        """Add an attempt to those that are served."""
+        envelope, result = interaction.envelope, interaction.result
+        kept = _Recorded(envelope.envelope_id, envelope.tenant_id, result.attempt_number, result.wire)
+        self._known.setdefault((envelope.request_hash, envelope.occurrence), []).append(kept)
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
         """Return what this attempt gave when it was recorded, or None."""
         key = RecordedKey(envelope.request_hash, envelope.occurrence, attempt)
         found = [
-            interaction
-            for interaction in self._known.get((key.request_hash, key.occurrence), ())
-            if interaction.result.attempt_number == attempt
-            and interaction.envelope.tenant_id == envelope.tenant_id
+            one
+            for one in self._known.get((key.request_hash, key.occurrence), ())
+            if one.attempt == attempt and one.tenant_id == envelope.tenant_id
         ]
         if not found:
             if len(self._missed) < _MISSES_KEPT:
                 self._missed.add(key)
             return None
         self._served.add(key)
-        same = [one for one in found if one.envelope.envelope_id == envelope.envelope_id]
-        return (same or found)[0].result
+        same = [one for one in found if one.envelope_id == envelope.envelope_id]
+        return LLMResult.from_wire((same or found)[0].result)
 
     @property
     def misses(self) -> list[RecordedKey]:
@@ -204,9 +219,7 @@ class RecordedAnswers:
     def unused(self) -> list[RecordedKey]:
         """Keys that are recorded and were not requested, sorted."""
         known = {
-            RecordedKey(*place, interaction.result.attempt_number)
-            for place, interactions in self._known.items()
-            for interaction in interactions
+            RecordedKey(*place, one.attempt) for place, recorded in self._known.items() for one in recorded
         }
         return sorted(known - self._served)
 

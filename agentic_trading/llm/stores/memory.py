@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Iterable
 from itertools import islice
 from pathlib import Path
 
+from typing_extensions import override
+
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
@@ -134,6 +136,17 @@ class MemoryInteractionStore:
     def _wake_followers(self) -> None:
         for news in self._followers:
             news.set()
+
+
+class DiscardingInteractionStore(MemoryInteractionStore):
+    """Take records and keep none, for a session whose log is never read: a replay, a rehearsal.
+
+    Of the store's promise it holds what a writer sees, but for conflicts: what was given before is not known.
+    """
+
+    @override
+    def _keep(self, record: Record) -> None:
+        """Take a record."""
 
 
 class MemoryRecords:

@@ -132,8 +132,12 @@ async def test_no_fill_is_earlier_than_its_decision_or_inside_the_halt(bars: lis
 async def test_the_fill_strategies_are_judged_on_the_same_intents(bars: list[Bar]) -> None:
     run = await traded(bars)
 
-    baseline = await market_now(run.intents, bars, PaperExchange(listed(BTC), cash=CASH))
-    held = await buy_and_hold(bars, PaperExchange(listed(BTC), cash=CASH), BTC)
+    at_market_orders = market_now(run.intents, PaperExchange(listed(BTC), cash=CASH))
+    holding = await buy_and_hold(bars[0], bars[-1], PaperExchange(listed(BTC), cash=CASH), BTC)
+    for each in bars:
+        await at_market_orders.on_bar(each)
+        await holding.on_bar(each)
+    baseline, held = await at_market_orders.result(), await holding.result()
 
     chosen = shortfalls(run.intents, run.fills)
     at_market = shortfalls(run.intents, baseline.fills)

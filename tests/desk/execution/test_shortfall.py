@@ -46,9 +46,12 @@ def test_what_was_never_filled_has_no_cost() -> None:
 async def test_a_sale_below_the_arrival_price_is_a_cost() -> None:
     sold = intent(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96))
 
-    outcome = await market_now([sold], [BARS[0], bar(1, "99 99 99 99")], paper())
+    baseline = market_now([sold], paper())
+    for each in (BARS[0], bar(1, "99 99 99 99")):
+        await baseline.on_bar(each)
 
-    assert [each.price_cost for each in shortfalls([sold], outcome.fills)] == [Decimal("1.01000")]
+    fills = (await baseline.result()).fills
+    assert [each.price_cost for each in shortfalls([sold], fills)] == [Decimal("1.01000")]
 
 
 def test_a_total_is_weighted_by_value_and_counts_what_was_filled_how_far() -> None:

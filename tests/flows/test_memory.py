@@ -1,0 +1,131 @@
+"""A long session keeps counts and not lists: later on in it there are no more bars or attempts in memory than before."""
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from agentic_trading.app.options import RunOptions
+from agentic_trading.app.replay import replay
+from agentic_trading.app.report import RunProgress
+from agentic_trading.app.report_builder import report_of
+from agentic_trading.app.run import run_session
+from agentic_trading.app.session_folder import BarFiles, DataSource, SessionFolder, bar_row
+from agentic_trading.app.session_run import SessionResult
+from agentic_trading.desk.instrument import Instruments
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import LogEntry
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.app.test_session_folder import manifest
+from tests.build import interaction
+from tests.flows.sessions import TABLES
+
+BARS = 700
+EARLY = 400
+"""From here on the windows of all timeframes that a decision looks at are full or nearly so."""
+
+
+def alive(kind: type) -> int:
+    """Return how many objects of a kind are in memory."""
+    gc.collect()
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+@pytest.fixture(scope="module")
+def sample() -> Sequence[Bar]:
+    return load_sample("btcusdt-5m")[:BARS]
+
+
+@pytest.fixture
+def options(sample: Sequence[Bar], tmp_path: Path) -> RunOptions:
+    """Return a run over a file of bars: what is read of it is not in memory already."""
+    path = tmp_path / "BARS.csv"
+    path.write_text("".join(f"{bar_row(bar)}\n" for bar in sample))
+    return RunOptions(data=(f"XRPUSDT={path}",), out=tmp_path / "session")
+
+
+async def test_a_session_and_its_replay_keep_neither_bars_nor_attempts(options: RunOptions) -> None:
+    before, attempts_before = alive(Bar), alive(LLMInteraction)
+    played: dict[int, int] = {}
+    replayed: list[tuple[int, int]] = []
+
+    def progressed(progress: RunProgress) -> None:
+        if progress.bars_done in {EARLY, BARS}:
+            played[progress.bars_done] = alive(Bar) - before
+
+    def asked(envelope: LLMEnvelope) -> LLMEnvelope:
+        replayed.append((alive(Bar) - before, alive(LLMInteraction) - attempts_before))
+        return envelope
+
+    report = await run_session(options, on_progress=progressed)
+    again = await replay(options.out, edit=asked)
+
+    assert again.identical
+    assert report.attempts > 10
+    assert played[BARS] - played[EARLY] < 50
+    assert max(bars for bars, _ in replayed) < EARLY
+    assert max(attempts for _, attempts in replayed) < 10
+
+
+class WatchedStore(MemoryInteractionStore):
+    """Counts the interactions that are alive when all of them have been read."""
+
+    alive_at_the_end = 0
+
+    @override
+    async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
+        async for entry in super().scan(after):
+            yield entry
+        self.alive_at_the_end = alive(LLMInteraction)
+
+
+async def test_a_report_keeps_no_attempt() -> None:
+    store = WatchedStore()
+    before = alive(LLMInteraction)
+    for _ in range(50):
+        await store.store(interaction())
+
+    report = await report_of(
+        manifest(), SessionFolder(Path("out")), SessionResult(), store, TABLES, elapsed_s=1
+    )
+
+    assert report.attempts == 50
+    assert store.alive_at_the_end - before < 5
+
+
+async def peak_of_report(bars: Sequence[Bar], folder: SessionFolder) -> int:
+    """Return the most bytes that a report over these bars takes at once."""
+    about = manifest(data=(DataSource(name="bars", symbol="BTCUSDT"),))
+    await asyncio.to_thread(folder.prepare)
+    files = BarFiles(folder, about)
+    await files.open()
+    await files.append(bars)
+    played = SessionResult(instruments=Instruments(["BTCUSDT"]))
+    for bar in bars:
+        played.bars["BTCUSDT"].add(bar)
+    tracemalloc.start()
+    try:
+        report = await report_of(about, folder, played, MemoryInteractionStore(), TABLES, elapsed_s=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert report.data[0].bars == len(bars)
+    assert report.buy_and_hold_pnl != 0
+    return peak
+
+
+async def test_the_baselines_take_no_more_memory_for_twice_the_bars(
+    sample: Sequence[Bar], tmp_path: Path
+) -> None:
+    half = await peak_of_report(sample[: BARS // 2], SessionFolder(tmp_path / "half"))
+    whole = await peak_of_report(sample, SessionFolder(tmp_path / "whole"))
+
+    a_bar = 2_000  # bytes, as an object
+    assert whole - half < BARS // 2 * a_bar / 4
