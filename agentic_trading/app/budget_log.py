@@ -16,6 +16,7 @@ from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.events import (
     KINDS,
     AttemptDispatched,
+    AttemptUnsent,
     BudgetExhausted,
     BudgetExhaustionForecast,
     BudgetThresholdReached,
@@ -121,7 +122,7 @@ def _of_event(event: Event) -> Iterator[BudgetEvent]:
         case ReservationExpired():
             why = f"its lease ran out; {body.state}"
             yield BudgetEvent("expired", body.reservation_id, why, at, at, body.nusd)
-        case AttemptDispatched() | LedgerCheckpointed() | None:
+        case AttemptDispatched() | AttemptUnsent() | LedgerCheckpointed() | None:
             pass  # no event of a budget
         case _:
             assert_never(body)

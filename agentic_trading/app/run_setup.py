@@ -15,7 +15,7 @@ from agentic_trading.app.session_folder import RunManifest, SessionFolder, sessi
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.governance.ledger import LedgerEntry
-from agentic_trading.governance.rebuild import LedgerRebuild
+from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import LogEntry
@@ -27,6 +27,7 @@ class InterruptedRun:
 
     answers: wire.Recording
     bookings: Sequence[LedgerEntry]
+    lost: Mapping[str, LostAttempt]
     bars: Mapping[str, Sequence[Bar]]
 
     @property
@@ -121,7 +122,7 @@ async def resumed_run(
     manifest = await _resumable_manifest(options, folder, feeds)
     earlier = await read_interrupted_run(folder, manifest, store)
     if options.provider != "recorded":
-        answers = replace(answers, recorded=earlier.answers)
+        answers = replace(answers, recorded=earlier.answers, lost=earlier.lost)
     resumed = {
         "bars": options.most_bars,
         "budget_usd": options.budget_usd,
@@ -153,9 +154,8 @@ async def read_interrupted_run(
         rebuild.read(entry.record)
         if isinstance(entry.record, LLMInteraction):
             interactions.append(entry.record)
-    # A call of which only the dispatch is on record is sent again: what it may have cost is charged as well.
-    bookings = rebuild.entries(lost_suffix=" (lost)")
-    return InterruptedRun(wire.recording(interactions), bookings, await _fed(folder, manifest))
+    fed = await _fed(folder, manifest)
+    return InterruptedRun(wire.recording(interactions), rebuild.entries(), rebuild.lost(), fed)
 
 
 async def recorded_attempts(folder: SessionFolder, manifest: RunManifest) -> list[LLMInteraction]:

@@ -56,7 +56,7 @@ async def test_an_attempt_is_lost_even_if_another_one_was_answered(tmp_path: Pat
     asked = envelope()
     store = MemoryInteractionStore()
     await store.record(dispatched(asked, 500, attempt=1))
-    await store.store(interaction(envelope=asked, attempt_number=1, cost_nusd=0))
+    await store.store(interaction(envelope=asked, attempt_number=1, cost_nusd=0, dispatched_at=NOW))
     await store.record(dispatched(asked, 600, attempt=2))
 
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
