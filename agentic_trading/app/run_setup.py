@@ -40,6 +40,11 @@ class InterruptedRun:
         """How many calls were sent, as the ledger counts them: not one that surely never arrived."""
         return sum(one.charged.calls for one in self.bookings)
 
+    def without_lost(self) -> "InterruptedRun":
+        """Return it for a run whose calls never leave this process: what has no end is asked for again."""
+        kept = [one for one in self.bookings if one.request.reservation_id not in self.lost]
+        return replace(self, bookings=kept, lost={})
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
@@ -121,6 +126,8 @@ async def resumed_run(
     # Once more: until the lock was ours, another process may have ended the run.
     manifest = await _resumable_manifest(options, folder, feeds)
     earlier = await read_interrupted_run(folder, manifest, store)
+    if wire.is_repeatable(manifest.mode, options.provider):
+        earlier = earlier.without_lost()
     if options.provider != "recorded":
         answers = replace(answers, recorded=earlier.answers, lost=earlier.lost)
     resumed = {

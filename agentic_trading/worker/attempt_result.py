@@ -32,10 +32,10 @@ LOST: Final = FailureReason(
 )
 
 
-def dispatch_event(request: ModelRequest, admission: Admitted, *, event_id: str, now: datetime) -> Event:
+def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, now: datetime) -> Event:
     """Return the record that a request is about to be sent, with what is set aside for it.
 
-    `event_id` is a new one each time: an attempt that was taken back may be sent later, in another process.
+    The id is another one each time, by the moment and by `number`: an attempt that was taken back may be sent later.
     """
     envelope = request.envelope
     reserved = admission.request
@@ -52,7 +52,7 @@ def dispatch_event(request: ModelRequest, admission: Admitted, *, event_id: str,
         window_at=reserved.at,
     )
     return dispatched.as_event(
-        event_id=event_id,
+        event_id=derived_id("dispatched", reserved.reservation_id, now.isoformat(), number),
         trace_id=envelope.trace_id,
         causation_id=envelope.envelope_id,
         tenant_id=envelope.tenant_id,

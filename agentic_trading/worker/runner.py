@@ -1,6 +1,7 @@
 """The attempts of one envelope: admit, send, settle, read, record, plan the next one."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import SentCall, failed_by
 from agentic_trading.governance.throttle import Failed
-from agentic_trading.ids import NewId, random_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
 from agentic_trading.llm.event import Event
@@ -43,6 +43,7 @@ from agentic_trading.worker.attempt_result import (
     unsent_event,
 )
 from agentic_trading.worker.call_context import (
+    MOST_REMEMBERED,
     CallContext,
     Checks,
     InputTokenCounter,
@@ -88,7 +89,7 @@ class RecordedAnswerSource(Protocol):
 class RunnerDependencies:
     """What a runner needs: the gate, the provider, the recorder, the checks.
 
-    Each call that goes to the provider leaves its dispatch on record first, under an id of `new_id`. `lost` are attempts,
+    Each call that goes to the provider leaves its dispatch on record first. `lost` are attempts,
     by reservation, that an earlier process has sent and whose end is not known: they are not sent again. Of `counted_workflows` the provider is asked for
     its own count of the input before money is set aside; of others, and where it gives none, bytes bound the tokens.
     `response_cache` holds the answers of level `recorded`; without it the runner begins with none.
@@ -104,7 +105,6 @@ class RunnerDependencies:
     lost: Mapping[str, LostAttempt] = field(default_factory=dict)
     counted_workflows: frozenset[EnvelopeWorkflow] = frozenset()
     response_cache: ResponseCache | None = None
-    new_id: NewId = random_id
 
 
 class CallRunner:
@@ -115,6 +115,7 @@ class CallRunner:
         self._clock = parts.clock
         self._waits = StoppableWait(parts.clock)
         self._unsupported_schemas = UnsupportedSchemas()
+        self._numbers = _DispatchNumbers()
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
@@ -263,6 +264,7 @@ class CallRunner:
         exchange = _Exchange(request, admission, sent, self._clock)
         try:
             failure = await self._exchange(exchange)
+            self._numbers.forget(admission)
             return await self._outcome(call, exchange, failure)
         except asyncio.CancelledError:
             if sent.is_charged:
@@ -333,7 +335,7 @@ class CallRunner:
 
     async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> Event:
         """Put on record that the request is about to be sent; if that fails nothing is held."""
-        noted = dispatch_event(request, admission, event_id=self._parts.new_id(), now=self._clock.now())
+        noted = self._numbers.event(request, admission, self._clock.now())
         try:
             await self._parts.recorder.keep_event(noted)
         except asyncio.CancelledError:
@@ -350,6 +352,29 @@ class CallRunner:
 
     async def _note_unsent(self, noted: Event, admission: Admitted, why: str) -> None:
         await self._parts.recorder.keep_event(unsent_event(noted, admission, why, now=self._clock.now()))
+
+
+@dataclass(slots=True)
+class _DispatchNumbers:
+    """How often this process has noted the dispatch of a reservation that may be dispatched again.
+
+    Two dispatches of one reservation are two records, in whatever processes: if their moments are the same, they differ
+    in their number.
+    """
+
+    noted: Counter[str] = field(default_factory=Counter)
+
+    def event(self, request: ModelRequest, admission: Admitted, now: datetime) -> Event:
+        """Return the record of the next dispatch."""
+        id_ = admission.reservation_id
+        if len(self.noted) == MOST_REMEMBERED:
+            self.noted.clear()
+        self.noted[id_] += 1
+        return dispatch_event(request, admission, number=self.noted[id_], now=now)
+
+    def forget(self, admission: Admitted) -> None:
+        """Forget a reservation that was sent: no other dispatch of it is sent."""
+        self.noted.pop(admission.reservation_id, None)
 
 
 @dataclass(slots=True)
