@@ -203,7 +203,7 @@ def of(body: EventBody, **more: Any) -> Event:
 
 def sent(key: str, *, nusd: int = 40, tenant_id: str = "default", **more: Any) -> Event:
     """Return the record that a call is about to be sent."""
-    scopes = {"call": key, "tenant": "default", "agent": "desk-1"}
+    scopes = {ScopeKind.CALL: key, ScopeKind.TENANT: "default", ScopeKind.AGENT: "desk-1"}
     body = AttemptDispatched(
         attempt=1, request_hash="", provider="", model="", reservation_id=f"default:{key}:1",
         scopes=scopes, reserved_nusd=nusd, window_at=START,
