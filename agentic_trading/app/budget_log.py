@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal, assert_never
 
@@ -24,7 +24,6 @@ from agentic_trading.governance.events import (
     ReservationExpired,
 )
 from agentic_trading.governance.ledger import Balance, LedgerEntry, ReservationState
-from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import UNITS, ScopeKind, Window, agent_of, amount_text, usd_text
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.errors import FailureKind
@@ -33,8 +32,6 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
 BudgetEventKind = Literal["command", "warning", "expired", "denied", "in doubt", "overrun"]
-
-_EVER = timedelta(days=36_500)
 
 GOVERNED = frozenset({
     FailureKind.BUDGET_EXHAUSTED,
@@ -247,7 +244,7 @@ async def _lowered(knew: Iterable[Balance], tenant: str, bookings: Sequence[Ledg
 
     Totals only: in which minute or hour a call was counted, a log does not know better than the server.
     """
-    rebuilt = MemoryLedger(keep=_EVER, counted=[(scope, Window.NONE) for scope in ScopeKind])
+    rebuilt = wire_budgets.totals_ledger()
     await rebuilt.restore(tenant, bookings)
     found = {
         (one.scope, one.id): one.spent.units

@@ -126,7 +126,7 @@ async def resumed_run(
     # Once more: until the lock was ours, another process may have ended the run.
     manifest = await _resumable_manifest(options, folder, feeds)
     earlier = await read_interrupted_run(folder, manifest, store)
-    if wire.is_repeatable(manifest.mode, options.provider):
+    if options.is_repeatable:
         earlier = earlier.without_lost()
     if options.provider != "recorded":
         answers = replace(answers, recorded=earlier.answers, lost=earlier.lost)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from agentic_trading.app.options import MODELS, RunMode
+from agentic_trading.app.options import RunMode
 from agentic_trading.app.wire_budgets import BudgetControls
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.client.gateway import Gateway
@@ -218,11 +218,6 @@ def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
     if mode == "paper":
         return MarketClock(LONG_AGO)
     return PacedClock(LONG_AGO) if paced else SimClock(LONG_AGO)
-
-
-def is_repeatable(mode: RunMode, provider: str) -> bool:
-    """Whether a run asks nothing outside of this process and goes by no real time: it can be had again."""
-    return mode == "backtest" and provider not in MODELS
 
 
 def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True) -> Log:

@@ -158,7 +158,7 @@ class LedgerRebuild:
             case LedgerCheckpointed():
                 self._read_checkpoint(event, body)
             case AttemptDispatched() | AttemptUnsent() | ReservationExpired():
-                # Whose it is says the reservation, whoever wrote the record.
+                # The reservation says which tenant it is of, not the record
                 if tenant_of(body.reservation_id) == self.tenant:
                     self._read_step(event, body)
             case BudgetThresholdReached() | BudgetExhausted() | BudgetExhaustionForecast() | AppliedCommand():

@@ -1,6 +1,7 @@
 """What one attempt gave, put together as an `LLMResult`; plain functions, no waiting."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Final
 
@@ -25,6 +26,8 @@ class Timing:
     finished_at: datetime
     latency_ms: float
 
+
+_MOST_NOTED = 256
 
 LOST: Final = FailureReason(
     category=FailureKind.SHUTDOWN,
@@ -59,6 +62,29 @@ def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, n
         as_of=envelope.as_of,
         time=now,
     )
+
+
+@dataclass(slots=True)
+class DispatchNumbers:
+    """How often this process has noted the dispatch of a reservation that may be dispatched again.
+
+    Two dispatches of one reservation are two records, in whatever processes: if their moments are the same, they differ
+    in their number.
+    """
+
+    noted: Counter[str] = field(default_factory=Counter)
+
+    def event(self, request: ModelRequest, admission: Admitted, now: datetime) -> Event:
+        """Return the record of the next dispatch."""
+        id_ = admission.reservation_id
+        if len(self.noted) == _MOST_NOTED:
+            self.noted.clear()
+        self.noted[id_] += 1
+        return dispatch_event(request, admission, number=self.noted[id_], now=now)
+
+    def forget(self, admission: Admitted) -> None:
+        """Forget a reservation that was sent: no other dispatch of it is sent."""
+        self.noted.pop(admission.reservation_id, None)
 
 
 def unsent_event(dispatched: Event, admission: Admitted, why: str, *, now: datetime) -> Event:

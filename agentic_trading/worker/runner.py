@@ -1,7 +1,6 @@
 """The attempts of one envelope: admit, send, settle, read, record, plan the next one."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -35,15 +34,14 @@ from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import (
     LOST,
+    DispatchNumbers,
     Timing,
     degraded_result,
-    dispatch_event,
     failed_result,
     lost_result,
     unsent_event,
 )
 from agentic_trading.worker.call_context import (
-    MOST_REMEMBERED,
     CallContext,
     Checks,
     InputTokenCounter,
@@ -115,7 +113,7 @@ class CallRunner:
         self._clock = parts.clock
         self._waits = StoppableWait(parts.clock)
         self._unsupported_schemas = UnsupportedSchemas()
-        self._numbers = _DispatchNumbers()
+        self._numbers = DispatchNumbers()
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
@@ -352,29 +350,6 @@ class CallRunner:
 
     async def _note_unsent(self, noted: Event, admission: Admitted, why: str) -> None:
         await self._parts.recorder.keep_event(unsent_event(noted, admission, why, now=self._clock.now()))
-
-
-@dataclass(slots=True)
-class _DispatchNumbers:
-    """How often this process has noted the dispatch of a reservation that may be dispatched again.
-
-    Two dispatches of one reservation are two records, in whatever processes: if their moments are the same, they differ
-    in their number.
-    """
-
-    noted: Counter[str] = field(default_factory=Counter)
-
-    def event(self, request: ModelRequest, admission: Admitted, now: datetime) -> Event:
-        """Return the record of the next dispatch."""
-        id_ = admission.reservation_id
-        if len(self.noted) == MOST_REMEMBERED:
-            self.noted.clear()
-        self.noted[id_] += 1
-        return dispatch_event(request, admission, number=self.noted[id_], now=now)
-
-    def forget(self, admission: Admitted) -> None:
-        """Forget a reservation that was sent: no other dispatch of it is sent."""
-        self.noted.pop(admission.reservation_id, None)
 
 
 @dataclass(slots=True)

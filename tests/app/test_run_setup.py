@@ -24,7 +24,7 @@ from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.app.test_session_folder import manifest
 from tests.build import NOW, envelope, event, interaction
 from tests.desk.market.bars import bar
-from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, stage
+from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, events_in, stage
 
 BTC = {"btcusdt-5m": LOADED["btcusdt-5m"][:450]}
 
@@ -200,7 +200,7 @@ async def test_a_run_killed_between_a_dispatch_and_its_answer_keeps_the_budget_a
         place for place, one in enumerate(records) if getattr(one, "kind", "") == "attempt.dispatched"
     ]
     left = records[: dispatches[int(share * (len(dispatches) - 1))] + 1]
-    sent = {one.body["reservation_id"] for one in left if getattr(one, "kind", "") == "attempt.dispatched"}
+    sent = {one.body["reservation_id"] for one in events_in(left, "attempt.dispatched")}
     billed = sum(one.result.cost_nusd for one in calls_in(records) if one.result.reservation_id in sent)
     store = await beginning_with(left)
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
