@@ -22,6 +22,7 @@ from agentic_trading.desk.market.triggers import SkipReason, TriggerKind
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.events import (
     AttemptDispatched,
+    AttemptUnsent,
     BudgetExhausted,
     BudgetExhaustionForecast,
     BudgetThresholdReached,
@@ -115,6 +116,7 @@ BODIES: Final[tuple[EventBody, ...]] = (
         attempt=1, request_hash="rk1:0", provider="scripted", model="scripted-1",
         reservation_id="default:key-1:1", scopes=SCOPES, reserved_nusd=1_000, reserved_tokens=50, window_at=NOW,
     ),
+    AttemptUnsent(attempt=1, reservation_id="default:key-1:1", why="the deadline was reached"),
     ReservationExpired(
         reservation_id="default:key-1:1", state=ReservationState.IN_DOUBT, nusd=1_000, tokens=50, scopes=SCOPES
     ),

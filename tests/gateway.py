@@ -12,9 +12,10 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import Limit
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
@@ -85,7 +86,7 @@ def gateway(
     limits: Iterable[Limit] = (),
     clock: Clock | None = None,
     checks: Checks | None = None,
-    strict: Iterable[EnvelopeWorkflow] = (),
+    lost: Mapping[str, LostAttempt] | None = None,
     recorded: RecordedAnswerSource | None = None,
     store: Any = None,
     broker: MemoryBroker | None = None,
@@ -121,7 +122,7 @@ def gateway(
         clock=clock,
         checks=checks or {},
         recorded=recorded,
-        strict_workflows=frozenset(strict),
+        lost=lost or {},
     )
     runner = CallRunner(parts)
     pool = WorkerPool(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal, assert_never
 
-from agentic_trading.app import wire
+from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.options import OptionError, check_ledger_url
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.governance.admission_decisions import ClockMode
@@ -16,14 +16,15 @@ from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.events import (
     KINDS,
     AttemptDispatched,
+    AttemptUnsent,
     BudgetExhausted,
     BudgetExhaustionForecast,
     BudgetThresholdReached,
     LedgerCheckpointed,
     ReservationExpired,
 )
-from agentic_trading.governance.ledger import OperableLedger, ReservationState
-from agentic_trading.governance.limits import ScopeKind, Window, agent_of, amount_text, usd_text
+from agentic_trading.governance.ledger import Balance, LedgerEntry, ReservationState
+from agentic_trading.governance.limits import UNITS, ScopeKind, Window, agent_of, amount_text, usd_text
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.event import Event
@@ -122,7 +123,7 @@ def _of_event(event: Event) -> Iterator[BudgetEvent]:
         case ReservationExpired():
             why = f"its lease ran out; {body.state}"
             yield BudgetEvent("expired", body.reservation_id, why, at, at, body.nusd)
-        case AttemptDispatched() | LedgerCheckpointed() | None:
+        case AttemptDispatched() | AttemptUnsent() | LedgerCheckpointed() | None:
             pass  # no event of a budget
         case _:
             assert_never(body)
@@ -143,7 +144,10 @@ def _with_reason(text: str, why: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRebuildReport:
-    """What a rebuild has charged, in nano-dollars; `knew_nusd` is what the ledger had before."""
+    """What a rebuild has charged, in nano-dollars; `knew_nusd` is what the ledger had before.
+
+    `discarded` are the totals that the ledger had higher than the logs, where that was asked for.
+    """
 
     tenant: str
     logs: tuple[str, ...]
@@ -153,15 +157,23 @@ class LedgerRebuildReport:
     in_doubt_nusd: int
     knew_nusd: int
     generation: int
+    discarded: tuple[str, ...] = ()
 
 
 async def rebuild_ledger(
-    logs: Sequence[Path], ledger_url: str | None, tenant: str, *, zone: tzinfo = UTC
+    logs: Sequence[Path],
+    ledger_url: str | None,
+    tenant: str,
+    *,
+    zone: tzinfo = UTC,
+    discard_server: bool = False,
 ) -> LedgerRebuildReport:
     """Charge every call of a tenant that is on record on a server, in place of what its ledger had of them.
 
     `zone` is where days and months begin, the same as for the workers that share the server.
-    Raises `OptionError` without a server, `StoreError` for a log that cannot be read, `LedgerUnavailableError`.
+    Raises `OptionError` without a server, and for a server that has charged more than the logs know, which would be free
+    to be spent again: nothing is then changed, unless with `discard_server`. Raises `StoreError` for a log that cannot be
+    read, `LedgerUnavailableError`.
     """
     if not ledger_url:
         raise OptionError(
@@ -175,7 +187,16 @@ async def rebuild_ledger(
     for reader in readers:  # so that a log that cannot be read closes no ledger
         await reader.read_on(calls)
     async with aclosing(await asyncio.to_thread(ledger_of, ledger_url, zone=zone)) as ledger:
-        knew_nusd = await _spent(ledger, tenant)
+        knew = await ledger.balances(tenant)
+        for reader in readers:  # what was charged up to now is on record a moment later
+            await reader.read_on(calls)
+        lowered = await _lowered(knew, tenant, calls.entries())
+        if lowered and not discard_server:
+            raise OptionError(
+                "--discard-server",
+                f"left out, and the server has charged what is in none of the logs: {'; '.join(lowered)}",
+                "every log that was written with the server, or --discard-server to let that be spent again",
+            )
         await ledger.fence(tenant)
         for reader in readers:  # what comes on record later has just ended, and that the ledger remembers
             await reader.read_on(calls)
@@ -191,8 +212,9 @@ async def rebuild_ledger(
         in_doubt=len(doubtful),
         charged_nusd=sum(one.charged.nusd for one in bookings),
         in_doubt_nusd=sum(one.charged.nusd for one in doubtful),
-        knew_nusd=knew_nusd,
+        knew_nusd=sum(one.spent.nusd for one in knew if _is_of_tenant(one)),
         generation=position.epoch,
+        discarded=tuple(lowered),
     )
 
 
@@ -213,13 +235,32 @@ class _LogReader:
                 self.last = entry.seq
 
 
-async def _spent(ledger: OperableLedger, tenant: str) -> int:
-    """Return what a tenant has spent in total by the ledger of a server."""
-    return sum(
-        balance.spent.nusd
-        for balance in await ledger.balances(tenant)
-        if (balance.scope, balance.window) == (ScopeKind.TENANT, Window.NONE)
-    )
+def _is_of_tenant(balance: Balance) -> bool:
+    """Whether it is the total of a tenant."""
+    return (balance.scope, balance.window) == (ScopeKind.TENANT, Window.NONE)
+
+
+async def _lowered(knew: Iterable[Balance], tenant: str, bookings: Sequence[LedgerEntry]) -> list[str]:
+    """Return the totals of a server that these entries do not reach, in words.
+
+    Totals only: in which minute or hour a call was counted, a log does not know better than the server.
+    """
+    rebuilt = wire_budgets.totals_ledger()
+    await rebuilt.restore(tenant, bookings)
+    found = {
+        (one.scope, one.id): one.spent.units
+        for one in await rebuilt.balances(tenant)
+        if one.window is Window.NONE
+    }
+    return [
+        f"{one.scope} {one.id} {amount_text(was, unit)} instead of {amount_text(is_now, unit)}"
+        for one in knew
+        if one.window is Window.NONE
+        for unit, was, is_now in zip(
+            UNITS, one.spent.units, found.get((one.scope, one.id), (0, 0, 0)), strict=True
+        )
+        if is_now < was
+    ]
 
 
 def _mode_of(folder: Path) -> ClockMode:

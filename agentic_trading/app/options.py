@@ -130,6 +130,11 @@ class RunOptions:
             check_ledger_url(self.ledger_url)
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether the run asks nothing outside of this process and goes by no real time: it can be had again."""
+        return self.mode == "backtest" and self.provider not in MODELS
+
+    @property
     def most_bars(self) -> int | None:
         """How many bars of each symbol the run is fed at most, those that warm it up among them."""
         return None if self.bars is None else self.warm_up + self.bars

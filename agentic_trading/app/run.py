@@ -124,7 +124,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     feeds = await open_feeds(named)
     folder = SessionFolder(options.out)
     oversight = await asyncio.to_thread(_oversight, options)
-    store = wire.log_for(options.mode, folder.log, can_be_repeated=options.provider not in MODELS)
+    store = wire.log_for(options.mode, folder.log, can_be_repeated=options.is_repeatable)
     async with aclosing(oversight), aclosing(store):
         await _refuse_unusable_server(options, oversight)
         if options.resume:

@@ -15,7 +15,7 @@ from agentic_trading.app.providers import base_url_of, check_provider, host_free
 from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.ledger import LedgerEntry
-from agentic_trading.governance.rebuild import LedgerRebuild
+from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import LogEntry
@@ -27,6 +27,7 @@ class InterruptedRun:
 
     answers: wire.Recording
     bookings: Sequence[LedgerEntry]
+    lost: Mapping[str, LostAttempt]
     bars: Mapping[str, KeptBars]
 
     @property
@@ -38,6 +39,11 @@ class InterruptedRun:
     def calls(self) -> int:
         """How many calls were sent, as the ledger counts them: not one that surely never arrived."""
         return sum(one.charged.calls for one in self.bookings)
+
+    def without_lost(self) -> "InterruptedRun":
+        """Return it for a run whose calls never leave this process: what has no end is asked for again."""
+        kept = [one for one in self.bookings if one.request.reservation_id not in self.lost]
+        return replace(self, bookings=kept, lost={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +128,10 @@ async def resumed_run(
     manifest = await _resumable_manifest(options, folder, feeds)
     await _refuse_incomplete(folder, manifest, store)
     earlier = await read_interrupted_run(folder, manifest, store)
+    if options.is_repeatable:
+        earlier = earlier.without_lost()
     if options.provider != "recorded":
-        answers = replace(answers, recorded=earlier.answers)
+        answers = replace(answers, recorded=earlier.answers, lost=earlier.lost)
     resumed = {
         "bars": options.most_bars,
         "budget_usd": options.budget_usd,
@@ -168,9 +176,7 @@ async def read_interrupted_run(
         rebuild.read(entry.record)
         if isinstance(entry.record, LLMInteraction):
             answers.add(entry.record)
-    # A call of which only the dispatch is on record is sent again: what it may have cost is charged as well.
-    bookings = rebuild.entries(lost_suffix=" (lost)")
-    return InterruptedRun(answers, bookings, await _fed(folder, manifest))
+    return InterruptedRun(answers, rebuild.entries(), rebuild.lost(), await _fed(folder, manifest))
 
 
 async def recorded_attempts(

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -39,6 +39,7 @@ from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.prices import PriceBook
+from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
@@ -97,7 +98,8 @@ class PaperVenue:
 class AnswerSource:
     """The source of answers: `provider`, unless `recorded` has the answer; `llm` and `model` stand in envelopes.
 
-    `counts` says that its own count of a request bounds the input, where it has one, in place of the bytes.
+    `counts` says that its own count of a request bounds the input, where it has one, in place of the bytes. `lost` are
+    attempts that an interrupted run has sent and whose end is not known, by reservation.
     """
 
     provider: Provider
@@ -105,6 +107,7 @@ class AnswerSource:
     model: str = ""
     recorded: RecordedAnswers | None = None
     counts: bool = False
+    lost: Mapping[str, LostAttempt] = field(default_factory=dict)
 
 
 def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> AnswerSource:
@@ -218,7 +221,7 @@ def worker_pool(
     tenant: str = DEFAULT_TENANT,
     oversight: BudgetControls | None = None,
 ) -> WorkerPool:
-    """Return the workers of a gateway; execution is strict on paper: on disk before each call.
+    """Return the workers of a gateway.
 
     They serve one `tenant` and refuse every other one: a limit on tenants is then a limit on all that they spend.
     Without `oversight` there are no controls, statuses or rates.
@@ -233,7 +236,7 @@ def worker_pool(
         clock=clock,
         checks=checks,
         recorded=answers.recorded,
-        strict_workflows=frozenset({EnvelopeWorkflow.EXECUTION} if mode == "paper" else ()),
+        lost=answers.lost,
         counted_workflows=frozenset(EnvelopeWorkflow if answers.counts else ()),
     )
     return WorkerPool(

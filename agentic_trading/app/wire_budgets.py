@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
+from datetime import UTC, timedelta, tzinfo
 from fractions import Fraction
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -58,6 +58,11 @@ def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:
 def budget_ledger(budget_nusd: int, *, max_calls: int | None = None, zone: tzinfo = UTC) -> MemoryLedger:
     """Return a ledger that lets a tenant spend `budget_nusd` and make `max_calls` in all; a pool serves one tenant."""
     return MemoryLedger([tenant_limit(budget_nusd, max_calls)], zone=zone)
+
+
+def totals_ledger() -> MemoryLedger:
+    """Return a ledger without limits that counts what every scope has spent in all, and forgets nothing."""
+    return MemoryLedger(keep=timedelta(days=36_500), counted=[(scope, Window.NONE) for scope in ScopeKind])
 
 
 def oversight(

@@ -124,8 +124,19 @@ class AttemptDispatched(EventBody, frozen=True):
         return {**known, "reservation_id": reservation_id(event.tenant_id, key, attempt), "scopes": scopes}
 
 
+class AttemptUnsent(EventBody, frozen=True):
+    """A dispatch on record was taken back before anything was sent; the event's cause is that dispatch."""
+
+    KIND = "attempt.unsent"
+
+    attempt: int
+    reservation_id: str
+    why: str
+
+
 GovernanceBody = (
     AttemptDispatched
+    | AttemptUnsent
     | ReservationExpired
     | LedgerCheckpointed
     | BudgetThresholdReached
@@ -136,6 +147,7 @@ GovernanceBody = (
 
 KINDS = Kinds[GovernanceBody](
     AttemptDispatched,
+    AttemptUnsent,
     ReservationExpired,
     LedgerCheckpointed,
     BudgetThresholdReached,

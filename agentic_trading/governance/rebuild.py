@@ -1,17 +1,22 @@
 """Rebuild a ledger from the log: what was charged, and how far the ledger had come."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import assert_never
 
-from agentic_trading.governance.admission_decisions import SIMULATED, ClockMode, reservation_request
+from agentic_trading.governance.admission_decisions import (
+    SIMULATED,
+    ClockMode,
+    reservation_id_of,
+    reservation_request,
+)
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.events import (
     KINDS,
     AttemptDispatched,
+    AttemptUnsent,
     BudgetExhausted,
     BudgetExhaustionForecast,
     BudgetThresholdReached,
@@ -24,6 +29,7 @@ from agentic_trading.governance.ledger import (
     ReservationRequest,
     ReservationState,
     parts_of,
+    tenant_of,
 )
 from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.prices import Amount
@@ -51,46 +57,110 @@ def rollback_error(
     return LedgerRolledBackError(tenant, str(known), str(found)) if found.is_behind(known) else None
 
 
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """An attempt that was dispatched and has no end on record: charged in full, as often as it may have been sent."""
+
+    reservation_id: str
+    charged: Amount
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Dispatch:
+    entry: LedgerEntry
+    sent_at: datetime
+
+
+@dataclass(slots=True)
+class _Reservation:
+    """What the logs say of one reservation: dispatches by event id, those taken back, ends by interaction id."""
+
+    dispatches: dict[str, _Dispatch] = field(default_factory=dict)
+    taken_back: set[str] = field(default_factory=set)
+    ends: dict[str, LedgerEntry] = field(default_factory=dict)
+    expired: LedgerEntry | None = None
+
+    def unanswered(self) -> list[_Dispatch]:
+        """Return the dispatches without an end, each of which may have been billed: of several the dearest."""
+        sent = [one for id_, one in self.dispatches.items() if id_ not in self.taken_back]
+        sent.sort(key=lambda one: one.entry.charged.nusd)
+        return sent[len(self.ends) :]
+
+    def entry(self) -> LedgerEntry | None:
+        """Return what has to be charged, None for nothing; where two things are known, the dearer holds."""
+        unanswered = [one.entry for one in self.unanswered()]
+        parts = [*self.ends.values(), *unanswered]
+        if not parts:
+            return self.expired
+        first = next(iter(self.ends.values()), parts[0])
+        moments = [one.entry.request.at for one in self.dispatches.values()]
+        total = _sum(one.charged for one in parts)
+        request = replace(
+            first.request,
+            at=moments[0] if moments else first.request.at,
+            amount=_dearer(_sum(one.request.amount for one in parts), total),
+        )
+        is_doubtful = any(one.state is ReservationState.IN_DOUBT for one in parts)
+        entry = replace(
+            first,
+            request=request,
+            charged=total,
+            state=ReservationState.IN_DOUBT if is_doubtful else ReservationState.SETTLED,
+        )
+        if self.expired is not None and not self.ends and self.expired.charged.nusd > total.nusd:
+            return self.expired
+        return entry
+
+
 @dataclass(slots=True)
 class LedgerRebuild:
     """Reads the records of logs one after the other; `entries` are then what a tenant's ledger has to hold.
 
-    `mode` is that of the log: where it is simulated, windows go by the market's time, else by when a call was sent. A
-    call is in doubt if it is on record as dispatched, or as charged in full after its lease, and as nothing else in any
-    of the logs. `checkpoint` is the farthest on record.
+    `mode` is that of the log: where it is simulated, windows go by the market's time, else by when a call was sent.
+    Everything is joined by reservation. A dispatch that was not taken back and has no end is in doubt and charged in
+    full, whatever else is known of the reservation; so is one charged after its lease, if it has no end. The order of the
+    records and of the logs does not matter, nor how often one is read. `checkpoint` is the farthest on record.
     """
 
     tenant: str
     mode: ClockMode
     checkpoint: LedgerCheckpoint | None = None
-    _booked: dict[tuple[str, int], LedgerEntry] = field(default_factory=dict)
-    _dispatched: defaultdict[tuple[str, int], list[LedgerEntry]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    _expired: dict[str, LedgerEntry] = field(default_factory=dict)
-    _unsent: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _reservations: dict[str, _Reservation] = field(default_factory=dict)
 
     def read(self, record: Record) -> None:
-        """Read one record; those of other tenants change nothing.
+        """Read one record; what is about other tenants changes nothing.
 
         Raises `UnknownKindError` for what a newer release has put on record about money, and `UnreadableBodyError`.
         """
         if isinstance(record, LLMInteraction):
             self._read_interaction(record)
-        elif record.tenant_id == self.tenant:
+        else:
             self._read_event(record)
 
+    def entries(self) -> list[LedgerEntry]:
+        """Return what was charged, one entry a reservation, in the order in which the logs first name them."""
+        found = [known.entry() for known in self._reservations.values()]
+        return [entry for entry in found if entry is not None]
+
+    def lost(self) -> dict[str, LostAttempt]:
+        """Return the attempts that were sent and have no end, by reservation: nothing else is known of their outcome."""
+        found = {id_: known.unanswered() for id_, known in self._reservations.items() if not known.ends}
+        return {
+            id_: LostAttempt(id_, _sum(one.entry.charged for one in sent), sent[0].sent_at)
+            for id_, sent in found.items()
+            if sent
+        }
+
     def _read_event(self, event: Event) -> None:
-        body = KINDS.must(event)
+        body = KINDS.must(event) if event.tenant_id == self.tenant else KINDS.of(event)
         match body:
             case LedgerCheckpointed():
-                self._read_checkpoint(body)
-            case AttemptDispatched():
-                sent = self._sent_entry(event, body)
-                self._dispatched[event.causation_id, body.attempt].append(sent)
-            case ReservationExpired():
-                if body.state is ReservationState.IN_DOUBT:
-                    self._expired[body.reservation_id] = self._expired_entry(event, body)
+                self._read_checkpoint(event, body)
+            case AttemptDispatched() | AttemptUnsent() | ReservationExpired():
+                # The reservation says which tenant it is of, not the record
+                if tenant_of(body.reservation_id) == self.tenant:
+                    self._read_step(event, body)
             case BudgetThresholdReached() | BudgetExhausted() | BudgetExhaustionForecast() | AppliedCommand():
                 pass  # of limits, and of how near they are: no money moves
             case None:
@@ -98,46 +168,41 @@ class LedgerRebuild:
             case _:
                 assert_never(body)
 
-    def entries(self, *, lost_suffix: str = "") -> list[LedgerEntry]:
-        """Return what was charged, in the order of the log, then what is in doubt as nothing else is on record.
-
-        `lost_suffix` is added to the keys of the latter, for a ledger that must let these calls be made again. It is for
-        the log of one process alone: a call that it reports as never sent, after noting the dispatch, is left out.
-        """
-        sent = [entry for call in self._dispatched for entry in self._unanswered(call, lost_suffix)]
-        known = {entry.request.reservation_id for entry in self._booked.values()}
-        known |= {entry.request.reservation_id for pending in self._dispatched.values() for entry in pending}
-        expired = [_suffixed(entry, lost_suffix) for id_, entry in self._expired.items() if id_ not in known]
-        return [*self._booked.values(), *sent, *expired]
-
-    def _unanswered(self, call: tuple[str, int], lost_suffix: str) -> list[LedgerEntry]:
-        """Return the dispatches of a call without an answer: each of them with `lost_suffix`, else the last one."""
-        pending = self._dispatched[call]
-        if lost_suffix:
-            lost = pending[: max(0, len(pending) - self._unsent[call])]
-            return [_suffixed(entry, lost_suffix * time) for time, entry in enumerate(lost, start=1)]
-        return pending[-1:] if call not in self._booked else []
+    def _read_step(self, event: Event, body: AttemptDispatched | AttemptUnsent | ReservationExpired) -> None:
+        known = self._reservations.setdefault(body.reservation_id, _Reservation())
+        match body:
+            case AttemptDispatched():
+                known.dispatches[event.id] = _Dispatch(self._sent_entry(event, body), event.time)
+            case AttemptUnsent():
+                known.taken_back.add(event.causation_id)
+            case ReservationExpired():
+                if body.state is ReservationState.IN_DOUBT:
+                    known.expired = self._expired_entry(event, body)
+            case _:
+                assert_never(body)
 
     def _read_interaction(self, record: LLMInteraction) -> None:
         envelope, result = record.envelope, record.result
         if envelope.tenant_id != self.tenant or result.served_from != "live":
             return
-        call = envelope.envelope_id, result.attempt_number
         if result.dispatched_at is None and not result.cost_nusd:
-            self._unsent[call] += 1
             return
-        if pending := self._dispatched.get(call):
-            pending.pop()
+        known = self._reservations.setdefault(
+            result.reservation_id or reservation_id_of(envelope, result.attempt_number), _Reservation()
+        )
         sent_at = result.dispatched_at or result.timestamp
         at = envelope.as_of if self.mode in SIMULATED and envelope.as_of is not None else sent_at
         used = result.reserved_tokens if result.in_doubt else result.usage.total_tokens
         charged = Amount(result.cost_nusd, used, 0 if _was_unsent(record) else 1)
         reserved = Amount(max(result.reserved_nusd, result.cost_nusd), max(result.reserved_tokens, used))
-        self._booked[call] = LedgerEntry(
+        entry = LedgerEntry(
             reservation_request(envelope, result.attempt_number, reserved, at),
             ReservationState.IN_DOUBT if result.in_doubt else ReservationState.SETTLED,
             charged,
         )
+        before = known.ends.get(record.interaction_id)
+        if before is None or entry.charged.nusd > before.charged.nusd:
+            known.ends[record.interaction_id] = entry
 
     def _sent_entry(self, event: Event, body: AttemptDispatched) -> LedgerEntry:
         """Return the entry of a call that is on record as dispatched only."""
@@ -161,16 +226,21 @@ class LedgerRebuild:
     def _at(self, event: Event) -> datetime:
         return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
 
-    def _read_checkpoint(self, body: LedgerCheckpointed) -> None:
+    def _read_checkpoint(self, event: Event, body: LedgerCheckpointed) -> None:
+        if event.tenant_id != self.tenant:
+            return
         found = LedgerCheckpoint(body.generation, body.mark, body.sequence)
         known = self.checkpoint
         if known is None or (found.epoch, found.sequence) >= (known.epoch, known.sequence):
             self.checkpoint = found
 
 
-def _suffixed(entry: LedgerEntry, suffix: str) -> LedgerEntry:
-    request = replace(entry.request, key=entry.request.key + suffix)
-    return replace(entry, request=request)
+def _sum(amounts: Iterable[Amount]) -> Amount:
+    return Amount(*map(sum, zip(*(amount.units for amount in amounts), strict=True)))
+
+
+def _dearer(one: Amount, other: Amount) -> Amount:
+    return Amount(*map(max, one.units, other.units))
 
 
 def _was_unsent(record: LLMInteraction) -> bool:

@@ -1,5 +1,6 @@
 """The outcome of one attempt: what came out, what it cost, how it was read."""
 
+import operator
 from collections.abc import Mapping
 from datetime import UTC, date
 from decimal import Decimal
@@ -178,7 +179,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
 
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone).
     `price_book` names the book and `priced_on` the UTC day whose prices counted; `reserved_nusd` and
-    `reserved_tokens` were set aside beforehand. `in_doubt` marks a call that may have been billed unseen and is charged in full. `actionable` is False
+    `reserved_tokens` were set aside beforehand, as `reservation_id` (empty where nothing was). `in_doubt` marks a call that may have been billed unseen and is charged in full. `actionable` is False
     for anything that must not become a decision, a guessed answer among them.
 
     No log can spell a lone surrogate (half of a character that UTF-16 cuts in two). In `raw_output` it is kept as
@@ -214,6 +215,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     reserved_nusd: Count = 0
     reserved_tokens: Count = 0
+    reservation_id: Text = Field(default="", exclude_if=operator.not_)
     price_book: Text = ""
     priced_on: date | None = None
     provider: LLMProvider = LLMProvider.ANTHROPIC
@@ -297,6 +299,8 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
             return _HEAD.dump_json(self, exclude={"parsed_output"})
         fields = {**self.__dict__}  # in the order of the model, which is that of the log
         del fields["parsed_output"]
+        if not self.reservation_id:
+            del fields["reservation_id"]
         fields["reading"] = None if self.reading is None else Fragment(self.reading.wire)
         return orjson.dumps(fields, default=_spelled_by_pydantic, option=orjson.OPT_UTC_Z)
 

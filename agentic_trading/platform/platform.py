@@ -30,7 +30,7 @@ from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.models import Capabilities
@@ -222,7 +222,6 @@ class Platform:
             capabilities=files.capabilities,
             clock=clock,
             checks=self._checks,
-            strict_workflows=frozenset({EnvelopeWorkflow.EXECUTION} if config.mode == "paper" else ()),
         )
         housekeeper = None
         if controls is not None and statuses is not None:

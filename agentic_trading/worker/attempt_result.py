@@ -1,10 +1,13 @@
 """What one attempt gave, put together as an `LLMResult`; plain functions, no waiting."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from typing import Final
 
 from agentic_trading.governance.admission_decisions import Admitted, Charge
-from agentic_trading.governance.events import AttemptDispatched
+from agentic_trading.governance.events import AttemptDispatched, AttemptUnsent
+from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
@@ -24,8 +27,19 @@ class Timing:
     latency_ms: float
 
 
-def dispatch_event(request: ModelRequest, admission: Admitted, *, now: datetime) -> Event:
-    """Return the record that a request is about to be sent, with what is set aside for it."""
+_MOST_NOTED = 256
+
+LOST: Final = FailureReason(
+    category=FailureKind.SHUTDOWN,
+    description="the process ended before an answer was on record; the call may have been billed",
+)
+
+
+def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, now: datetime) -> Event:
+    """Return the record that a request is about to be sent, with what is set aside for it.
+
+    The id is another one each time, by the moment and by `number`: an attempt that was taken back may be sent later.
+    """
     envelope = request.envelope
     reserved = admission.request
     dispatched = AttemptDispatched(
@@ -41,11 +55,48 @@ def dispatch_event(request: ModelRequest, admission: Admitted, *, now: datetime)
         window_at=reserved.at,
     )
     return dispatched.as_event(
-        event_id=derived_id("dispatched", envelope.envelope_id, request.attempt),
+        event_id=derived_id("dispatched", reserved.reservation_id, now.isoformat(), number),
         trace_id=envelope.trace_id,
         causation_id=envelope.envelope_id,
         tenant_id=envelope.tenant_id,
         as_of=envelope.as_of,
+        time=now,
+    )
+
+
+@dataclass(slots=True)
+class DispatchNumbers:
+    """How often this process has noted the dispatch of a reservation that may be dispatched again.
+
+    Two dispatches of one reservation are two records, in whatever processes: if their moments are the same, they differ
+    in their number.
+    """
+
+    noted: Counter[str] = field(default_factory=Counter)
+
+    def event(self, request: ModelRequest, admission: Admitted, now: datetime) -> Event:
+        """Return the record of the next dispatch."""
+        id_ = admission.reservation_id
+        if len(self.noted) == _MOST_NOTED:
+            self.noted.clear()
+        self.noted[id_] += 1
+        return dispatch_event(request, admission, number=self.noted[id_], now=now)
+
+    def forget(self, admission: Admitted) -> None:
+        """Forget a reservation that was sent: no other dispatch of it is sent."""
+        self.noted.pop(admission.reservation_id, None)
+
+
+def unsent_event(dispatched: Event, admission: Admitted, why: str, *, now: datetime) -> Event:
+    """Return the record that what was noted as dispatched is not sent."""
+    reserved = admission.request
+    taken_back = AttemptUnsent(attempt=reserved.attempt, reservation_id=reserved.reservation_id, why=why)
+    return taken_back.as_event(
+        event_id=derived_id("unsent", dispatched.id),
+        trace_id=dispatched.trace_id,
+        causation_id=dispatched.id,
+        tenant_id=dispatched.tenant_id,
+        as_of=dispatched.as_of,
         time=now,
     )
 
@@ -77,6 +128,7 @@ def answered_result(
         cost_nusd=charge.cost_nusd,
         reserved_nusd=admission.amount.nusd,
         reserved_tokens=admission.amount.tokens,
+        reservation_id=admission.reservation_id,
         price_book=admission.price_book,
         priced_on=price_date(admission),
         provider=request.envelope.provider,
@@ -123,6 +175,7 @@ def failed_result(
         cost_nusd=charge.cost_nusd if charge else 0,
         reserved_nusd=admission.amount.nusd if admission else 0,
         reserved_tokens=admission.amount.tokens if admission else 0,
+        reservation_id=admission.reservation_id if admission else "",
         price_book=admission.price_book if admission else "",
         priced_on=price_date(admission) if admission else None,
         provider=envelope.provider,
@@ -136,6 +189,32 @@ def failed_result(
         provider_request_id=provider_request_id,
         dispatched_at=timing.dispatched_at if timing else None,
         finished_at=timing.finished_at if timing else None,
+        next_step=next_step,
+    )
+
+
+def lost_result(
+    envelope: LLMEnvelope, attempt: int, lost: LostAttempt, next_step: NextStep, *, now: datetime
+) -> LLMResult:
+    """Return the result of an attempt that was sent before this process began, and whose end is on no record."""
+    return LLMResult(
+        result_id=derived_id("result", envelope.envelope_id, attempt),
+        envelope_id=envelope.envelope_id,
+        timestamp=now,
+        cost_nusd=lost.charged.nusd,
+        reserved_nusd=lost.charged.nusd,
+        reserved_tokens=lost.charged.tokens,
+        reservation_id=lost.reservation_id,
+        provider=envelope.provider,
+        model_requested=envelope.model,
+        attempt_number=attempt,
+        error=f"{LOST.category}: {LOST.description}",
+        success=False,
+        failure=LOST,
+        actionable=False,
+        in_doubt=True,
+        dispatched_at=lost.sent_at,
+        finished_at=max(now, lost.sent_at),
         next_step=next_step,
     )
 
@@ -162,6 +241,7 @@ def replayed_result(
         "cost_usd": 0.0,
         "reserved_nusd": 0,
         "reserved_tokens": 0,
+        "reservation_id": "",
         "served_from": "recorded",
         "next_step": next_step,
         "determinism_level": envelope.replayed_level,

@@ -1,8 +1,9 @@
 """The attempts of one envelope: admit, send, settle, read, record, plan the next one."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, assert_never
@@ -14,24 +15,31 @@ from agentic_trading.governance.admission_decisions import (
     AlreadyDispatched,
     Deferred,
     Denied,
+    reservation_id_of,
     unavailable,
 )
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import SentCall, failed_by
+from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import (
+    LOST,
+    DispatchNumbers,
     Timing,
     degraded_result,
-    dispatch_event,
     failed_result,
+    lost_result,
+    unsent_event,
 )
 from agentic_trading.worker.call_context import (
     CallContext,
@@ -79,7 +87,8 @@ class RecordedAnswerSource(Protocol):
 class RunnerDependencies:
     """What a runner needs: the gate, the providers, of which each attempt is sent to its envelope's, the recorder, the checks.
 
-    `strict_workflows` have a dispatched record on disk before each call. Of `counted_workflows` the provider is asked for
+    Each call that goes to the provider leaves its dispatch on record first. `lost` are attempts,
+    by reservation, that an earlier process has sent and whose end is not known: they are not sent again. Of `counted_workflows` the provider is asked for
     its own count of the input before money is set aside; of others, and where it gives none, bytes bound the tokens.
     `response_cache` holds the answers of level `recorded`; without it the runner begins with none.
     """
@@ -91,7 +100,7 @@ class RunnerDependencies:
     clock: Clock
     checks: Checks
     recorded: RecordedAnswerSource | None = None
-    strict_workflows: frozenset[EnvelopeWorkflow] = frozenset()
+    lost: Mapping[str, LostAttempt] = field(default_factory=dict)
     counted_workflows: frozenset[EnvelopeWorkflow] = frozenset()
     response_cache: ResponseCache | None = None
 
@@ -104,6 +113,7 @@ class CallRunner:
         self._clock = parts.clock
         self._waits = StoppableWait(parts.clock)
         self._unsupported_schemas = UnsupportedSchemas()
+        self._numbers = DispatchNumbers()
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
@@ -186,6 +196,8 @@ class CallRunner:
         recorded = await self._recorded(call, request)
         if recorded is not None:
             return await call.replay(request, recorded)
+        if (lost := self._lost(call, request)) is not None:
+            return lost
         admitted = await self._admit(call, request, is_retry=is_retry)
         match admitted:
             case Denied():
@@ -206,6 +218,16 @@ class CallRunner:
         if call.cached is None or gate.answer_problem(request.envelope, call.principal) is not None:
             return None
         return call.cached.find(request.attempt)
+
+    def _lost(self, call: CallContext, request: ModelRequest) -> FailedAttempt | None:
+        """Return how an attempt ends that was sent by an earlier process: in doubt, and but for orders tried again."""
+        envelope = request.envelope
+        lost = self._parts.lost.get(reservation_id_of(envelope, request.attempt))
+        if lost is None or self._parts.gate.access_problem(envelope, call.principal) is not None:
+            return None
+        to_result = partial(lost_result, envelope, request.attempt, lost, now=self._clock.now())
+        step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
+        return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
 
     async def _admit(
         self, call: CallContext, request: ModelRequest, *, is_retry: bool
@@ -231,27 +253,27 @@ class CallRunner:
         Raises `AttemptTakenError` if another run was faster.
         """
         gate, envelope = self._parts.gate, request.envelope
-        try:
-            await self._note_dispatch(request, admission)
-        except BaseException:
-            await run_shielded(gate.release(admission))
-            raise
+        noted = await self._note_dispatch(request, admission)
         patience_s = _patience_s(envelope, self._clock.now())
         if patience_s <= 0:
-            await run_shielded(gate.release(admission))
+            await run_shielded(self._take_back(noted, admission, _NO_TIME_LEFT.description))
             return self._unsent(envelope, request.attempt, _NO_TIME_LEFT)
         sent = gate.sent(admission, envelope, patience_s=patience_s)
         exchange = _Exchange(request, admission, sent, self._clock)
         try:
             failure = await self._exchange(exchange)
+            self._numbers.forget(admission)
             return await self._outcome(call, exchange, failure)
         except asyncio.CancelledError:
             if sent.is_charged:
                 await run_shielded(self._keep_cancelled(call, exchange))
+            elif not sent.is_dispatched:
+                await run_shielded(self._note_unsent(noted, admission, _STOPPED.description))
             raise
         except (ReservationStateError, LedgerUnavailableError) as e:
             if sent.is_dispatched:
                 raise
+            await run_shielded(self._note_unsent(noted, admission, describe_error(e)))
             return self._unsent(envelope, request.attempt, _not_dispatched(request, e))
 
     async def _exchange(self, exchange: "_Exchange") -> ProviderError | None:
@@ -310,12 +332,25 @@ class CallRunner:
         attempted = await self._outcome(call, exchange, exchange.sent.failure)
         await self._keep(exchange.request.envelope, attempted, "final", call.cached)
 
-    async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> None:
-        envelope = request.envelope
-        if envelope.workflow not in self._parts.strict_workflows:
-            return
-        event = dispatch_event(request, admission, now=self._clock.now())
-        await self._parts.recorder.keep_event(event)
+    async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> Event:
+        """Put on record that the request is about to be sent; if that fails nothing is held."""
+        noted = self._numbers.event(request, admission, self._clock.now())
+        try:
+            await self._parts.recorder.keep_event(noted)
+        except asyncio.CancelledError:
+            await run_shielded(self._take_back(noted, admission, _STOPPED.description))
+            raise
+        except BaseException:  # it is not on record, and nothing else can be
+            await run_shielded(self._parts.gate.release(admission))
+            raise
+        return noted
+
+    async def _take_back(self, noted: Event, admission: Admitted, why: str) -> None:
+        await self._parts.gate.release(admission)
+        await self._note_unsent(noted, admission, why)
+
+    async def _note_unsent(self, noted: Event, admission: Admitted, why: str) -> None:
+        await self._parts.recorder.keep_event(unsent_event(noted, admission, why, now=self._clock.now()))
 
 
 @dataclass(slots=True)

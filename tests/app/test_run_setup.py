@@ -1,7 +1,7 @@
 """How a run begins: what it goes on with, what that has cost, and which lines of a log are its own."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,17 +12,19 @@ from agentic_trading.app.session_folder import BarFiles, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, play_session
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.result import AttemptTrace, Stage
-from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.store import InteractionStore, Record
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.app.test_session_folder import manifest
 from tests.build import NOW, envelope, event, interaction
 from tests.desk.market.bars import bar
-from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, stage
+from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, events_in, stage
 
 BTC = {"btcusdt-5m": LOADED["btcusdt-5m"][:450]}
 
@@ -56,7 +58,7 @@ async def test_an_attempt_is_lost_even_if_another_one_was_answered(tmp_path: Pat
     asked = envelope()
     store = MemoryInteractionStore()
     await store.record(dispatched(asked, 500, attempt=1))
-    await store.store(interaction(envelope=asked, attempt_number=1, cost_nusd=0))
+    await store.store(interaction(envelope=asked, attempt_number=1, cost_nusd=0, dispatched_at=NOW))
     await store.record(dispatched(asked, 600, attempt=2))
 
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
@@ -127,7 +129,13 @@ def stopping_at(bars: int, played: SessionResult) -> SessionObserver:
     return SessionObserver(after_moment, on_start=held.append)
 
 
-async def part(store: InteractionStore, budget_nusd: int, bars: int, recorded: wire.Recording | None) -> None:
+async def part(
+    store: InteractionStore,
+    budget: int | Ledger,
+    bars: int,
+    recorded: wire.Recording | None,
+    lost: Mapping[str, LostAttempt] | None = None,
+) -> None:
     """Play the beginning of a session whose calls cost money, up to so many bars."""
     played = SessionResult()
     provider: Provider = Priced()
@@ -135,8 +143,8 @@ async def part(store: InteractionStore, budget_nusd: int, bars: int, recorded: w
         bars=BTC,
         store=store,
         most_bars=None,
-        answers=wire.AnswerSource(provider, *PRICED, recorded),
-        ledger=wire_budgets.budget_ledger(budget_nusd),
+        answers=wire.AnswerSource(provider, *PRICED, recorded, lost=lost or {}),
+        ledger=wire_budgets.budget_ledger(budget) if isinstance(budget, int) else budget,
     )
     await play_session(set_up, played, stopping_at(bars, played))
 
@@ -165,3 +173,46 @@ async def test_both_parts_of_a_run_together_keep_the_budget(percent: int, tmp_pa
     refused = [r for r in results if r.failure and r.failure.category is FailureKind.BUDGET_EXHAUSTED]
     assert bool(refused) is (percent < 100)
     assert len({result.result_id for result in results}) == len(results)
+
+
+async def all_of(store: InteractionStore) -> list[Record]:
+    """Return the records of a log."""
+    return [entry.record async for entry in store.scan()]
+
+
+async def beginning_with(records: Sequence[Record]) -> MemoryInteractionStore:
+    """Return the log that a process has left which was killed after these."""
+    store = MemoryInteractionStore()
+    for record in records:
+        await (store.record(record) if isinstance(record, Event) else store.store(record))
+    return store
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 1.0])
+async def test_a_run_killed_between_a_dispatch_and_its_answer_keeps_the_budget_and_shows_the_invoice(
+    share: float, tmp_path: Path
+) -> None:
+    budget_nusd = await budget_for(50)
+    whole = MemoryInteractionStore()
+    await part(whole, budget_nusd, 450, None)
+    records = await all_of(whole)
+    dispatches = [
+        place for place, one in enumerate(records) if getattr(one, "kind", "") == "attempt.dispatched"
+    ]
+    left = records[: dispatches[int(share * (len(dispatches) - 1))] + 1]
+    sent = {one.body["reservation_id"] for one in events_in(left, "attempt.dispatched")}
+    billed = sum(one.result.cost_nusd for one in calls_in(records) if one.result.reservation_id in sent)
+    store = await beginning_with(left)
+    earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
+
+    ledger = wire_budgets.budget_ledger(budget_nusd)
+    await ledger.restore("default", earlier.bookings)
+    await part(store, ledger, 450, earlier.answers, earlier.lost)
+
+    kept = await all_of(store)
+    own = [one.result for one in calls_in(kept[len(left) :]) if one.result.served_from == "live"]
+    billed += sum(result.cost_nusd for result in own if result.reservation_id not in sent)
+    books = (await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)).spent_nusd
+    assert earlier.lost
+    assert 0 < billed <= books <= budget_nusd
+    assert books == sum(one.result.cost_nusd for one in calls_in(kept))

@@ -79,14 +79,13 @@ def test_a_table_of_models_that_is_none_is_told(tmp_path: Path) -> None:
         wire.load_tables(path)
 
 
-async def test_on_paper_only_execution_is_noted_before_it_leaves() -> None:
-    on_paper, backtest = await evening(mode="paper"), await evening()
+async def test_every_call_of_a_session_is_noted_before_it_leaves() -> None:
+    for mode in ("paper", "backtest"):
+        kept = await (await evening(mode=mode)).records()
 
-    executions = [one for one in calls_in(await on_paper.records()) if one.envelope.workflow == "execution"]
-    noted = events_in(await on_paper.records(), "attempt.dispatched")
-    assert {event.causation_id for event in noted} == {one.envelope.envelope_id for one in executions}
-    assert executions
-    assert events_in(await backtest.records(), "attempt.dispatched") == []
+        noted = {event.body["reservation_id"] for event in events_in(kept, "attempt.dispatched")}
+        assert noted == {one.result.reservation_id for one in calls_in(kept) if one.result.dispatched_at}
+        assert noted
 
 
 async def test_faults_in_a_session_hit_calls_by_its_seed() -> None:

@@ -71,6 +71,11 @@ async def checked(out: Path) -> list[Record]:
     return kept
 
 
+def course_of(out: Path) -> list[tuple[str, str]]:
+    """Return when a run has decided what, without the ids, which follow from the attempt that was answered."""
+    return [(line["as_of"], line["kind"]) for line in lines_of(decided(out))]
+
+
 def outcome(report: RunReport) -> dict[str, Any]:
     """Return what a report says of the session itself."""
     return report.model_dump(exclude={"log", "decision_log", "elapsed_s"})
@@ -109,7 +114,7 @@ async def test_a_backtest_killed_between_bars_ends_as_if_nothing_had_been(
 @pytest.mark.parametrize(
     ("call", "workflow"), [(1, "analysis"), (5, "analysis"), (1, "execution"), (2, "execution")]
 )
-async def test_a_run_on_paper_killed_in_a_call_goes_on_with_that_call(
+async def test_a_run_on_paper_killed_in_a_call_goes_on_with_a_new_attempt_but_for_an_order(
     call: int, workflow: str, tmp_path: Path
 ) -> None:
     asked: dict[str, Any] = {"data": SAMPLES, "bars": 450, "mode": "paper"}
@@ -121,15 +126,17 @@ async def test_a_run_on_paper_killed_in_a_call_goes_on_with_that_call(
     whole = await ran(tmp_path / "whole", **asked)
 
     kept = await checked(tmp_path / "killed")
-    assert resumed.digest == whole.digest
-    assert decided(tmp_path / "killed") == decided(tmp_path / "whole")
+    lost = [one for one in calls_in(kept) if one.result.in_doubt]
+    assert {str(one.envelope.workflow) for one in lost} == {workflow}
+    assert {one.result.next_step for one in lost} == {"final" if workflow == "execution" else "retry"}
+    goes_on = course_of(tmp_path / "killed") == course_of(tmp_path / "whole")
+    assert goes_on is (workflow != "execution")
+    assert (await replay(tmp_path / "killed")).digest == resumed.digest != whole.digest
     assert sum(one.envelope.workflow == workflow for one in calls_in(left)) == call - 1
     assert answered < {one.interaction_id for one in calls_in(kept)}
     assert kept[: len(left)] == left
-    dispatched = {event.causation_id for event in events_in(kept, "attempt.dispatched")}
-    assert dispatched == {
-        one.envelope.envelope_id for one in calls_in(kept) if one.envelope.workflow == "execution"
-    }
+    dispatched = {event.body["reservation_id"] for event in events_in(kept, "attempt.dispatched")}
+    assert dispatched == {one.result.reservation_id for one in calls_in(kept)}
 
 
 async def test_a_run_that_is_killed_again_while_it_is_resumed_still_goes_on(tmp_path: Path) -> None:
@@ -162,7 +169,8 @@ async def test_a_stream_that_goes_on_after_a_kill_has_lost_no_bar(tmp_path: Path
     with on_standard_input(tmp_path / "rest.csv", rows[sent + 1 :]):
         resumed = await ran(tmp_path / "killed", resume=True, **STREAM)
 
-    assert resumed.digest == whole.digest
+    assert course_of(tmp_path / "killed") == course_of(tmp_path / "whole")
+    assert (await replay(tmp_path / "killed")).digest == resumed.digest
     assert resumed.data == whole.data
     assert rows_in(tmp_path / "killed" / "bars-BTCUSDT.csv") == rows
 

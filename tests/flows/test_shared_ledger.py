@@ -12,6 +12,7 @@ import pytest
 from agentic_trading.app import wire_budgets
 from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.app.budgets import BudgetLocationOptions, read_status
+from agentic_trading.app.options import OptionError
 from agentic_trading.app.replay import replay
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
 from agentic_trading.governance.limits import ScopeKind
@@ -161,3 +162,29 @@ async def test_a_server_that_was_set_back_lets_nothing_run_until_it_is_rebuilt(
     assert again.no_decisions == {}
     assert report.calls == report.in_doubt + 2 * again.attempts
     assert (await spent_on(own_redis)).nusd == charged(calls_in(await kept_in(again.log)))
+
+
+async def test_a_rebuild_that_would_free_what_the_server_has_charged_needs_to_be_told_so(
+    own_redis: RealServer, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {
+        "data": SAMPLES[:1],
+        "bars": 360,
+        "budget_usd": Decimal(1),
+        "prices_file": rehearsal(tmp_path),
+        "ledger_url": own_redis.url,
+    }
+    first, second = await ran(tmp_path / "first", **asked), await ran(tmp_path / "second", **asked)
+    before = await spent_on(own_redis)
+
+    with pytest.raises(OptionError, match=r"--discard-server is left out, .* tenant default .* instead of"):
+        await rebuild_ledger([Path(first.log)], own_redis.url, "default")
+    unchanged = await spent_on(own_redis)
+    whole = await rebuild_ledger([Path(first.log), Path(second.log)], own_redis.url, "default")
+    with_both = await spent_on(own_redis)
+    report = await rebuild_ledger([Path(first.log)], own_redis.url, "default", discard_server=True)
+
+    assert before == unchanged == with_both
+    assert whole.discarded == ()
+    assert report.knew_nusd == before.nusd > report.charged_nusd
+    assert any(one.startswith("tenant default") for one in report.discarded)

@@ -7,16 +7,24 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import ClockMode
+from agentic_trading.governance.events import AttemptDispatched, AttemptUnsent
 from agentic_trading.governance.ledger import Balance, LedgerCheckpoint, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.rebuild import LedgerRebuild, checkpoint_event, rollback_error
+from agentic_trading.governance.rebuild import (
+    LedgerRebuild,
+    LostAttempt,
+    checkpoint_event,
+    rollback_error,
+)
 from agentic_trading.llm import Event, RetryPolicy
-from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.event import EventBody
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import Usage
+from agentic_trading.llm.store import Record
 from tests.build import envelope, event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out
 from tests.governance.asking import tenant
@@ -64,7 +72,7 @@ async def test_a_ledger_that_is_told_a_session_again_counts_what_the_first_one_c
 
 
 async def test_a_call_in_doubt_whose_dispatch_is_on_record_counts_as_it_did() -> None:
-    desk = gateway([timed_out(), ORDER], limits=EVERY_COUNTER, strict=[EnvelopeWorkflow.EXECUTION])
+    desk = gateway([timed_out(), ORDER], limits=EVERY_COUNTER)
     for number in range(2):
         await desk.runner.run(asking("execution", n=number).with_retry_policy(ONCE).build())
 
@@ -120,7 +128,7 @@ async def test_more_than_was_reserved_counts_in_full() -> None:
 
 
 async def test_a_call_of_which_only_the_dispatch_is_on_record_is_in_doubt() -> None:
-    desk = gateway([ORDER], limits=EVERY_COUNTER, strict=[EnvelopeWorkflow.EXECUTION])
+    desk = gateway([ORDER], limits=EVERY_COUNTER)
     asked = asking("execution").with_tenant("acme").with_agent("exec-1", "exec").build()
     await desk.runner.run(asked)
     reading = LedgerRebuild("acme", "paper")
@@ -181,34 +189,62 @@ def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest
     assert [one.request.at for one in reading.entries()] == [START, START]
 
 
-def silent(key: str, *, nusd: int = 70, state: str = "in_doubt", **more: Any) -> Event:
+def silent(key: str, *, nusd: int = 70, state: str = "in_doubt", tenant_id: str = "default") -> Event:
     """Return the record of a call whose lease was over."""
-    body = {"reservation_id": f"default:{key}:1", "state": state, "nusd": nusd, "tokens": 3, **more}
-    return event("reservation.expired", body=body, time=START)
+    body = {"reservation_id": f"default:{key}:1", "state": state, "nusd": nusd, "tokens": 3}
+    body["scopes"] = {"agent": "desk-1"}
+    return event("reservation.expired", body=body, time=START, tenant_id=tenant_id)
+
+
+def of(body: EventBody, **more: Any) -> Event:
+    """Return an event with this body."""
+    return event(body.KIND, body=body.model_dump(mode="json"), **more)
+
+
+def sent(key: str, *, nusd: int = 40, tenant_id: str = "default", **more: Any) -> Event:
+    """Return the record that a call is about to be sent."""
+    scopes = {ScopeKind.CALL: key, ScopeKind.TENANT: "default", ScopeKind.AGENT: "desk-1"}
+    body = AttemptDispatched(
+        attempt=1, request_hash="", provider="", model="", reservation_id=f"default:{key}:1",
+        scopes=scopes, reserved_nusd=nusd, window_at=START,
+    )  # fmt: skip
+    return of(body, tenant_id=tenant_id, **more)
+
+
+def taken_back(noted: Event) -> Event:
+    """Return the record that a dispatch was taken back."""
+    body = AttemptUnsent(attempt=1, reservation_id=noted.body["reservation_id"], why="no time left")
+    return of(body, causation_id=noted.id)
+
+
+def answered(key: str, nusd: int, **more: Any) -> LLMInteraction:
+    """Return a call that was answered."""
+    asked = envelope(idempotency_key=key, envelope_id=more.pop("envelope_id", f"e-{key}"))
+    return interaction(envelope=asked, dispatched_at=START, finished_at=START, cost_nusd=nusd, **more)
+
+
+def booked(*records: Record) -> list[tuple[str, str, int]]:
+    """Return what these records book, in whatever order they are read, and however often."""
+    found = []
+    for order in (records, tuple(reversed(records)), records * 2):
+        reading = LedgerRebuild("default", "live")
+        for record in order:
+            reading.read(record)
+        found.append(
+            sorted(
+                (one.request.reservation_id, one.state.value, one.charged.nusd) for one in reading.entries()
+            )
+        )
+    assert found[0] == found[1] == found[2]
+    return found[0]
 
 
 def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_else_is_known_of_it() -> None:
-    answered = interaction(dispatched_at=START, finished_at=START)
-    noted = event(
-        "attempt.dispatched",
-        causation_id="e",
-        time=START,
-        body={"attempt": 1, "reserved_nusd": 40, "idempotency_key": "sent"},
-    )
     reading = LedgerRebuild("default", "live")
-    for record in (
-        silent(answered.envelope.idempotency_key),
-        silent("a:b", scopes={"agent": "desk-1"}),
-        silent("given back", state="released"),
-        silent("sent"),
-        answered,
-        noted,
-    ):
-        reading.read(record)
+    reading.read(silent("a:b"))
 
-    settled, sent, lost = reading.entries()
-    assert settled.state is ReservationState.SETTLED
-    assert (sent.request.reservation_id, sent.charged) == ("default:sent:1", Amount(40, 0))
+    (lost,) = reading.entries()
+
     assert (lost.request.reservation_id, lost.state) == ("default:a:b:1", ReservationState.IN_DOUBT)
     assert (lost.charged, lost.request.at) == (Amount(70, 3), START)
     assert lost.request.scope_ids == {
@@ -216,31 +252,74 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         ScopeKind.CALL: "a:b",
         ScopeKind.TENANT: "default",
     }
-    assert [one.request.key for one in reading.entries(lost_suffix="~lost")[1:]] == ["sent~lost", "a:b~lost"]
 
 
-def test_each_time_that_a_call_was_sent_and_not_answered_is_lost_to_who_asks_it_again() -> None:
-    answered = interaction(dispatched_at=START, finished_at=START)
-    call = answered.envelope.envelope_id
-    noted = event(
-        "attempt.dispatched", causation_id=call, time=START, body={"attempt": 1, "reserved_nusd": 40}
+def test_what_a_late_answer_has_cost_counts_and_not_what_its_lease_was_charged() -> None:
+    assert booked(silent("k"), answered("k", 5)) == [("default:k:1", "settled", 5)]
+
+
+def test_of_a_lease_and_a_dispatch_the_dearer_counts() -> None:
+    assert booked(silent("k", nusd=70), sent("k", nusd=40)) == [("default:k:1", "in_doubt", 70)]
+    assert booked(silent("k", nusd=30), sent("k", nusd=40)) == [("default:k:1", "in_doubt", 40)]
+    assert booked(silent("k", state="released"), sent("k")) == [("default:k:1", "in_doubt", 40)]
+
+
+def test_a_call_charged_after_its_lease_counts_whatever_tenant_the_record_was_written_for() -> None:
+    expected = [("default:k:1", "in_doubt", 70)]
+
+    assert booked(silent("k", tenant_id="platform")) == expected
+    assert booked(sent("k", nusd=70, tenant_id="platform")) == expected
+
+
+def test_a_dispatch_that_was_taken_back_counts_nothing() -> None:
+    noted = sent("k", id="d-1")
+
+    assert booked(noted, taken_back(noted)) == []
+    assert booked(noted, taken_back(noted), silent("k")) == [("default:k:1", "in_doubt", 70)]
+
+
+def test_a_dispatch_after_one_that_was_taken_back_counts() -> None:
+    first, second = sent("k", id="d-1"), sent("k", id="d-2")
+
+    assert booked(first, taken_back(first), second) == [("default:k:1", "in_doubt", 40)]
+
+
+def test_a_refusal_after_a_lost_call_takes_nothing_of_it_back() -> None:
+    noted = sent("k", causation_id="e-k")
+    refused = interaction(
+        envelope=envelope(idempotency_key="k", envelope_id="e-k"), dispatched_at=None, cost_nusd=0
     )
-    unsent = event(
-        "attempt.dispatched", causation_id="u", time=START, body={"attempt": 1, "reserved_nusd": 40}
-    )
+
+    assert booked(noted, refused) == [("default:k:1", "in_doubt", 40)]
+
+
+def test_each_time_that_a_call_was_sent_and_not_answered_counts() -> None:
+    noted = [sent("k", id=f"d-{n}", nusd=40 + n) for n in range(3)]
+
+    assert booked(*noted) == [("default:k:1", "in_doubt", 123)]
+    assert booked(*noted, answered("k", 5)) == [("default:k:1", "in_doubt", 88)]
+    assert booked(noted[0], answered("k", 5)) == [("default:k:1", "settled", 5)]
+
+
+def test_a_connection_that_was_refused_takes_nothing_of_an_answer_back() -> None:
+    refused = answered("k", 0)
+
+    assert booked(answered("k", 70), refused) == [("default:k:1", "settled", 70)]
+
+
+def test_a_call_that_two_envelopes_have_made_counts_twice() -> None:
+    twice = [answered("k", 7, envelope_id=f"e-{n}", reservation_id="default:k:1") for n in range(2)]
+
+    assert booked(*twice) == [("default:k:1", "settled", 14)]
+
+
+def test_attempts_that_were_sent_and_have_no_end_are_lost() -> None:
+    noted = sent("k", id="d-1", time=START)
     reading = LedgerRebuild("default", "live")
-
-    for _ in range(2):
-        reading.read(noted)
-    assert [one.request.key for one in reading.entries(lost_suffix="~")] == [f"{call}~", f"{call}~~"]
-    assert [one.request.key for one in reading.entries()] == [call]
-
-    reading.read(noted)
-    for record in (answered, unsent):
+    for record in (noted, sent("k", id="d-2"), sent("done"), answered("done", 5), silent("only a lease")):
         reading.read(record)
-    reading.read(interaction(envelope=envelope(envelope_id="u"), dispatched_at=None, cost_nusd=0))
-    assert [one.request.key for one in reading.entries(lost_suffix="~")[1:]] == [f"{call}~", f"{call}~~"]
-    assert [one.state for one in reading.entries()] == [ReservationState.SETTLED, ReservationState.IN_DOUBT]
+
+    assert reading.lost() == {"default:k:1": LostAttempt("default:k:1", Amount(80, 0, 2), START)}
 
 
 async def test_another_tenants_calls_are_left_out() -> None:

@@ -9,7 +9,7 @@ from agentic_trading.governance.controls_document import Halt, HaltScope, Tenant
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.policy import Policy, Principal
 from agentic_trading.llm import Event, FailureKind, LLMInteraction
-from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow
+from agentic_trading.llm.envelope import DeterminismLevel
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
@@ -107,7 +107,7 @@ async def test_what_is_halted_between_its_admission_and_its_sending_is_not_sent_
             await super().record(event)
             halt(desk)
 
-    desk = gateway(provider, store=Halting(), strict=[EnvelopeWorkflow.EXECUTION], limits=[tenant(10**12)])
+    desk = gateway(provider, store=Halting(), limits=[tenant(10**12)])
 
     final = await desk.runner.run(asking("execution").build())
 
@@ -148,7 +148,7 @@ async def test_without_the_ledger_nothing_is_sent(workflow: str) -> None:
 
 async def test_what_cannot_be_noted_as_sent_is_not_sent_and_holds_nothing() -> None:
     provider, ledger = ScriptedProvider([GOOD]), AwayLedger([tenant(10**12)])
-    desk = gateway(provider, ledger=ledger, strict=[EnvelopeWorkflow.EXECUTION])
+    desk = gateway(provider, ledger=ledger)
     ledger.leave("dispatch")
 
     final = await desk.runner.run(asking("execution").build())

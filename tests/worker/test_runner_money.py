@@ -15,7 +15,6 @@ from agentic_trading.llm import (
     RetryPolicy,
     StoreError,
 )
-from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.result import Usage
@@ -240,7 +239,7 @@ async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
             await super().record(event)
 
     provider = ScriptedProvider([GOOD])
-    desk = gateway(provider, clock=clock, store=Slow(), strict=[EnvelopeWorkflow.EXECUTION])
+    desk = gateway(provider, clock=clock, store=Slow())
 
     final = (await desk.runner.run(asking("execution").with_deadline(deadline).build())).result
 
@@ -311,7 +310,7 @@ async def test_a_strict_workflow_has_its_dispatch_on_record_before_the_call() ->
             seen.extend([entry.record async for entry in desk.store.scan()])
             return await super().complete(request)
 
-    desk = gateway(Looking(['{"action":"buy","size":1,"end":"ok"}']), strict=[EnvelopeWorkflow.EXECUTION])
+    desk = gateway(Looking(['{"action":"buy","size":1,"end":"ok"}']))
     envelope = asking("execution").build()
 
     await desk.runner.run(envelope)
@@ -335,7 +334,7 @@ async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
             return "log"
 
     for workflow in ("analysis", "execution"):
-        desk = gateway([GOOD], store=Full(), strict=[EnvelopeWorkflow.EXECUTION])
+        desk = gateway([GOOD], store=Full())
 
         with pytest.raises(StoreError, match="the disk is full"):
             await desk.runner.run(asking(workflow).build())

@@ -9,7 +9,6 @@ from agentic_trading.governance.ledger import Settlement
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.prices import Amount
 from agentic_trading.llm import Event, FailureKind, LLMInteraction
-from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
@@ -103,7 +102,7 @@ async def test_of_two_runs_that_were_both_admitted_one_sends() -> None:
             await super().record(event)
 
     provider = ScriptedProvider(['{"action":"buy","size":1,"end":"ok"}'] * 2)
-    desk = gateway(provider, store=Slow(), strict=[EnvelopeWorkflow.EXECUTION])
+    desk = gateway(provider, store=Slow())
     envelope = asking("execution").build()
 
     async def run() -> None:

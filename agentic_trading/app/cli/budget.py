@@ -31,6 +31,10 @@ Usd = Annotated[str | None, typer.Option("--usd", metavar="X", help="At most so 
 TokensOption = Annotated[int | None, typer.Option("--tokens", metavar="N", help="At most so many tokens.")]
 Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="At most so many calls.")]
 Remove = Annotated[bool, typer.Option("--remove", help="Remove the limit.")]
+DiscardServer = Annotated[
+    bool,
+    typer.Option("--discard-server", help="Let what the server has charged and no log knows be spent again."),
+]
 Stores = Annotated[
     list[Path] | None,
     typer.Option(
@@ -134,11 +138,13 @@ def rebuild(
     tenant: BudgetOptionsTenant = "default",
     stores: Stores = None,
     ledger: LedgerUrl = None,
+    discard_server: DiscardServer = False,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild the ledger on a server from logs, and open it for calls again.
 
-    Name every log that was written with this server: what is in none of them is forgotten. Limits and halts stay.
+    Name every log that was written with this server. Nothing is done if the server has charged more than these know.
+    Limits and halts stay.
     """
     from dataclasses import asdict
     from zoneinfo import ZoneInfo
@@ -152,7 +158,13 @@ def rebuild(
     logs = [log_of(store) for store in stores] if stores else [log_of(None)]
     settings = start()
     report = asyncio.run(
-        rebuild_ledger(logs, ledger or settings.ledger_url, tenant, zone=ZoneInfo(settings.zone))
+        rebuild_ledger(
+            logs,
+            ledger or settings.ledger_url,
+            tenant,
+            zone=ZoneInfo(settings.zone),
+            discard_server=discard_server,
+        )
     )
     if as_json:
         show_json(asdict(report))

@@ -119,6 +119,7 @@ def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
     lines = [
         *(("from", log) for log in report.logs),
         ("before", f"{usd(report.knew_nusd)} USD spent"),
+        *(("discarded", one) for one in report.discarded),
         ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),
         ("charged", f"{usd(report.charged_nusd)} USD, {usd(report.in_doubt_nusd)} USD of it in doubt"),
         ("epoch", f"{report.generation}; calls may run again"),
