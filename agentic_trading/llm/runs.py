@@ -3,13 +3,13 @@
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM, Event
-from agentic_trading.llm.events import KINDS, FedBars, RunEnded, RunStarted
+from agentic_trading.llm.events import KINDS, FedBars, RunEnded, RunStarted, TailSetAside
 from agentic_trading.llm.store import RunRecord
 
 _clock = SystemClock()
@@ -136,8 +136,10 @@ def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[Wron
                     runs[name] = RunInLog(
                         open_run.start_line, open_run.start_id, open_run.started, record.seq, ended
                     )
-            case _:
+            case TailSetAside() | None:
                 pass
+            case unknown:
+                assert_never(unknown)
     return list(runs.values()), wrong
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,8 +11,12 @@ from hypothesis import strategies as st
 
 from agentic_trading.app.log_check import LogCheck, LogFinding, audit_log, check_file
 from agentic_trading.app.session_folder import ROWS_A_MARK, SessionFolder
+from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, LLMResult
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.event import PLATFORM
+from agentic_trading.llm.events import RunEnded, RunStarted
 from tests.app.logging_kept import logging_kept
+from tests.build import NOW, event, interaction
 from tests.flows.sessions import ran
 
 SAME_FOLDER = settings(
@@ -128,3 +133,62 @@ def test_a_decision_log_that_cannot_be_read_is_an_error_and_one_that_is_gone_is_
 
     assert gone.file == decisions
     assert gone.reason.endswith("on record, and here none")
+
+
+async def kept(path: Path, *given: Event | LLMInteraction) -> LogCheck:
+    """Check a log of these records."""
+    store = JsonFileInteractionStore(path)
+    for one in given:
+        await (store.record(one) if isinstance(one, Event) else store.store(one))
+    await store.aclose()
+    return await audit_log(path)
+
+
+async def test_a_log_in_which_no_run_has_a_start_is_whole_as_far_as_can_be_known(tmp_path: Path) -> None:
+    found = await kept(tmp_path / "log.jsonl", event())
+
+    assert (found.verdict, found.lines) == ("whole", 1)
+    assert found.notes == (
+        "no run has put its start and its end on record: lines cut from the end do not show",
+    )
+
+
+async def test_the_audit_looks_into_the_records_of_an_unbroken_log(tmp_path: Path) -> None:
+    lost = event("order.filled", id="fill", causation_id="nowhere", trace_id="t")
+    honest = interaction()
+    forged = LLMResult(**{**honest.result.model_dump(), "output_hash": "0" * 16})
+    changed = LLMInteraction(envelope=honest.envelope, result=forged)
+
+    found = await kept(tmp_path / "log.jsonl", lost, changed)
+
+    assert [(one.line, one.record_id, one.reason) for one in found.findings] == [
+        (2, changed.interaction_id, "it was written with another output_hash than its contents have"),
+        (1, "fill", "it names a cause that its trace does not have: nowhere"),
+    ]
+
+
+async def test_a_start_that_no_release_has_written_is_found(tmp_path: Path) -> None:
+    found = await kept(tmp_path / "log.jsonl", event("run.started", id="odd", body={"mode": 7}))
+
+    assert [(one.verdict, one.record_id) for one in found.findings] == [("broken", "odd")]
+    assert "event odd of kind run.started: body.session_id" in found.findings[0].reason
+
+
+async def test_an_end_that_does_not_fit_the_lines_before_it_is_found_in_a_chain_that_does(
+    tmp_path: Path,
+) -> None:
+    started = RunStarted(session_id="s", mode="paper", package="0")
+    ended = RunEnded(session_id="s", lines=2, head="0" * 64)
+    times: dict[str, Any] = {"trace_id": "t", "tenant_id": PLATFORM, "time": NOW}
+
+    found = await kept(
+        tmp_path / "log.jsonl",
+        started.as_event(event_id="start", **times),
+        ended.as_event(event_id="end", causation_id="start", **times),
+    )
+
+    assert [(one.verdict, one.line, one.record_id) for one in found.findings] == [
+        ("broken", 2, "end"),
+        ("cut off", 2, ""),
+    ]
+    assert found.verdict == "broken"
