@@ -60,9 +60,8 @@ class OpenName(StrEnum):
     def _missing_(cls, value: object) -> Self | None:
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             return None
-        name = str.__new__(
-            cls, value
-        )  # not remembered: whoever can send names could fill the memory with them
+        # Not remembered: names that come over a bus could fill the memory.
+        name = str.__new__(cls, value)
         name._name_, name._value_ = value, value
         return name
 

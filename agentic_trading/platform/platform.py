@@ -149,7 +149,7 @@ class Platform:
 
     @asynccontextmanager
     async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[StructuredGateway]:
-        """Give a client of its own: `name` tells its replies from those of others, `sign_as` is its principal.
+        """Give a client of its own: `name` keeps its replies apart from those of others, `sign_as` is its principal.
 
         Raises `ConfigError` for a principal without a key.
         """
