@@ -88,10 +88,7 @@ async def replay(
     if manifest.digest is None and not allow_incomplete:
         raise NoDigestError(session, manifest.run_number)
     intact_lines, warnings = await _intact_lines(folder, manifest, allow_incomplete=allow_incomplete)
-    recorded, request_hashes = wire.recording(), set[str]()
-    async for attempt in recorded_attempts(folder, manifest, intact_lines=intact_lines):
-        recorded.add(attempt)
-        request_hashes.add(attempt.envelope.request_hash)
+    recorded, request_hashes = await _recording(folder, manifest, intact_lines)
     seen = ReplayObservations(request_hashes)
     compared = DecisionComparison(folder.decisions(manifest.run_number))
     await asyncio.to_thread(compared.open)
@@ -127,6 +124,17 @@ async def replay(
         request_changes=await _changes(folder, manifest, seen.first_missed, intact_lines),
         warnings=warnings,
     )
+
+
+async def _recording(
+    folder: SessionFolder, manifest: RunManifest, intact_lines: int | None
+) -> tuple[wire.Recording, AbstractSet[str]]:
+    """Return what was answered in a run, and the hashes of the requests."""
+    recorded, request_hashes = wire.recording(), set[str]()
+    async for attempt in recorded_attempts(folder, manifest, intact_lines=intact_lines):
+        recorded.add(attempt)
+        request_hashes.add(attempt.envelope.request_hash)
+    return recorded, request_hashes
 
 
 async def _intact_lines(

@@ -3,14 +3,14 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
 from agentic_trading.app import wire, wire_budgets
-from agentic_trading.app.local import running_workers
 from agentic_trading.app.options import RunMode
-from agentic_trading.client.gateway import Gateway
+from agentic_trading.client.gateway import Gateway, GatewayClient
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
@@ -19,10 +19,10 @@ from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
 from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.errors import TradingError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters
+from agentic_trading.platform.platform import first_useful, running
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,10 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
         oversight=setup.oversight,
     )
     try:
-        async with running_workers(pool, broker) as client:
+        async with aclosing(broker), running(pool), GatewayClient(broker) as client:
             await _trade(setup, result, observer, client, venue, exchange)
     except BaseExceptionGroup as group_of_errors:
-        raise _first_useful(group_of_errors) from group_of_errors
+        raise first_useful(group_of_errors) from group_of_errors
     finally:
         result.account = await exchange.account()
         result.open_orders = await exchange.open_orders()
@@ -207,15 +207,3 @@ async def _trade(
     result.instruments, result.intents, result.fills = venue.instruments, session.intents, session.fills
     observer.on_start(session)
     await session.run(setup.feeds, most_bars=setup.most_bars)
-
-
-def _first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that a user can do something about, or else the first one."""
-    leaves = list(_leaves(group))
-    return next((leaf for leaf in leaves if isinstance(leaf, TradingError)), leaves[0])
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _leaves(each)]
-    return [error]

@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
-from agentic_trading.bus.signing import Signer, Verifier
+from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import Broker
 from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, GatewayReply, StructuredGateway
@@ -25,15 +25,12 @@ from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limits import Windows
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunStarted
-from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
@@ -41,7 +38,7 @@ from agentic_trading.platform import adapters, restart
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import provider_and_model
-from agentic_trading.platform.tables import tables_of
+from agentic_trading.platform.tables import LoadedFiles
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
@@ -183,7 +180,7 @@ class Platform:
     async def _open(self) -> None:
         config, given = self.config, self._given
         clock = given.clock or SystemClock()
-        files = await asyncio.to_thread(_Files.read, config, frozenset(_names(given.providers)))
+        files = await asyncio.to_thread(LoadedFiles.read, config, frozenset(_names(given.providers)))
         self._signing = files.signing
         store = await self._opened_log()
         log = adapters.file_log_of(store)
@@ -202,45 +199,57 @@ class Platform:
         for tenant, row in config.tenants.items():
             await restart.seed_limit(tenant, row, ledger, controls)
         providers = await self._opened_providers(files, clock)
-        recorder, wall = Recorder(store, self._broker), SystemClock()
+        opened = _Opened(files, store, ledger, controls, statuses, limiter, providers, clock)
+        await self._stack.enter_async_context(running(self._pool(opened)))
+        self._client = await self._stack.enter_async_context(self.client("platform"))
+
+    def _pool(self, opened: "_Opened") -> WorkerPool:
+        config, files, clock = self.config, opened.files, opened.clock
+        recorder, wall = Recorder(opened.store, self._broker), SystemClock()
         gate = Gate(
-            ledger=ledger,
+            ledger=opened.ledger,
             prices=files.prices,
             capabilities=files.capabilities,
             clock=clock,
             mode=config.mode,
             wall=wall,
             tenants=frozenset(config.tenant_ids),
-            providers=providers.names,
+            providers=opened.providers.names,
             policy=files.policy,
-            throttle=Throttle(limiter, wall),
+            throttle=Throttle(opened.limiter, wall),
         )
         parts = RunnerDependencies(
             gate=gate,
-            providers=providers,
+            providers=opened.providers,
             recorder=recorder,
             capabilities=files.capabilities,
             clock=clock,
             checks=self._checks,
         )
-        housekeeper = None
-        if controls is not None and statuses is not None:
-            outlives = config.ledger.url is not None
-            scope = HousekeepingScope(ledger, gate, controls, statuses, config.tenant_ids, outlives=outlives)
-            meter = BurnRateMeter(Windows(ZoneInfo(config.zone)))
-            housekeeper = Housekeeper(scope, meter, recorder, clock, wall, self._worker_name(), Alerts())
-        pool = WorkerPool(
+        return WorkerPool(
             broker=self._broker,
             runner=CallRunner(parts),
             recorder=recorder,
-            claims=given.claims or adapters.memory_claims(),
+            claims=self._given.claims or adapters.memory_claims(),
             clock=clock,
             workers=config.concurrency,
-            housekeeper=housekeeper,
+            housekeeper=self._housekeeper(opened, gate, recorder, wall),
             acl=ProducerAcl(files.verifier, config.sign_as, files.policy),
         )
-        await self._stack.enter_async_context(_running(pool))
-        self._client = await self._stack.enter_async_context(self.client("platform"))
+
+    def _housekeeper(
+        self, opened: "_Opened", gate: Gate, recorder: Recorder, wall: Clock
+    ) -> Housekeeper | None:
+        """Return what reads the commands of operators and reports; None where there is no place for either."""
+        config = self.config
+        if opened.controls is None or opened.statuses is None:
+            return None
+        scope = HousekeepingScope(
+            opened.ledger, gate, opened.controls, opened.statuses, config.tenant_ids,
+            outlives=config.ledger.url is not None,
+        )  # fmt: skip
+        meter = BurnRateMeter(Windows(ZoneInfo(config.zone)))
+        return Housekeeper(scope, meter, recorder, opened.clock, wall, self._worker_name(), Alerts())
 
     async def _enter(self, port: ClosablePort) -> ClosablePort:
         """Return a port that is closed when its turn has come."""
@@ -276,7 +285,7 @@ class Platform:
             statuses or await self._enter(made_statuses),
         )
 
-    async def _opened_providers(self, files: "_Files", clock: Clock) -> Providers:
+    async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:
         given = self._given.providers
         if isinstance(given, Providers):
             return given
@@ -315,36 +324,21 @@ class Platform:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
-    """What was read from files before anything is opened."""
+class _Opened:
+    """What a pool is made from, all of it open."""
 
-    factories: Mapping[str, adapters.Factory]
-    capabilities: Capabilities
-    prices: PriceBook
-    policy: Policy | None
-    signing: Mapping[str, tuple[bytes, ...]] | None
-
-    @classmethod
-    def read(cls, config: PlatformConfig, given: frozenset[str]) -> Self:
-        """Read tables, policy and keys; the adapters of providers that are `given` are not loaded."""
-        factories = {
-            name: adapters.factory_of(name, row, origin=config.origin_of(f"providers.{name}.adapter"))
-            for name, row in config.providers.items()
-            if name not in given
-        }
-        capabilities, prices = tables_of(config, factories)
-        policy = Policy.load(config.policy) if config.policy is not None else None
-        signing = adapters.signing_keys_of(config.principals_folder, policy)
-        return cls(factories, capabilities, prices, policy, signing)
-
-    @property
-    def verifier(self) -> Verifier | None:
-        """What proves senders, where messages are signed."""
-        return None if self.signing is None else Verifier(self.signing)
+    files: LoadedFiles
+    store: InteractionStore
+    ledger: Ledger
+    controls: ControlStore | None
+    statuses: StatusFeed | None
+    limiter: Limiter | None
+    providers: Providers
+    clock: Clock
 
 
 @asynccontextmanager
-async def _running(pool: WorkerPool) -> AsyncGenerator[None]:
+async def running(pool: WorkerPool) -> AsyncGenerator[None]:
     """Run a pool; leaving the block, also by an error, finishes the calls under way and keeps what was recorded."""
     async with asyncio.TaskGroup() as group:
         work = group.create_task(pool.run(), name="worker-pool")

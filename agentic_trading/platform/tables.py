@@ -1,8 +1,12 @@
-"""What is known of models and prices: shipped rows, those of adapters, of files and of the configuration."""
+"""What a platform reads from files: tables of models and prices, a policy, the keys of principals."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
+from agentic_trading.bus.signing import Verifier
+from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
 from agentic_trading.llm.models import (
     PACKAGED_MODELS,
@@ -12,9 +16,38 @@ from agentic_trading.llm.models import (
     read_table,
     sha256_of_rows,
 )
-from agentic_trading.platform.adapters import Factory, explained
+from agentic_trading.platform.adapters import Factory, explained, factory_of, signing_keys_of
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.provider_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFiles:
+    """What was read from files before anything is opened."""
+
+    factories: Mapping[str, Factory]
+    capabilities: Capabilities
+    prices: PriceBook
+    policy: Policy | None
+    signing: Mapping[str, tuple[bytes, ...]] | None
+
+    @classmethod
+    def read(cls, config: PlatformConfig, given: frozenset[str]) -> Self:
+        """Read tables, policy and keys; the adapters of providers that are `given` are not loaded."""
+        factories = {
+            name: factory_of(name, row, origin=config.origin_of(f"providers.{name}.adapter"))
+            for name, row in config.providers.items()
+            if name not in given
+        }
+        capabilities, prices = tables_of(config, factories)
+        policy = Policy.load(config.policy) if config.policy is not None else None
+        signing = signing_keys_of(config.principals_folder, policy)
+        return cls(factories, capabilities, prices, policy, signing)
+
+    @property
+    def verifier(self) -> Verifier | None:
+        """What proves senders, where messages are signed."""
+        return None if self.signing is None else Verifier(self.signing)
 
 
 def tables_of(config: PlatformConfig, factories: Mapping[str, Factory]) -> tuple[Capabilities, PriceBook]:
