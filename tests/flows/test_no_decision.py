@@ -39,7 +39,12 @@ async def test_calls_that_all_fail_give_reasons_and_no_order(
         > 3
     )
     assert report.decisions == {}
-    assert kinds.keys() == {"analysis.skipped", "analysis.triggered", "analysis.undecided"}
+    assert kinds.keys() == {
+        "analysis.skipped",
+        "analysis.triggered",
+        "analysis.undecided",
+        "attempt.dispatched",
+    }
     assert (report.orders, report.fills, report.pnl, report.equity_end) == (0, 0, 0, report.equity_start)
 
 

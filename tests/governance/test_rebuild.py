@@ -26,6 +26,7 @@ from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.store import Record
 from tests.build import envelope, event, interaction
+from tests.event_bodies import sample
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out
 from tests.governance.asking import tenant
 from tests.worker.ticking import events
@@ -373,3 +374,11 @@ def test_a_ledger_that_is_found_before_what_is_known_of_it_has_gone_back(
 
     assert (problem is not None) is is_back
     assert problem is None or "epoch 2, step 9" in str(problem)
+
+
+def test_warnings_and_commands_book_nothing() -> None:
+    reading = LedgerRebuild("default", "live")
+    for kind in ("budget.exhausted", "operator.commanded", "intent.skipped"):
+        reading.read(sample(kind))
+
+    assert (reading.entries(), reading.checkpoint) == ([], None)
