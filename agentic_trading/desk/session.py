@@ -11,12 +11,11 @@ from typing import Protocol
 from agentic_trading.cancellation import end_wait
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.plan import TradePlan
 from agentic_trading.desk.analysis.portfolio_context import Holding, PortfolioContext
-from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
-from agentic_trading.desk.execution.agent import ExecutionAgent, TimedFillStrategy
+from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder, Position
+from agentic_trading.desk.execution.agent import TimedFillStrategy
 from agentic_trading.desk.execution.events import IntentDenied, IntentSkipped
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.order_router import OrderRouter
@@ -29,13 +28,15 @@ from agentic_trading.desk.execution.risk import (
     propose_entry,
     propose_exit,
 )
-from agentic_trading.desk.instrument import EXACT, ZERO, Instruments
+from agentic_trading.desk.instrument import EXACT, ZERO, Instrument, Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.correlation import ReferenceMarket
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
+from agentic_trading.desk.market.triggers import Skip
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice, merge_feeds
 from agentic_trading.ids import derived_id
+from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
 
 BARS_SHOWN = 48
@@ -50,6 +51,30 @@ class MovableClock(Clock, Protocol):
         ...
 
 
+class Analyst(Protocol):
+    """An agent that judges one symbol."""
+
+    async def consider(
+        self,
+        snapshot: MarketSnapshot,
+        *,
+        position: Position | None = None,
+        portfolio: PortfolioContext | None = None,
+    ) -> Assessment | NoDecision | Skip:
+        """Return what was decided at a close, why nothing was, or why there was nothing to decide; all of it on record."""
+        ...
+
+
+class Executor(Protocol):
+    """An agent that decides how an intent shall be filled."""
+
+    async def decide(
+        self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
+    ) -> TimedFillStrategy | NoDecision:
+        """Return how, or why there is no decision: then no order comes of the intent; all of it on record."""
+        ...
+
+
 @dataclass(slots=True)
 class SymbolDesk:
     """What one symbol needs: its view of the market, its analyst, a market to compare with, and the last bars.
@@ -59,7 +84,7 @@ class SymbolDesk:
     """
 
     view: MarketView
-    analyst: CmtAnalyst
+    analyst: Analyst
     reference_view: MarketView | None = None
     reference_feed: ReferenceMarketFeed | None = None
     bars: list[Bar] = field(default_factory=list)
@@ -107,7 +132,7 @@ class TradingSession:
         self,
         *,
         desks: Mapping[str, SymbolDesk],
-        execution: ExecutionAgent,
+        execution: Executor,
         router: OrderRouter,
         exchange: Exchange,
         instruments: Instruments,
@@ -199,7 +224,10 @@ class TradingSession:
                     desk.snapshot(), position=held.get(symbol), portfolio=portfolio
                 )
                 calls.append(group.create_task(answer, name=f"analyst-{symbol}"))
-        return [each for task in calls if isinstance(each := task.result(), Assessment)]
+        decided = [(symbol, task.result()) for symbol, task in zip(due, calls, strict=True)]
+        return [
+            assessment for symbol, each in decided if (assessment := _assessment(symbol, each)) is not None
+        ]
 
     async def _portfolio(self, time_slice: TimeSlice, account: Account) -> PortfolioContext:
         """Return the account at the last closes, as evidence for the analysts."""
@@ -290,6 +318,18 @@ class TradingSession:
             as_of=assessment.as_of,
         )
         await self._gateway.record(event)
+
+
+def _assessment(symbol: str, decided: Assessment | NoDecision | Skip) -> Assessment | None:
+    """Return an analyst's assessment, None where it has none; raises `TypeError` for what no session knows."""
+    match decided:
+        case Assessment():
+            return decided
+        case NoDecision() | Skip():
+            return None
+        case other:
+            allowed = "an Assessment, a NoDecision or a Skip"
+            raise TypeError(f"the analyst of {symbol} returned {type(other).__name__}; allowed: {allowed}")
 
 
 def holdings(

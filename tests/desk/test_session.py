@@ -15,10 +15,15 @@ from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.context import evidence_by_layer
 from agentic_trading.desk.analysis.judgement import Layer
+from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
+from agentic_trading.desk.execution.order import FillLimits
+from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
+from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.session import BARS_SHOWN, TradingSession
+from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
+from agentic_trading.desk.session import BARS_SHOWN, SymbolDesk, TradingRules, TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
@@ -48,14 +53,14 @@ class Stage:
             exchange=wire.paper_exchange(where),
             answers=wire.AnswerSource(self.desk.provider, LLMProvider.RULES, wire.RULES_MODEL),
             companions={},
-            before_slice=self._before,
-            after_slice=self._after,
+            before_slice=self.before_slice,
+            after_slice=self.after_slice,
         )
 
-    async def _before(self, time_slice: TimeSlice) -> None:
+    async def before_slice(self, time_slice: TimeSlice) -> None:
         self.before.append(time_slice)
 
-    async def _after(self, time_slice: TimeSlice) -> None:
+    async def after_slice(self, time_slice: TimeSlice) -> None:
         assert self.clock.now() == time_slice.at
         self.after.append(time_slice)
         if len(self.after) >= self.stop_after:
@@ -149,6 +154,45 @@ async def test_an_error_of_a_feed_comes_out_after_what_came_before_it(error: Exc
 
     assert raised.value is error
     assert len(stage.after) == 5
+
+
+class Stranger:
+    """An analyst that returns what no session knows."""
+
+    async def consider(self, snapshot: MarketSnapshot, **_facts: Any) -> Any:
+        return {"verdict": "long"}
+
+
+async def test_what_an_analyst_returns_and_no_session_knows_is_an_error() -> None:
+    async with on_stage() as stage:
+        venue, limits = wire.venue(["BTCUSDT"]), RiskLimits()
+        exchange, journal = (
+            wire.paper_exchange(venue),
+            TradeJournal(stage.client, stage.clock, tenant_id="default"),
+        )
+        session = TradingSession(
+            desks={"BTCUSDT": SymbolDesk(MarketView("BTCUSDT", decision=wire.DECISION), Stranger())},
+            execution=ExecutionAgent(
+                stage.client,
+                stage.clock,
+                FillLimits(),
+                ExecutionSettings(session_id="s", provider=LLMProvider.RULES),
+            ),
+            router=OrderRouter(exchange, journal, venue.instruments, FillLimits(), limits),
+            exchange=exchange,
+            instruments=venue.instruments,
+            spread_bps=venue.spread_bps,
+            gateway=stage.client,
+            clock=stage.clock,
+            limits=limits,
+            rules=TradingRules(),
+            tenant_id="default",
+            before_slice=stage.before_slice,
+            after_slice=stage.after_slice,
+        )
+
+        with pytest.raises(TypeError, match="the analyst of BTCUSDT returned dict; allowed: an Assessment"):
+            await session.run([Feed(BTC[:20])])
 
 
 async def test_an_analyst_looks_when_a_bar_of_its_timeframe_has_closed_and_at_no_other_moment() -> None:
