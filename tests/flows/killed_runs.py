@@ -71,7 +71,7 @@ def kill_and_resume(
     """
     write_tables(folder)
     before = _invoice(stub)
-    kills = 0
+    kills, code = 0, -signal.SIGKILL
     for step in steps:
         dying = [str(Path(__file__).with_name("dying_call.py")), step, str(call), stub]
         code = _run(folder, mode, stub, *dying, resume=(folder / "out").exists())

@@ -9,6 +9,7 @@ import re
 import signal
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
+
 from typing_extensions import override
 
 from tests.stubs.chat_api import MODEL, OUTCOMES, Body, Handler, invoice
