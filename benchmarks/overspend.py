@@ -1,8 +1,8 @@
 """Who keeps a budget of 100 dollars when 64 workers in 4 processes spend it: ours while it is being killed, and the peers.
 
 Run: python benchmarks/overspend.py [--quick]. Exits with 1 if ours overspends, refuses calls while the most expensive one
-would still fit, or differs from the provider's invoice by anything but the calls that it lists as in doubt; and if MLflow
-does not overspend, as the load was then too easy. The first run installs the peers, each into an environment of its own.
+would still fit, or differs from the provider's invoice by anything but the calls that it lists as in doubt; if a run in a
+folder that is killed and resumed passes its limit, or shows less than its invoice; and if MLflow does not overspend, as the load was then too easy. The first run installs the peers, each into an environment of its own.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from agentic_trading.governance.ledger import ReservationState, reservation_id
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limits import ScopeKind, Window
 from benchmarks.overspend_fleet import PROCESSES, Fleet, Plan
+from benchmarks.overspend_folders import KILLS, QUICK_KILLS, print_folders, problems_of, run_folders
 from benchmarks.overspend_ours import ledger_of
 from benchmarks.overspend_table import Books, Invoice, Row, print_books, print_rows, problems, usd
 from benchmarks.peers.contender import ROOT, UnavailableError, environment, is_ready, versions
@@ -55,6 +56,10 @@ PEERS = (
     Peer("mlflow", {"default": "MLflow, RedisBudgetTracker"}),
     Peer("pydantic_ai_harness", {"default": "pydantic-ai-harness, RedisSpendStore"}),
     Peer("litellm_proxy", {"default": "LiteLLM", "fail_closed": "LiteLLM, fail_closed_budget_enforcement"}),
+    Peer(
+        "tensorzero",
+        {"default": "TensorZero, cost_per_month", "most": "TensorZero, default_nano_cost = most"},
+    ),
 )
 MLFLOW = PEERS[0].ways["default"]
 
@@ -280,8 +285,11 @@ def main() -> int:
     for row in table:
         if row.books is not None and not row.unavailable:
             print_books(row)
-    print()
-    return 0 if judged(table) else 1
+    folders = run_folders(QUICK_KILLS if size is QUICK else KILLS)
+    print_folders(folders)
+    found = problems_of(folders)
+    print(f"\nFolder runs: {'; '.join(found) + ': DOES NOT HOLD' if found else 'all promises hold'}")
+    return 0 if judged(table) and not found else 1
 
 
 if __name__ == "__main__":
