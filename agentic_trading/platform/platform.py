@@ -25,6 +25,7 @@ from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
@@ -194,12 +195,11 @@ class Platform:
         limiter = given.limiter
         if limiter is None and config.mode == "paper":  # no rate may decide what a backtest gives
             limiter = await self._enter(adapters.limiter_of(config.ledger.url, files.policy))
-        if given.ledger is None:
-            await restart.carry_on(config, ledger, store)
+        lost = await restart.carry_on(config, ledger, store) if given.ledger is None else {}
         for tenant, row in config.tenants.items():
             await restart.seed_limit(tenant, row, ledger, controls)
         providers = await self._opened_providers(files, clock)
-        opened = _Opened(files, store, ledger, controls, statuses, limiter, providers, clock)
+        opened = _Opened(files, store, ledger, controls, statuses, limiter, providers, clock, lost)
         await self._stack.enter_async_context(running(self._pool(opened)))
         self._client = await self._stack.enter_async_context(self.client("platform"))
 
@@ -225,6 +225,7 @@ class Platform:
             capabilities=files.capabilities,
             clock=clock,
             checks=self._checks,
+            lost=opened.lost,
         )
         return WorkerPool(
             broker=self._broker,
@@ -335,6 +336,7 @@ class _Opened:
     limiter: Limiter | None
     providers: Providers
     clock: Clock
+    lost: Mapping[str, LostAttempt]
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from agentic_trading.governance.controls_document import ControlStore, TenantCon
 from agentic_trading.governance.errors import CommandError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, ceiling_text, limited_text
-from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
+from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt, rollback_error
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
@@ -27,9 +28,12 @@ CONFIG: Final = "config"
 """Who sets the limits of `[tenants]`: an operator's own limit in the same place is left alone."""
 
 
-async def carry_on(config: PlatformConfig, ledger: Ledger, store: InteractionStore) -> None:
-    """Restore what the log knows of money; a ledger on a server has to be as far as the log has seen it.
+async def carry_on(
+    config: PlatformConfig, ledger: Ledger, store: InteractionStore
+) -> Mapping[str, LostAttempt]:
+    """Restore what the log knows of money, and return the attempts that no earlier start has ended, by reservation.
 
+    A ledger on a server has to be as far as the log has seen it; other workers may still end what has no end here.
     Raises `LedgerRolledBackError` for one that is not, and `StoreError` for a log that cannot be read.
     """
     rebuilds = {tenant: LedgerRebuild(tenant, config.mode) for tenant in config.tenant_ids}
@@ -37,14 +41,17 @@ async def carry_on(config: PlatformConfig, ledger: Ledger, store: InteractionSto
         async for entry in entries:
             if (rebuild := rebuilds.get(_tenant_of(entry.record))) is not None:
                 rebuild.read(entry.record)
+    lost: dict[str, LostAttempt] = {}
     for tenant, rebuild in rebuilds.items():
         if config.ledger.url is None:
             await ledger.restore(tenant, rebuild.entries())
+            lost |= rebuild.lost()
         elif rebuild.checkpoint is not None:
             await ledger.require_at_least(tenant, rebuild.checkpoint)
             found = await ledger.checkpoint(tenant)
             if (gone := rollback_error(tenant, rebuild.checkpoint, found)) is not None:
                 raise gone
+    return lost
 
 
 async def seed_limit(tenant: str, row: TenantConfig, ledger: Ledger, controls: ControlStore | None) -> None:

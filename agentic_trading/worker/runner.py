@@ -87,9 +87,10 @@ class RecordedAnswerSource(Protocol):
 class RunnerDependencies:
     """What a runner needs: the gate, the providers, of which each attempt is sent to its envelope's, the recorder, the checks.
 
-    Each call that goes to the provider leaves its dispatch on record first. `lost` are attempts,
-    by reservation, that an earlier process has sent and whose end is not known: they are not sent again. Of `counted_workflows` the provider is asked for
-    its own count of the input before money is set aside; of others, and where it gives none, bytes bound the tokens.
+    Each call that goes to a provider leaves its dispatch on record first. `lost` are attempts, by reservation, that an
+    earlier process has sent and whose end is not known: they are not sent again. Of `counted_workflows` the provider is
+    asked for its own count of the input before money is set aside; of others, and where it gives none, bytes bound the
+    tokens.
     `response_cache` holds the answers of level `recorded`; without it the runner begins with none.
     """
 

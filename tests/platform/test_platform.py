@@ -12,6 +12,7 @@ import pytest
 from agentic_trading.governance.commands import AddHalt, SetLimit, execute_command
 from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm import (
     EnvelopeBuilder,
@@ -24,6 +25,7 @@ from agentic_trading.llm import (
     StoreError,
     StoreLockedError,
 )
+from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import (
@@ -315,3 +317,51 @@ async def test_a_call_falls_back_by_its_workflow_and_an_execution_never() -> Non
         ("house", True),
     ]
     assert len(house.requests) == 2
+
+
+async def test_a_call_that_an_earlier_start_has_lost_is_in_doubt_and_goes_on_under_a_new_attempt(
+    tmp_path: Path,
+) -> None:
+    asked = envelope(7)
+    dispatched = AttemptDispatched(
+        attempt=1,
+        request_hash=asked.request_hash,
+        provider="scripted",
+        model="scripted-1",
+        reservation_id=f"default:{asked.idempotency_key}:1",
+        scopes={ScopeKind.CALL: asked.idempotency_key, ScopeKind.TENANT: "default"},
+        reserved_nusd=46_904_000,
+        reserved_tokens=5_000,
+    )
+    store = JsonFileInteractionStore(tmp_path / "interactions.jsonl")
+    await store.record(
+        dispatched.as_event(
+            event_id="d-1",
+            trace_id=asked.trace_id,
+            tenant_id="default",
+            time=START,
+            causation_id=asked.envelope_id,
+        )
+    )
+    await store.aclose()
+
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        outcome = await platform.ask_structured(asked)
+        refused = await asked_until_refused(platform)
+
+    assert [(one.number, one.in_doubt, one.cost_nusd) for one in outcome.attempts] == [
+        (1, True, 46_904_000),
+        (2, False, 212_000),
+    ]
+    assert outcome.ok
+    assert refused == FailureKind.BUDGET_EXHAUSTED
+    assert await spent_nusd(tmp_path / "interactions.jsonl") <= int(BUDGET_USD * NANO)
+
+
+async def asked_until_refused(platform: Platform) -> FailureKind | None:
+    """Ask until nothing more is answered, and return why."""
+    for n in range(1000, 1100):
+        (kind,) = await asked(platform, envelope(n))
+        if kind is not None:
+            return kind
+    return None
