@@ -21,6 +21,7 @@ from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.prices import bound
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.platform.tables import Tables
 
 HOSTED_CALL_S: Final = 20.0
 """What a call over a network is taken to last. It depends on the model, its thinking and the day: not measured here."""
@@ -99,7 +100,7 @@ class Rehearsal:
     """The rules in place of a model; requests after `after` are counted, and priced as at `now`."""
 
     inner: Provider
-    tables: wire.Tables
+    tables: Tables
     now: datetime
     after: datetime
     calls: int = 0

@@ -35,6 +35,7 @@ from agentic_trading.llm.provider import ModelRequest, Provider
 from agentic_trading.platform import adapters
 from agentic_trading.platform.provider_config import ProviderConfig
 from agentic_trading.platform.settings import Settings, variable_of
+from agentic_trading.platform.tables import Tables
 
 WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
 """The workflows of a session."""
@@ -77,7 +78,7 @@ class ProviderSelection:
 
 
 def select_provider(
-    options: RunOptions, tables: wire.Tables, *, now: datetime, model: str = ""
+    options: RunOptions, tables: Tables, *, now: datetime, model: str = ""
 ) -> ProviderSelection:
     """Return the models of a live run; `model` is that of a resumed run, and holds where the options name none.
 
@@ -168,7 +169,7 @@ def _tiny_request(selection: ProviderSelection, model: str) -> ModelRequest:
     return ModelRequest(envelope, 1, 1, envelope.instructions, "Answer.", "text", max_tokens=16)
 
 
-def _default(llm: LLMProvider, tables: wire.Tables) -> str:
+def _default(llm: LLMProvider, tables: Tables) -> str:
     if llm is LLMProvider.ANTHROPIC:
         return ""
     if llm is LLMProvider.LOCAL:
@@ -179,7 +180,7 @@ def _default(llm: LLMProvider, tables: wire.Tables) -> str:
     raise OptionError("--model", "left out", _allowed(names))
 
 
-def _row(tables: wire.Tables, llm: LLMProvider, name: str, now: datetime) -> Capability:
+def _row(tables: Tables, llm: LLMProvider, name: str, now: datetime) -> Capability:
     today = now.astimezone(UTC).date()
     rows = [row for row in tables.capabilities if row.provider == llm]
     usable = [row.model for row in rows if row.retires_on is None or today <= row.retires_on]

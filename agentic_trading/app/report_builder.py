@@ -41,6 +41,7 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capabilities, Knowledge
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
+from agentic_trading.platform.tables import Tables
 
 INJECTED = "injected"
 
@@ -50,7 +51,7 @@ async def report_of(
     folder: SessionFolder,
     played: SessionResult,
     store: InteractionStore,
-    tables: wire.Tables,
+    tables: Tables,
     *,
     elapsed_s: float,
 ) -> RunReport:

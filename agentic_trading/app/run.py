@@ -34,6 +34,7 @@ from agentic_trading.llm.events import RunData, RunStarted
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.runs import RunSummary, run_on_record
 from agentic_trading.platform.adapters import ledger_of, worker_ledger_of
+from agentic_trading.platform.tables import Tables
 
 log = structlog.get_logger()
 
@@ -153,7 +154,7 @@ class ActiveRun:
     opened: PreparedRun
     feeds: Sequence[ReadAhead]
     store: wire.Log
-    tables: wire.Tables
+    tables: Tables
     rows: int | None
     oversight: wire_budgets.BudgetControls
     ledger: Ledger
@@ -302,7 +303,7 @@ def _oversight(options: RunOptions) -> wire_budgets.BudgetControls:
         options.ledger_url,
         policy_file=options.policy_file,
         principal=options.principal,
-        zone=_zone(options),
+        zone=_zone(options).key,
     )
     known = made.policy.principals if made.policy is not None else None
     if known is not None and options.principal not in known:

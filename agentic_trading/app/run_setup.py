@@ -19,6 +19,7 @@ from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import LogEntry
+from agentic_trading.platform.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ async def new_run(
     folder: SessionFolder,
     named: Sequence[BarSource],
     store: wire.Log,
-    tables: wire.Tables,
+    tables: Tables,
 ) -> PreparedRun:
     """Begin the folder's next run; nothing is written unless it can.
 
@@ -112,7 +113,7 @@ async def resumed_run(
     folder: SessionFolder,
     feeds: Sequence[ReadAhead],
     store: wire.Log,
-    tables: wire.Tables,
+    tables: Tables,
 ) -> PreparedRun:
     """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those of `options`.
 
@@ -217,7 +218,7 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
 
 
 async def _answer_source(
-    options: RunOptions, recorded: RecordedRun | None, tables: wire.Tables, model: str = ""
+    options: RunOptions, recorded: RecordedRun | None, tables: Tables, model: str = ""
 ) -> wire.AnswerSource:
     """Return the source of a run's answers: rules, a model, or an earlier session; `model` is that of a resumed run."""
     if recorded is not None:
@@ -318,7 +319,7 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
             raise OptionError(option, repr(now), allowed)
 
 
-def refuse_unlisted(manifest: RunManifest, tables: wire.Tables) -> None:
+def refuse_unlisted(manifest: RunManifest, tables: Tables) -> None:
     """Raise `OptionError` where the model that answered a run is in no table: every call would fail."""
     names = [row.model for row in tables.capabilities if row.provider == manifest.provider]
     if manifest.model and manifest.model not in names:

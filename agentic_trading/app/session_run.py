@@ -3,14 +3,13 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
 from agentic_trading.app import wire, wire_budgets
 from agentic_trading.app.options import RunMode
-from agentic_trading.client.gateway import Gateway, GatewayClient
+from agentic_trading.client.gateway import Gateway
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
@@ -20,9 +19,11 @@ from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
 from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.ledger import Ledger
+from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.platform import adapters
-from agentic_trading.platform.platform import first_useful, running
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class SessionSetup:
     feeds: Sequence[BarFeed]
     most_bars: int | None
     answers: wire.AnswerSource
-    tables: wire.Tables
+    tables: Tables
     store: InteractionStore
     ledger: Ledger
     clock: MovableClock
@@ -152,28 +153,37 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
     Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
     ends the session; what came before it is in `result` and in the store.
     """
-    broker = adapters.memory_broker()
     venue = wire.venue(setup.symbols)
     exchange = wire.paper_exchange(venue)
-    pool = wire.worker_pool(
-        mode=setup.mode,
-        broker=broker,
-        store=setup.store,
-        ledger=setup.ledger,
-        answers=setup.answers,
-        tables=setup.tables,
-        clock=setup.clock,
-        workers=setup.workers,
-        oversight=setup.oversight,
-    )
     try:
-        async with aclosing(broker), running(pool), GatewayClient(broker) as client:
-            await _trade(setup, result, observer, client, venue, exchange)
-    except BaseExceptionGroup as group_of_errors:
-        raise first_useful(group_of_errors) from group_of_errors
+        async with await asyncio.to_thread(_platform_of, setup) as platform:
+            await _trade(setup, result, observer, platform, venue, exchange)
     finally:
         result.account = await exchange.account()
         result.open_orders = await exchange.open_orders()
+
+
+def _platform_of(setup: SessionSetup) -> Platform:
+    """Return the platform of a session; what its run is asked to be is on record already."""
+    answers, oversight = setup.answers, setup.oversight
+    ports = Ports(
+        providers=Providers.every(answers.provider),
+        store=setup.store,
+        ledger=setup.ledger,
+        clock=setup.clock,
+        tables=setup.tables,
+        recorded=answers.recorded,
+        lost=answers.lost,
+        counts=answers.counts,
+    )
+    if oversight is None:
+        config = PlatformConfig(mode=setup.mode, concurrency=setup.workers)
+        return Platform(config, ports, checks=wire.CHECKS, records_run=False)
+    governed = replace(
+        ports, controls=oversight.controls, statuses=oversight.statuses, limiter=oversight.limiter
+    )
+    config = oversight.config(setup.mode, setup.workers)
+    return Platform(config, governed, checks=wire.CHECKS, records_run=False)
 
 
 async def _trade(

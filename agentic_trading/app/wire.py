@@ -8,10 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from agentic_trading.app.options import RunMode
-from agentic_trading.app.wire_budgets import BudgetControls
-from agentic_trading.bus.topic import Broker
 from agentic_trading.client.gateway import Gateway
-from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
+from agentic_trading.clock import MarketClock, PacedClock, SimClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
@@ -34,31 +32,20 @@ from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
-from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
-from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.rebuild import LostAttempt
-from agentic_trading.governance.throttle import Throttle
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import Provider, Providers
+from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesProvider
-from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore
-from agentic_trading.worker.call_context import Checks
-from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
-from agentic_trading.worker.pool import ProducerAcl, WorkerPool
-from agentic_trading.worker.recorder import Recorder
-from agentic_trading.worker.runner import CallRunner, RunnerDependencies
+from agentic_trading.platform.tables import Tables
 
 DEFAULT_TENANT = "default"
 STARTING_CASH = Decimal(100_000)
@@ -188,14 +175,6 @@ def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True) -> Log:
     return Log(path, durability=durability)
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What is known of models and prices."""
-
-    capabilities: Capabilities
-    prices: PriceBook
-
-
 def load_tables(models_file: Path | None = None, prices_file: Path | None = None) -> Tables:
     """Read the shipped tables, and the rows of these files in place of theirs or in addition; reads files."""
     models, prices = ([file] if file else [] for file in (models_file, prices_file))
@@ -205,84 +184,6 @@ def load_tables(models_file: Path | None = None, prices_file: Path | None = None
 def records_of(path: Path) -> JsonlRecords:
     """Return what the log at `path` knows, without writing to it."""
     return JsonlRecords(path)
-
-
-def worker_pool(
-    *,
-    mode: RunMode,
-    broker: Broker,
-    store: InteractionStore,
-    ledger: Ledger,
-    answers: AnswerSource,
-    tables: Tables,
-    clock: Clock,
-    workers: int,
-    checks: Checks = CHECKS,
-    tenant: str = DEFAULT_TENANT,
-    oversight: BudgetControls | None = None,
-) -> WorkerPool:
-    """Return the workers of a gateway.
-
-    They serve one `tenant` and refuse every other one: a limit on tenants is then a limit on all that they spend.
-    Without `oversight` there are no controls, statuses or rates.
-    """
-    recorder = Recorder(store, broker)
-    gate = _gate(mode, ledger, tables, clock, tenant, oversight)
-    parts = RunnerDependencies(
-        gate=gate,
-        providers=Providers.every(answers.provider),
-        recorder=recorder,
-        capabilities=tables.capabilities,
-        clock=clock,
-        checks=checks,
-        recorded=answers.recorded,
-        lost=answers.lost,
-        counted_workflows=frozenset(EnvelopeWorkflow if answers.counts else ()),
-    )
-    return WorkerPool(
-        broker=broker,
-        runner=CallRunner(parts),
-        recorder=recorder,
-        claims=MemoryClaimStore(),
-        clock=clock,
-        workers=workers,
-        housekeeper=_housekeeper(ledger, gate, recorder, clock, tenant, oversight)
-        if oversight is not None
-        else None,
-        acl=_acl(oversight) if oversight is not None else None,
-    )
-
-
-def _acl(oversight: BudgetControls) -> ProducerAcl:
-    return ProducerAcl(oversight.verifier, oversight.principal, oversight.policy)
-
-
-def _gate(
-    mode: RunMode, ledger: Ledger, tables: Tables, clock: Clock, tenant: str, oversight: BudgetControls | None
-) -> Gate:
-    wall = SystemClock()
-    return Gate(
-        ledger=ledger,
-        prices=tables.prices,
-        capabilities=tables.capabilities,
-        clock=clock,
-        mode=mode,
-        wall=wall,
-        tenants=frozenset({tenant}),
-        policy=oversight.policy if oversight is not None else None,
-        throttle=Throttle(oversight.limiter if oversight is not None else None, wall),
-    )
-
-
-def _housekeeper(
-    ledger: Ledger, gate: Gate, recorder: Recorder, clock: Clock, tenant: str, oversight: BudgetControls
-) -> Housekeeper:
-    scope = HousekeepingScope(
-        ledger, gate, oversight.controls, oversight.statuses, (tenant,), outlives=oversight.outlives
-    )
-    meter = BurnRateMeter(Windows(oversight.zone))
-    alerts = Alerts(oversight.warn_at)
-    return Housekeeper(scope, meter, recorder, clock, SystemClock(), oversight.worker, alerts)
 
 
 def venue(symbols: Iterable[str]) -> PaperVenue:

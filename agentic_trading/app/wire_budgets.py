@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta, tzinfo
-from fractions import Fraction
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agentic_trading.bus.signing import Verifier
+from agentic_trading.app.options import RunMode
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.burn_rate import WARN_AT
 from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -17,30 +15,36 @@ from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.ids import random_id
-from agentic_trading.platform.adapters import boards_of, limiter_of, signing_keys_of
+from agentic_trading.platform.adapters import boards_of, limiter_of
+from agentic_trading.platform.config import LedgerConfig, PlatformConfig
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetControls:
-    """What governs a gateway's calls: controls of operators, statuses of workers, a policy and rates.
+    """What governs a session's calls: controls of operators, statuses of workers, a policy, rates, and what they rest on.
 
-    The sender is proved to `verifier` where there is one; without, it is `principal`, which is trusted.
-
-    `outlives` says that the ledger will be there when this process is not; `worker` is the name under which this one
-    reports. `zone` is where days begin, `warn_at` the share of a ceiling from which on warnings are recorded.
+    `principal` is the sender, which is trusted; `zone` is where days begin.
     """
 
     controls: ControlStore
     statuses: StatusFeed
-    outlives: bool = False
-    policy: Policy | None = None
-    verifier: Verifier | None = None
-    principal: str = ""
     limiter: Limiter | None = None
-    worker: str = "worker"
-    zone: tzinfo = UTC
-    warn_at: Fraction = WARN_AT
+    policy: Policy | None = None
+    policy_file: Path | None = None
+    principal: str = ""
+    ledger_url: str | None = None
+    zone: str = "UTC"
+
+    def config(self, mode: RunMode, workers: int) -> PlatformConfig:
+        """Return the configuration of a session that is governed by these."""
+        return PlatformConfig(
+            mode=mode,
+            concurrency=workers,
+            policy=self.policy_file,
+            sign_as=self.principal,
+            zone=self.zone,
+            ledger=LedgerConfig(url=self.ledger_url),
+        )
 
     async def aclose(self) -> None:
         """Close every connection."""
@@ -70,27 +74,23 @@ def oversight(
     ledger_url: str | None,
     *,
     policy_file: Path | None = None,
-    keys: Path | None = None,
     principal: str = "",
-    zone: tzinfo = UTC,
+    zone: str = "UTC",
 ) -> BudgetControls:
     """Return the oversight of a session: on the server where its ledger is, else in its folder; reads files.
 
-    With `keys` every message has to be signed; without them `principal` is the sender. Raises `PolicyError` for a wrong policy,
-    `SigningKeyError` for wrong keys.
+    Raises `PolicyError` for a wrong policy.
     """
     controls, statuses = boards_of(ledger_url, folder)
     policy = Policy.load(policy_file) if policy_file is not None else None
-    signing = signing_keys_of(keys, policy)
     return BudgetControls(
         controls=controls,
         statuses=statuses,
-        outlives=ledger_url is not None,
-        policy=policy,
-        verifier=Verifier(signing) if signing is not None else None,
-        principal=principal,
         limiter=limiter_of(ledger_url, policy),
-        worker=f"worker-{random_id()[:8]}" if ledger_url else "worker",
+        policy=policy,
+        policy_file=policy_file,
+        principal=principal,
+        ledger_url=ledger_url,
         zone=zone,
     )
 

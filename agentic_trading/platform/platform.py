@@ -29,7 +29,7 @@ from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.provider import Provider, Providers
@@ -39,13 +39,13 @@ from agentic_trading.platform import adapters, restart
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import provider_and_model
-from agentic_trading.platform.tables import LoadedFiles
+from agentic_trading.platform.tables import LoadedFiles, Tables
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from agentic_trading.worker.pool import ProducerAcl, WorkerPool
 from agentic_trading.worker.recorder import Recorder
-from agentic_trading.worker.runner import CallRunner, RunnerDependencies
+from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
 
 
 class Closable(Protocol):
@@ -63,8 +63,9 @@ ClosablePort = TypeVar("ClosablePort", bound=Closable)
 class Ports:
     """The ports that a platform is handed in place of those of its configuration: used as they are, and not closed.
 
-    `providers` join the configured ones; a `Providers` takes the place of them all. `keys` are those of principals, by
-    name, in place of `principals_folder`.
+    `providers` join the configured ones; a `Providers` takes the place of them all. `recorded` answers what it has before
+    a provider is asked; of the attempts in `lost`, by reservation, no end is known, and they are not sent again. With
+    `counts` a provider's own count of a request bounds its input. `tables` are read already.
     """
 
     providers: Providers | Mapping[str, Provider] = field(default_factory=dict)
@@ -76,6 +77,10 @@ class Ports:
     controls: ControlStore | None = None
     statuses: StatusFeed | None = None
     clock: Clock | None = None
+    tables: Tables | None = None
+    recorded: RecordedAnswerSource | None = None
+    lost: Mapping[str, LostAttempt] = field(default_factory=dict)
+    counts: bool = False
 
 
 class Platform:
@@ -88,7 +93,8 @@ class Platform:
 
     The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
-    rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema.
+    rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. A caller
+    that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`.
 
     Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
     `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
@@ -101,11 +107,13 @@ class Platform:
         *,
         checks: Checks = MappingProxyType({}),
         rules: adapters.Rules = MappingProxyType({}),
+        records_run: bool = True,
     ) -> None:
         self.config = config
         self._given = ports or Ports()
         self._checks = checks
         self._rules = rules
+        self._records_run = records_run
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
         self._client: StructuredGateway | None = None
@@ -181,12 +189,14 @@ class Platform:
     async def _open(self) -> None:
         config, given = self.config, self._given
         clock = given.clock or SystemClock()
-        files = await asyncio.to_thread(LoadedFiles.read, config, frozenset(_names(given.providers)))
+        files = await asyncio.to_thread(
+            LoadedFiles.read, config, frozenset(_names(given.providers)), given.tables
+        )
         self._signing = files.signing
         store = await self._opened_log()
         log = adapters.file_log_of(store)
         folder = None if log is None else log.path.parent
-        if log is not None:
+        if log is not None and self._records_run:
             started = RunStarted(session_id=config.name or "gateway", mode=config.mode, package=__version__)
             await self._stack.enter_async_context(run_on_record(log, started, event_id=random_id()))
         self._broker = given.broker or await self._enter(adapters.memory_broker())
@@ -194,8 +204,9 @@ class Platform:
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
         if limiter is None and config.mode == "paper":  # no rate may decide what a backtest gives
-            limiter = await self._enter(adapters.limiter_of(config.ledger.url, files.policy))
-        lost = await restart.carry_on(config, ledger, store) if given.ledger is None else {}
+            made = await asyncio.to_thread(adapters.limiter_of, config.ledger.url, files.policy)
+            limiter = await self._enter(made)
+        lost = await restart.carry_on(config, ledger, store) if given.ledger is None else given.lost
         for tenant, row in config.tenants.items():
             await restart.seed_limit(tenant, row, ledger, controls)
         providers = await self._opened_providers(files, clock)
@@ -208,8 +219,8 @@ class Platform:
         recorder, wall = Recorder(opened.store, self._broker), SystemClock()
         gate = Gate(
             ledger=opened.ledger,
-            prices=files.prices,
-            capabilities=files.capabilities,
+            prices=files.tables.prices,
+            capabilities=files.tables.capabilities,
             clock=clock,
             mode=config.mode,
             wall=wall,
@@ -222,10 +233,12 @@ class Platform:
             gate=gate,
             providers=opened.providers,
             recorder=recorder,
-            capabilities=files.capabilities,
+            capabilities=files.tables.capabilities,
             clock=clock,
             checks=self._checks,
+            recorded=self._given.recorded,
             lost=opened.lost,
+            counted_workflows=frozenset(EnvelopeWorkflow if self._given.counts else ()),
         )
         return WorkerPool(
             broker=self._broker,
@@ -278,13 +291,10 @@ class Platform:
     async def _boards(self, folder: Path | None) -> tuple[ControlStore | None, StatusFeed | None]:
         """Return where operators command and workers report: on the ledger's server, else in the log's folder, if any."""
         controls, statuses, url = self._given.controls, self._given.statuses, self.config.ledger.url
-        if folder is None and url is None:
+        if (controls and statuses) or (folder is None and url is None):
             return controls, statuses
-        made_controls, made_statuses = adapters.boards_of(url, folder or Path())
-        return (
-            controls or await self._enter(made_controls),
-            statuses or await self._enter(made_statuses),
-        )
+        made = await asyncio.to_thread(adapters.boards_of, url, folder or Path())
+        return controls or await self._enter(made[0]), statuses or await self._enter(made[1])
 
     async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:
         given = self._given.providers
@@ -296,7 +306,7 @@ class Platform:
                 name=name,
                 config=self.config.providers[name],
                 keys=adapters.keys_of(self.config, name, factory),
-                capabilities=files.capabilities,
+                capabilities=files.tables.capabilities,
                 clock=clock,
                 weights_folder=self.config.weights_folder,
                 rules=self._rules,

@@ -22,27 +22,37 @@ from agentic_trading.platform.provider_config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """What is known of models and prices."""
+
+    capabilities: Capabilities
+    prices: PriceBook
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedFiles:
     """What was read from files before anything is opened."""
 
     factories: Mapping[str, Factory]
-    capabilities: Capabilities
-    prices: PriceBook
+    tables: Tables
     policy: Policy | None
     signing: Mapping[str, tuple[bytes, ...]] | None
 
     @classmethod
-    def read(cls, config: PlatformConfig, given: frozenset[str]) -> Self:
-        """Read tables, policy and keys; the adapters of providers that are `given` are not loaded."""
+    def read(cls, config: PlatformConfig, given: frozenset[str], tables: Tables | None) -> Self:
+        """Read tables, unless they are read already, policy and keys.
+
+        The adapters of providers that are `given` are not loaded.
+        """
         factories = {
             name: factory_of(name, row, origin=config.origin_of(f"providers.{name}.adapter"))
             for name, row in config.providers.items()
             if name not in given
         }
-        capabilities, prices = tables_of(config, factories)
+        tables = tables or Tables(*tables_of(config, factories))
         policy = Policy.load(config.policy) if config.policy is not None else None
         signing = signing_keys_of(config.principals_folder, policy)
-        return cls(factories, capabilities, prices, policy, signing)
+        return cls(factories, tables, policy, signing)
 
     @property
     def verifier(self) -> Verifier | None:

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from agentic_trading.app import wire
 from agentic_trading.app.options import RunOptions
 from agentic_trading.platform.settings import Settings
+from agentic_trading.platform.tables import Tables
 
 OWN_MODEL = "own-model"
 
@@ -66,6 +67,6 @@ def own_rows(folder: Path, names: Sequence[str] = (OWN_MODEL,), **fields: Any) -
     return models, prices
 
 
-def own_tables(folder: Path, names: Sequence[str] = (OWN_MODEL,)) -> wire.Tables:
+def own_tables(folder: Path, names: Sequence[str] = (OWN_MODEL,)) -> Tables:
     """Return the shipped tables with rows for models of one's own."""
     return wire.load_tables(*own_rows(folder, names))

@@ -20,6 +20,7 @@ from agentic_trading.app.providers import (
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.models import WEIGHTS, WeightsError
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.platform.tables import Tables
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables, settings
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -30,7 +31,7 @@ LOCAL: dict[str, Any] = {"provider": "local"}
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> wire.Tables:
+def own(tmp_path: Path) -> Tables:
     """Return the shipped tables with a row for a model of one's own."""
     return own_tables(tmp_path)
 
@@ -112,7 +113,7 @@ def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("provider", "variable"), [("anthropic", "ANTHROPIC"), ("openai", "OPENAI")])
 async def test_a_missing_key_is_told_by_variable_and_folder(
-    provider: str, variable: str, own: wire.Tables
+    provider: str, variable: str, own: Tables
 ) -> None:
     model = "" if provider == "anthropic" else OWN_MODEL
     asked = options(provider=provider, model=model)
@@ -143,7 +144,7 @@ async def test_a_key_may_lie_in_a_file(tmp_path: Path) -> None:
     await provider.aclose()
 
 
-async def test_a_server_of_ones_own_needs_no_key(own: wire.Tables) -> None:
+async def test_a_server_of_ones_own_needs_no_key(own: Tables) -> None:
     asked = options(**OPENAI, base_url="http://127.0.0.1:9/v1")
 
     provider = await ready(asked, select_provider(asked, own, now=NOW))
@@ -167,7 +168,7 @@ async def test_weights_that_are_missing_or_broken_are_told_with_the_way_to_get_t
 
 @pytest.mark.parametrize(("changes", "extra"), [(OPENAI, "openai"), (LOCAL, "local")])
 async def test_an_extra_that_is_not_installed_is_named(
-    changes: dict[str, Any], extra: str, own: wire.Tables, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], extra: str, own: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = options(**changes)
     who = select_provider(asked, own, now=NOW)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import wire
 from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.providers import UnusableProviderError
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
+from agentic_trading.platform.tables import Tables
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables
 from tests.flows.served import answers_of_the_rules, served
 from tests.flows.sessions import LOADED, calls_in, decided, kept_in
@@ -23,13 +23,13 @@ DATA = "btcusdt-5m"
 
 
 @pytest.fixture
-def tables(tmp_path: Path) -> wire.Tables:
+def tables(tmp_path: Path) -> Tables:
     """Return the shipped tables with a row for the model that each test asks."""
     return own_tables(tmp_path)
 
 
 @pytest.fixture
-async def answers(tables: wire.Tables) -> Mapping[str, str]:
+async def answers(tables: Tables) -> Mapping[str, str]:
     """Return what the rules answer in the session that each test runs."""
     return await answers_of_the_rules(bars={DATA: LOADED[DATA]}, most_bars=450, tables=tables)
 

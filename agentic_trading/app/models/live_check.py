@@ -46,6 +46,7 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import Usage
 from agentic_trading.platform.settings import Settings
+from agentic_trading.platform.tables import Tables
 
 ANSWER_WITHIN_S = 60.0
 """How long a request waits for its answer, in seconds."""
@@ -126,7 +127,7 @@ async def _open_provider(
         record=True,
         settings=settings,
     )
-    tables = wire.Tables(catalogue.capabilities, catalogue.prices)
+    tables = Tables(catalogue.capabilities, catalogue.prices)
     provider = await ready(options, select_provider(options, tables, now=catalogue.now))
     stack.push_async_callback(provider.aclose)
     return provider
