@@ -58,7 +58,7 @@ PEERS = (
     Peer("litellm_proxy", {"default": "LiteLLM", "fail_closed": "LiteLLM, fail_closed_budget_enforcement"}),
     Peer(
         "tensorzero",
-        {"default": "TensorZero, cost_per_month", "most": "TensorZero, default_nano_cost = most"},
+        {"default": "TensorZero, cost_per_month", "most": "TensorZero, default_cost = most"},
     ),
 )
 MLFLOW = PEERS[0].ways["default"]

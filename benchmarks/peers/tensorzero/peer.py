@@ -1,7 +1,7 @@
 """TensorZero, embedded: a rule of its `rate_limiting` on the cost of a month, counted in the server that all processes share.
 
 Its gateway makes the call itself, so that each process has a door on the loopback that speaks the API which it calls, and
-passes each call on to the stub that bills. With `most`, its `default_nano_cost` is what a call may cost at most.
+passes each call on to the stub that bills. With `most`, its `default_cost` is what a call may cost at most.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ def configuration(opening: Opening, port: int) -> str:
     """Return the configuration of a run: a budget that no other run has, and the price that everybody pays."""
     most = LOADS[opening.load].most_nusd
     return CONFIG.format(
-        estimate=f"default_nano_cost = {most}" if opening.way == MOST else "",
+        estimate=f"default_cost = {most / NANO}" if opening.way == MOST else "",
         budget=opening.budget_nusd // NANO,
         run=opening.run,
         model=MODEL,
