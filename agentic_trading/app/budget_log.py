@@ -8,7 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal, assert_never
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.options import OptionError, check_ledger_url
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.governance.admission_decisions import ClockMode
@@ -76,7 +76,7 @@ async def read_budget_events(log: Path, tenant: str, *, together: bool) -> list[
 
     Raises `StoreError` for a log that cannot be read.
     """
-    async with aclosing(wire.records_of(log)) as records:
+    async with aclosing(trading.records_of(log)) as records:
         found = [event async for entry in records.scan() for event in budget_events([entry.record], tenant)]
     return _merge_repeated(found) if together else found
 
@@ -229,7 +229,7 @@ class _LogReader:
     async def read_on(self, calls: LedgerRebuild) -> None:
         """Add to `calls` what has come on record since."""
         calls.mode = self.mode
-        async with aclosing(wire.records_of(self.log)) as records:
+        async with aclosing(trading.records_of(self.log)) as records:
             async for entry in records.scan(self.last):
                 calls.read(entry.record)
                 self.last = entry.seq
@@ -245,7 +245,7 @@ async def _lowered(knew: Iterable[Balance], tenant: str, bookings: Sequence[Ledg
 
     Totals only: in which minute or hour a call was counted, a log does not know better than the server.
     """
-    rebuilt = wire_budgets.totals_ledger()
+    rebuilt = budget_controls.totals_ledger()
     await rebuilt.restore(tenant, bookings)
     found = {
         (one.scope, one.id): one.spent.units

@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TypeVar
 
-from agentic_trading.app import wire_budgets
+from agentic_trading.app import budget_controls
 from agentic_trading.app.options import OptionError
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import (
@@ -46,7 +46,7 @@ class BudgetLocationOptions:
     @property
     def name(self) -> str:
         """The place as it is shown; of an address, nothing that may be secret."""
-        return wire_budgets.host_of(self.ledger_url) if self.ledger_url else str(self.folder)
+        return budget_controls.host_of(self.ledger_url) if self.ledger_url else str(self.folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import DataSource
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
@@ -61,10 +61,10 @@ async def open_feed(data: DataSource) -> BarFeed:
     """Return the feed that a source names; a sample is read and checked now, the others as they are iterated."""
     bare = without_symbol(data.name)
     if bare in SAMPLES:
-        return wire.bars_feed(await asyncio.to_thread(load_sample, bare), symbol=data.symbol, name=bare)
+        return trading.bars_feed(await asyncio.to_thread(load_sample, bare), symbol=data.symbol, name=bare)
     if bare == STDIN:
-        return wire.stdin_feed(symbol=data.symbol)
-    return wire.file_feed(Path(bare), symbol=data.symbol)
+        return trading.stdin_feed(symbol=data.symbol)
+    return trading.file_feed(Path(bare), symbol=data.symbol)
 
 
 class ReadAhead:
@@ -188,14 +188,14 @@ class KeptBars:
 
     def feed(self) -> BarFeed:
         """Return a feed of these bars; what is added to the file meanwhile is not among them."""
-        return wire.kept_feed(self.path, symbol=self.symbol, most_bars=self.count)
+        return trading.kept_feed(self.path, symbol=self.symbol, most_bars=self.count)
 
 
 async def kept_bars(path: Path, symbol: str) -> KeptBars:
     """Return what a file of bars holds, none if it is not there; raises what a feed raises for a damaged row."""
     count, last_close = 0, EPOCH
     if await asyncio.to_thread(path.is_file):
-        async for item in wire.kept_feed(path, symbol=symbol):
+        async for item in trading.kept_feed(path, symbol=symbol):
             if isinstance(item, Bar):
                 count, last_close = count + 1, item.close_time
     return KeptBars(path, symbol, count, last_close)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, without_symbol
 from agentic_trading.app.options import HOSTED, RunOptions
 from agentic_trading.app.providers import ProviderSelection, ready, select_provider
@@ -70,7 +70,7 @@ async def preflight(options: RunOptions) -> Preflight:
 
 
 async def _preflight(options: RunOptions) -> Preflight:
-    tables = await asyncio.to_thread(wire.load_tables, options.models_file, options.prices_file)
+    tables = await asyncio.to_thread(trading.load_tables, options.models_file, options.prices_file)
     named = await asyncio.to_thread(sources, options.data)
     manifest = await _resumed_manifest(options, named)
     now = SystemClock().now()
@@ -80,7 +80,7 @@ async def _preflight(options: RunOptions) -> Preflight:
     remaining = await _remaining(options, manifest)
     if any(without_symbol(source.data.name) == STDIN for source in named):
         return _expected(options, selection, remaining, None)
-    rehearsal = Rehearsal(wire.rules(inject="", seed="").provider, tables, now, remaining.after)
+    rehearsal = Rehearsal(trading.rules(inject="", seed="").provider, tables, now, remaining.after)
     await _rehearse(options, named, selection, remaining, rehearsal)
     return _expected(options, selection, remaining, rehearsal)
 
@@ -156,11 +156,11 @@ async def _rehearse(
         symbols=[feed.symbol for feed in feeds],
         feeds=feeds,
         most_bars=options.most_bars,
-        answers=wire.AnswerSource(rehearsal, selection.llm, selection.model),
+        answers=trading.AnswerSource(rehearsal, selection.llm, selection.model),
         tables=rehearsal.tables,
-        store=wire.unread_log(),
-        ledger=wire_budgets.budget_ledger(_UNLIMITED_NUSD),
-        clock=wire.clock_for("backtest"),
+        store=trading.unread_log(),
+        ledger=budget_controls.budget_ledger(_UNLIMITED_NUSD),
+        clock=trading.clock_for("backtest"),
         workers=options.workers,
     )
     limit = _CallLimit(rehearsal, remaining.calls)
@@ -214,7 +214,7 @@ async def _remaining(options: RunOptions, manifest: RunManifest | None) -> _Rema
     if manifest is None:
         return _Remaining(options.budget_nusd, options.max_calls)
     folder = SessionFolder(options.out)
-    async with aclosing(wire.records_of(folder.log)) as records:
+    async with aclosing(trading.records_of(folder.log)) as records:
         earlier = await read_interrupted_run(folder, manifest, records)
     return _Remaining(
         budget_nusd=max(0, options.budget_nusd - earlier.spent_nusd),

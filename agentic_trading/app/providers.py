@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.options import HOSTED, OptionError, RunOptions, check_url
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.errors import TradingError
@@ -229,12 +229,12 @@ async def _with_keys(
     key = settings.of(name).api_key if settings else None
     folder = settings.secrets_dir if settings else None
     variable, file = variable_of(name, "api_key"), secrets_file(name)
-    keys = wire.keys(key.get_secret_value() if key else None, folder=folder, name=file, is_free=is_free)
+    keys = trading.keys(key.get_secret_value() if key else None, folder=folder, name=file, is_free=is_free)
     allowed = f"a key in it, or in the file {file} of the folder that AGENTIC_SECRETS_DIR names"
     if keys is None:
         raise OptionError(variable, "not set", allowed)
     try:
-        await keys.key_of(wire.DEFAULT_TENANT)
+        await keys.key_of(trading.DEFAULT_TENANT)
     except ProviderError as e:
         raise OptionError(variable, f"of no use: {e.message}", allowed) from None
     return replace(context, keys=keys)

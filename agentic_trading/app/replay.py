@@ -12,7 +12,7 @@ from typing import IO
 
 from pydantic import BaseModel, Field
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.log_check import check_file
 from agentic_trading.app.run_setup import recorded_attempts, refuse_unlisted
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
@@ -128,9 +128,9 @@ async def replay(
 
 async def _recording(
     folder: SessionFolder, manifest: RunManifest, intact_lines: int | None
-) -> tuple[wire.Recording, AbstractSet[str]]:
+) -> tuple[trading.Recording, AbstractSet[str]]:
     """Return what was answered in a run, and the hashes of the requests."""
-    recorded, request_hashes = wire.recording(), set[str]()
+    recorded, request_hashes = trading.recording(), set[str]()
     async for attempt in recorded_attempts(folder, manifest, intact_lines=intact_lines):
         recorded.add(attempt)
         request_hashes.add(attempt.envelope.request_hash)
@@ -211,11 +211,11 @@ def _is_miss(answer: GatewayReply) -> bool:
 async def _setup(
     folder: SessionFolder,
     manifest: RunManifest,
-    recorded: wire.Recording,
+    recorded: trading.Recording,
     workers: int,
     models_file: Path | None,
 ) -> SessionSetup:
-    tables = await asyncio.to_thread(wire.load_tables, models_file)
+    tables = await asyncio.to_thread(trading.load_tables, models_file)
     refuse_unlisted(manifest, tables)
     return SessionSetup(
         session_id=manifest.session_id,
@@ -223,11 +223,11 @@ async def _setup(
         symbols=[source.symbol for source in manifest.data],
         feeds=[await _feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
-        answers=wire.replayed(recorded, manifest.provider, manifest.model),
+        answers=trading.replayed(recorded, manifest.provider, manifest.model),
         tables=tables,
-        store=wire.unread_log(),
-        ledger=wire_budgets.budget_ledger(0),
-        clock=wire.clock_for("backtest"),
+        store=trading.unread_log(),
+        ledger=budget_controls.budget_ledger(0),
+        clock=trading.clock_for("backtest"),
         workers=workers,
     )
 
@@ -236,7 +236,7 @@ async def _feed(folder: SessionFolder, manifest: RunManifest, source: DataSource
     path = folder.bars(manifest.run_number, source.symbol)
     if not await asyncio.to_thread(path.is_file):
         raise StoreError(path, "is not there; a replay is fed with the bars that its run was fed")
-    return wire.kept_feed(path, symbol=source.symbol)
+    return trading.kept_feed(path, symbol=source.symbol)
 
 
 async def _changes(

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from agentic_trading.app.options import RunMode
-from agentic_trading.app.wire import PaperVenue
+from agentic_trading.app.trading import PaperVenue
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypedDict
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.feeds import without_symbol
 from agentic_trading.app.options import pluralize
 from agentic_trading.app.report import (
@@ -79,7 +79,7 @@ async def report_of(
         attempts_by_outcome=dict(attempts.outcomes),
         **attempts.sums,
         max_calls=manifest.max_calls,
-        injected=attempts.injected(wire.fault_kinds(manifest.inject)),
+        injected=attempts.injected(trading.fault_kinds(manifest.inject)),
         budget_nusd=int(manifest.budget_usd * NANO),
         intents=counters.intents,
         intents_rejected=dict(counters.intents_rejected),
@@ -90,14 +90,14 @@ async def report_of(
         fills=counters.fills,
         first_fill_id=counters.first_fill_id,
         fees=counters.fees,
-        equity_start=wire.STARTING_CASH,
+        equity_start=trading.STARTING_CASH,
         equity_end=equity_end,
-        pnl=EXACT.subtract(equity_end, wire.STARTING_CASH),
+        pnl=EXACT.subtract(equity_end, trading.STARTING_CASH),
         buy_and_hold_pnl=baselines.buy_and_hold_pnl,
         market_now_pnl=baselines.market_now_pnl,
         shortfall=_filling_cost(played, baselines.market_now_fills),
         knowledge=dict(attempts.knowledge),
-        assumed=assumptions(wire.venue([]), TradingRules()),
+        assumed=assumptions(trading.venue([]), TradingRules()),
         log=folder.log,
         decision_log=folder.decisions(manifest.run_number),
         digest=manifest.digest or "",
@@ -243,17 +243,17 @@ async def _baselines(manifest: RunManifest, folder: SessionFolder, played: Sessi
     """
     if not played.bars_done:
         return _Baselines()
-    venue = wire.PaperVenue(played.instruments)
-    now = market_now(played.intents, wire.paper_exchange(venue))
+    venue = trading.PaperVenue(played.instruments)
+    now = market_now(played.intents, trading.paper_exchange(venue))
     held: dict[str, Baseline] = {}
     feeds: list[BarFeed] = []
     for symbol, bars in played.bars.items():
         if bars.first is None or bars.last is None:
             continue
         instrument = venue.instruments[symbol]
-        held[symbol] = await buy_and_hold(bars.first, bars.last, wire.paper_exchange(venue), instrument)
+        held[symbol] = await buy_and_hold(bars.first, bars.last, trading.paper_exchange(venue), instrument)
         path = folder.bars(manifest.run_number, symbol)
-        feeds.append(wire.kept_feed(path, symbol=symbol, most_bars=bars.count))
+        feeds.append(trading.kept_feed(path, symbol=symbol, most_bars=bars.count))
     async with aclosing(merge_feeds(feeds)) as time_slices:
         async for time_slice in time_slices:
             for bar in time_slice.bars:
@@ -279,7 +279,7 @@ def _filling_cost(played: SessionResult, market_now_fills: Sequence[Fill]) -> Fi
 
 
 def _equity(played: SessionResult) -> Decimal:
-    return wire.STARTING_CASH if played.account is None else played.account.equity(played.marks)
+    return trading.STARTING_CASH if played.account is None else played.account.equity(played.marks)
 
 
 def _open_positions(played: SessionResult) -> list[OpenPosition]:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agentic_trading import __version__
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.feeds import CheckedFeed, ReadAhead, ResumedFeed, open_feeds, sources
 from agentic_trading.app.options import MODELS, OptionError, RunOptions, pluralize
 from agentic_trading.app.providers import ProviderOutage, UnusableProviderError
@@ -121,11 +121,11 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     clock = SystemClock()
     started = clock.monotonic()
     named = await asyncio.to_thread(sources, options.data)
-    tables = await asyncio.to_thread(wire.load_tables, options.models_file, options.prices_file)
+    tables = await asyncio.to_thread(trading.load_tables, options.models_file, options.prices_file)
     feeds = await open_feeds(named)
     folder = SessionFolder(options.out)
     oversight = await asyncio.to_thread(_oversight, options)
-    store = wire.log_for(options.mode, folder.log, can_be_repeated=options.is_repeatable)
+    store = trading.log_for(options.mode, folder.log, can_be_repeated=options.is_repeatable)
     async with aclosing(oversight), aclosing(store):
         await _refuse_unusable_server(options, oversight)
         if options.resume:
@@ -153,10 +153,10 @@ class ActiveRun:
     folder: SessionFolder
     opened: PreparedRun
     feeds: Sequence[ReadAhead]
-    store: wire.Log
+    store: trading.Log
     tables: Tables
     rows: int | None
-    oversight: wire_budgets.BudgetControls
+    oversight: budget_controls.BudgetControls
     ledger: Ledger
     played: SessionResult = field(default_factory=SessionResult)
     outage: ProviderOutage = field(default_factory=ProviderOutage)
@@ -168,29 +168,29 @@ class ActiveRun:
         a run may ask for less: raises `OptionError` for more, and `LedgerRolledBackError` if the ledger is
         behind what the log has seen of it.
         """
-        options, tenant = self.options, wire.DEFAULT_TENANT
-        limit = wire_budgets.tenant_limit(options.budget_nusd, options.max_calls)
+        options, tenant = self.options, trading.DEFAULT_TENANT
+        limit = budget_controls.tenant_limit(options.budget_nusd, options.max_calls)
         present = (await self.oversight.controls.read(tenant)).limit(limit.scope, limit.id, limit.window)
         if options.ledger_url is not None:
             await self._require_checkpoint()
             if options.budget_is_given:
                 _refuse_to_raise(limit, present)
-                await wire_budgets.set_budget(self.oversight.controls, tenant, limit)
+                await budget_controls.set_budget(self.oversight.controls, tenant, limit)
             return
         if present is None or options.budget_is_given or self.opened.earlier is None:
-            await wire_budgets.set_budget(self.oversight.controls, tenant, limit)
+            await budget_controls.set_budget(self.oversight.controls, tenant, limit)
         if self.opened.earlier is not None:
             await self.ledger.restore(tenant, self.opened.earlier.bookings)
 
     async def _require_checkpoint(self) -> None:
         """Require the ledger to be as far as the log has seen it; raises `LedgerRolledBackError`."""
-        rebuild = LedgerRebuild(wire.DEFAULT_TENANT, self.opened.manifest.mode)
+        rebuild = LedgerRebuild(trading.DEFAULT_TENANT, self.opened.manifest.mode)
         async for entry in self.store.scan():
             rebuild.read(entry.record)
         if rebuild.checkpoint is not None:
-            await self.ledger.require_at_least(wire.DEFAULT_TENANT, rebuild.checkpoint)
-            found = await self.ledger.checkpoint(wire.DEFAULT_TENANT)
-            if (gone := rollback_error(wire.DEFAULT_TENANT, rebuild.checkpoint, found)) is not None:
+            await self.ledger.require_at_least(trading.DEFAULT_TENANT, rebuild.checkpoint)
+            found = await self.ledger.checkpoint(trading.DEFAULT_TENANT)
+            if (gone := rollback_error(trading.DEFAULT_TENANT, rebuild.checkpoint, found)) is not None:
                 raise gone
 
     async def play(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
@@ -245,7 +245,7 @@ class ActiveRun:
             store=self.store,
             ledger=self.ledger,
             oversight=self.oversight,
-            clock=wire.clock_for(manifest.mode, paced=options.provider in MODELS),
+            clock=trading.clock_for(manifest.mode, paced=options.provider in MODELS),
             # One model in this process answers one call at a time: a call that waits for it must not use up its time.
             workers=1 if options.provider == "local" else options.workers,
         )
@@ -292,13 +292,13 @@ def _start_of(manifest: RunManifest, *, resumed: bool) -> RunStarted:
     )
 
 
-def _oversight(options: RunOptions) -> wire_budgets.BudgetControls:
+def _oversight(options: RunOptions) -> budget_controls.BudgetControls:
     """Return the budget controls of a run.
 
     In simulated time nothing may depend on how long a call really took: rates and breakers are for live providers.
     Raises `OptionError` for a principal that the policy does not know, and for one without a policy.
     """
-    made = wire_budgets.oversight(
+    made = budget_controls.oversight(
         options.out,
         options.ledger_url,
         policy_file=options.policy_file,
@@ -316,13 +316,13 @@ def _oversight(options: RunOptions) -> wire_budgets.BudgetControls:
     return made if is_asked_live else replace(made, limiter=None)
 
 
-async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.BudgetControls) -> None:
+async def _refuse_unusable_server(options: RunOptions, oversight: budget_controls.BudgetControls) -> None:
     """Raise, before anything is written, for a shared server that is away or has no budget where none was given."""
     if options.ledger_url is None:
         return
-    tenant, place = wire.DEFAULT_TENANT, wire_budgets.host_of(options.ledger_url)
+    tenant, place = trading.DEFAULT_TENANT, budget_controls.host_of(options.ledger_url)
     limits = (await oversight.controls.read(tenant)).limits
-    if not options.budget_is_given and not wire_budgets.has_limits(limits):
+    if not options.budget_is_given and not budget_controls.has_limits(limits):
         raise OptionError(
             "--budget-usd",
             f"left out, and {place} has no limit on tenant {tenant}",
@@ -336,7 +336,9 @@ async def _refuse_unusable_server(options: RunOptions, oversight: wire_budgets.B
 def _ledger(options: RunOptions) -> Ledger:
     if options.ledger_url is not None:
         return worker_ledger_of(options.ledger_url, zone=_zone(options))
-    return wire_budgets.budget_ledger(options.budget_nusd, max_calls=options.max_calls, zone=_zone(options))
+    return budget_controls.budget_ledger(
+        options.budget_nusd, max_calls=options.max_calls, zone=_zone(options)
+    )
 
 
 def _zone(options: RunOptions) -> ZoneInfo:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agentic_trading import __version__
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.feeds import BarSource, KeptBars, ReadAhead, kept_bars
 from agentic_trading.app.log_check import check_log
 from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions, pluralize
@@ -26,7 +26,7 @@ from agentic_trading.platform.tables import Tables
 class InterruptedRun:
     """What an interrupted run has left: its answers, what they were charged, and the bars that it was fed."""
 
-    answers: wire.Recording
+    answers: trading.Recording
     bookings: Sequence[LedgerEntry]
     lost: Mapping[str, LostAttempt]
     bars: Mapping[str, KeptBars]
@@ -52,7 +52,7 @@ class PreparedRun:
     """A run that may begin: its manifest is written. `earlier` is None for a new one."""
 
     manifest: RunManifest
-    answers: wire.AnswerSource
+    answers: trading.AnswerSource
     earlier: InterruptedRun | None = None
 
 
@@ -61,14 +61,14 @@ class RecordedRun:
     """The run whose answers are given again."""
 
     manifest: RunManifest
-    answers: wire.Recording
+    answers: trading.Recording
 
 
 async def new_run(
     options: RunOptions,
     folder: SessionFolder,
     named: Sequence[BarSource],
-    store: wire.Log,
+    store: trading.Log,
     tables: Tables,
 ) -> PreparedRun:
     """Begin the folder's next run; nothing is written unless it can.
@@ -112,7 +112,7 @@ async def resumed_run(
     options: RunOptions,
     folder: SessionFolder,
     feeds: Sequence[ReadAhead],
-    store: wire.Log,
+    store: trading.Log,
     tables: Tables,
 ) -> PreparedRun:
     """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those of `options`.
@@ -147,7 +147,7 @@ async def resumed_run(
     return PreparedRun(manifest, answers, earlier)
 
 
-async def _refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: wire.Log) -> None:
+async def _refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: trading.Log) -> None:
     """Raise `StoreError` for a run whose log or bars are not what it has left.
 
     Of one that was killed no end is on record, and no more is known than that the lines of its log are unbroken.
@@ -171,8 +171,8 @@ async def read_interrupted_run(
     folder: SessionFolder, manifest: RunManifest, store: ScannableLog
 ) -> InterruptedRun:
     """Return what a run has left in its folder; a call of unknown outcome counts as what it could cost."""
-    answers = wire.recording()
-    rebuild = LedgerRebuild(wire.DEFAULT_TENANT, manifest.mode)
+    answers = trading.recording()
+    rebuild = LedgerRebuild(trading.DEFAULT_TENANT, manifest.mode)
     async for entry in store.scan(manifest.first_seq):
         rebuild.read(entry.record)
         if isinstance(entry.record, LLMInteraction):
@@ -192,7 +192,7 @@ async def recorded_attempts(
     if last_seq is not None and last_seq <= manifest.first_seq:
         return
     async with (
-        aclosing(wire.records_of(folder.log)) as records,
+        aclosing(trading.records_of(folder.log)) as records,
         aclosing(records.scan(manifest.first_seq)) as entries,
     ):
         async for entry in entries:
@@ -210,7 +210,7 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
         path = await asyncio.to_thread(unpacked.enter_context, session_folder(options.recorded_from))
         folder = SessionFolder(path)
         manifest = await asyncio.to_thread(folder.read_manifest, option="--from")
-        answers = wire.recording()
+        answers = trading.recording()
         async for attempt in recorded_attempts(folder, manifest):
             answers.add(attempt)
         await asyncio.to_thread(unpacked.close)
@@ -219,14 +219,14 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
 
 async def _answer_source(
     options: RunOptions, recorded: RecordedRun | None, tables: Tables, model: str = ""
-) -> wire.AnswerSource:
+) -> trading.AnswerSource:
     """Return the source of a run's answers: rules, a model, or an earlier session; `model` is that of a resumed run."""
     if recorded is not None:
         manifest = recorded.manifest
         refuse_unlisted(manifest, tables)
-        return wire.replayed(recorded.answers, manifest.provider, manifest.model)
+        return trading.replayed(recorded.answers, manifest.provider, manifest.model)
     if options.provider not in MODELS:
-        return wire.rules(inject=options.inject, seed=options.seed)
+        return trading.rules(inject=options.inject, seed=options.seed)
     selection = select_provider(options, tables, now=SystemClock().now(), model=model)
     provider = await ready(options, selection)
     if options.provider in HOSTED:
@@ -235,8 +235,8 @@ async def _answer_source(
         except BaseException:
             await provider.aclose()
             raise
-    answers = wire.AnswerSource(
-        wire.with_faults(provider, options.inject, options.seed), selection.llm, selection.model
+    answers = trading.AnswerSource(
+        trading.with_faults(provider, options.inject, options.seed), selection.llm, selection.model
     )
     return replace(answers, counts=options.estimate == "exact")
 
@@ -244,7 +244,7 @@ async def _answer_source(
 def _session_id(
     options: RunOptions,
     recorded: RecordedRun | None,
-    answers: wire.AnswerSource,
+    answers: trading.AnswerSource,
     run_number: int,
     symbols: Sequence[str],
 ) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.options import RunMode
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
@@ -39,13 +39,13 @@ class SessionSetup:
     symbols: Sequence[str]
     feeds: Sequence[BarFeed]
     most_bars: int | None
-    answers: wire.AnswerSource
+    answers: trading.AnswerSource
     tables: Tables
     store: InteractionStore
     ledger: Ledger
     clock: MovableClock
     workers: int
-    oversight: wire_budgets.BudgetControls | None = None
+    oversight: budget_controls.BudgetControls | None = None
 
 
 QUIET_BARS = 3
@@ -153,8 +153,8 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
     Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
     ends the session; what came before it is in `result` and in the store.
     """
-    venue = wire.venue(setup.symbols)
-    exchange = wire.paper_exchange(venue)
+    venue = trading.venue(setup.symbols)
+    exchange = trading.paper_exchange(venue)
     try:
         async with await asyncio.to_thread(_platform_of, setup) as platform:
             await _trade(setup, result, observer, platform, venue, exchange)
@@ -178,12 +178,12 @@ def _platform_of(setup: SessionSetup) -> Platform:
     )
     if oversight is None:
         config = PlatformConfig(mode=setup.mode, concurrency=setup.workers)
-        return Platform(config, ports, checks=wire.CHECKS, records_run=False)
+        return Platform(config, ports, checks=trading.CHECKS, records_run=False)
     governed = replace(
         ports, controls=oversight.controls, statuses=oversight.statuses, limiter=oversight.limiter
     )
     config = oversight.config(setup.mode, setup.workers)
-    return Platform(config, governed, checks=wire.CHECKS, records_run=False)
+    return Platform(config, governed, checks=trading.CHECKS, records_run=False)
 
 
 async def _trade(
@@ -191,7 +191,7 @@ async def _trade(
     result: SessionResult,
     observer: SessionObserver,
     client: Gateway,
-    venue: wire.PaperVenue,
+    venue: trading.PaperVenue,
     exchange: Exchange,
 ) -> None:
     gateway = DecisionLoggingGateway(CountingGateway(observer.wrap(client), result.counters))
@@ -203,14 +203,14 @@ async def _trade(
             result.bars[note.symbol].note(note)
         await observer.after_slice(time_slice, gateway.close())
 
-    session = wire.trading_session(
+    session = trading.trading_session(
         venue,
         session_id=setup.session_id,
         gateway=gateway,
         clock=setup.clock,
         exchange=exchange,
         answers=setup.answers,
-        companions=await asyncio.to_thread(wire.companions, setup.symbols),
+        companions=await asyncio.to_thread(trading.companions, setup.symbols),
         before_slice=observer.before_slice,
         after_slice=after_slice,
     )

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.ledger import ReservationState
@@ -101,7 +101,7 @@ def _usd(nusd: int) -> str:
 
 async def kill_in_mid_call(folder: Path) -> CrashReport:
     """Run the worker against the stub, kill it while it waits for answers, and read its log in `folder`."""
-    tables = await asyncio.to_thread(wire.load_tables)
+    tables = await asyncio.to_thread(trading.load_tables)
     is_time = asyncio.Event()
 
     def on_request(number: int) -> bool:
@@ -124,8 +124,8 @@ async def kill_in_mid_call(folder: Path) -> CrashReport:
 
 async def _charged(log: Path) -> tuple[dict[str, int], dict[str, int]]:
     """Return what a log says was settled, and what is in doubt, by idempotency key."""
-    rebuild = LedgerRebuild(wire.DEFAULT_TENANT, "paper")
-    async with aclosing(wire.records_of(log)) as records:
+    rebuild = LedgerRebuild(trading.DEFAULT_TENANT, "paper")
+    async with aclosing(trading.records_of(log)) as records:
         async for entry in records.scan():
             rebuild.read(entry.record)
     settled, in_doubt = (
@@ -137,7 +137,7 @@ async def _charged(log: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 async def make_calls(folder: Path, base_url: str) -> None:
     """Make all calls of the worker through a gateway whose log lies in `folder`."""
-    store = wire.log_for("paper", folder / "interactions.jsonl")
+    store = trading.log_for("paper", folder / "interactions.jsonl")
     await store.open()
     provider = AnthropicProvider(OneKey("demo"), base_url=base_url)
     gateway = local_gateway(provider, store=store, budget_usd=Decimal(5), workers=WORKERS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.options import RunOptions
 from agentic_trading.platform.settings import Settings
 from agentic_trading.platform.tables import Tables
@@ -69,4 +69,4 @@ def own_rows(folder: Path, names: Sequence[str] = (OWN_MODEL,), **fields: Any) -
 
 def own_tables(folder: Path, names: Sequence[str] = (OWN_MODEL,)) -> Tables:
     """Return the shipped tables with rows for models of one's own."""
-    return wire.load_tables(*own_rows(folder, names))
+    return trading.load_tables(*own_rows(folder, names))

@@ -1,12 +1,12 @@
 """What a result rests on is told with the values that a session is played with."""
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.report import assumptions
 from agentic_trading.desk.session import TradingRules
 
 
 def test_costs_shorts_latency_size_and_cash_are_named_with_their_values() -> None:
-    told = "; ".join(assumptions(wire.venue([]), TradingRules()))
+    told = "; ".join(assumptions(trading.venue([]), TradingRules()))
 
     assert told == (
         "fees of 2 bps for a maker and 5 for a taker; 0.5 bps of half a spread against a taker; "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.feeds import CheckedFeed, ReadAhead, open_feeds, sources
 from agentic_trading.app.options import OptionError
 from agentic_trading.desk.market.bar import Bar
@@ -27,7 +27,7 @@ async def opened(*names: str) -> list[ReadAhead]:
 
 def feed_of(*places: int) -> BarFeed:
     """Return a feed of the bars at these places."""
-    return wire.bars_feed([bar(place) for place in places], symbol="BTCUSDT", name="bars")
+    return trading.bars_feed([bar(place) for place in places], symbol="BTCUSDT", name="bars")
 
 
 def file_of(path: Path, content: bytes) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.feeds import ResumedFeed, kept_bars, open_feed, sources, without_symbol
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import BAR_COLUMNS, DataSource, bar_row
@@ -23,7 +23,7 @@ async def all_of(feed: BarFeed) -> list[FeedItem]:
 
 
 def feed_of(bars: Sequence[Bar]) -> BarFeed:
-    return wire.bars_feed(bars, symbol="BTCUSDT", name="bars")
+    return trading.bars_feed(bars, symbol="BTCUSDT", name="bars")
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ async def test_a_damaged_row_of_an_earlier_run_is_named(tmp_path: Path) -> None:
 
 @given(series(most=30))
 def test_a_bar_that_was_kept_comes_back_digit_for_digit(bars: list[Bar]) -> None:
-    reading = BarRows("bars", "BTCUSDT", wire.BASE)
+    reading = BarRows("bars", "BTCUSDT", trading.BASE)
     reading.read(1, ",".join(BAR_COLUMNS).encode())
 
     read = [reading.read(line, bar_row(each).encode()) for line, each in enumerate(bars, start=2)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
 from agentic_trading.app.session_folder import SessionFolder
@@ -108,7 +108,7 @@ async def test_a_run_that_goes_on_counts_what_is_left(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_goes_on_may_spend_what_is_left_of_its_budget(tmp_path: Path) -> None:
-    store = wire.log_for("backtest", tmp_path / "interactions.jsonl")
+    store = trading.log_for("backtest", tmp_path / "interactions.jsonl")
     await store.store(interaction(cost_nusd=4_999_000_000))
     await store.aclose()
     begun = manifest(answers="anthropic", provider="anthropic", model="")
@@ -137,4 +137,4 @@ def as_if_claude_had_answered(session: Path) -> None:
 
 
 def test_the_shipped_tables_are_enough_for_a_forecast() -> None:
-    assert wire.load_tables().prices.name
+    assert trading.load_tables().prices.name

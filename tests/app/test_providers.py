@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.providers import (
     WORKFLOWS,
@@ -24,7 +24,7 @@ from agentic_trading.platform.tables import Tables
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables, settings
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-TABLES = wire.load_tables()
+TABLES = trading.load_tables()
 ANTHROPIC: dict[str, Any] = {"provider": "anthropic"}
 OPENAI: dict[str, Any] = {"provider": "openai", "model": OWN_MODEL}
 LOCAL: dict[str, Any] = {"provider": "local"}
@@ -103,7 +103,7 @@ def test_a_retired_model_is_refused_from_the_day_after() -> None:
 
 
 def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
-    tables = wire.load_tables(own_rows(tmp_path)[0])
+    tables = trading.load_tables(own_rows(tmp_path)[0])
 
     with pytest.raises(
         OptionError, match=rf"^--model is {OWN_MODEL}, which has no price; .*AGENTIC_PRICES_FILE"

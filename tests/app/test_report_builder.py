@@ -4,7 +4,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.report_builder import report_of
 from agentic_trading.app.session_folder import BarFiles, DataSource, SessionFolder
@@ -46,7 +46,7 @@ async def test_a_run_without_a_bar_or_a_call_has_a_report() -> None:
     report = await reported()
 
     assert (report.attempts, report.cost_nusd, report.pnl, report.knowledge) == (0, 0, 0, {})
-    assert report.equity_end == report.equity_start == wire.STARTING_CASH
+    assert report.equity_end == report.equity_start == trading.STARTING_CASH
     assert (report.digest, report.elapsed_s, report.budget_nusd) == ("ab", 1.5, 100_000_000)
     assert (report.data[0].bars, report.data[0].first, report.data[0].gaps) == (0, None, [])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.run_setup import read_interrupted_run, recorded_attempts
 from agentic_trading.app.session_folder import BarFiles, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, play_session
@@ -108,7 +108,7 @@ async def test_a_run_has_its_own_lines_of_the_log_only(tmp_path: Path) -> None:
     first, second = manifest(), manifest(2, first_seq=2)
     for each in (first, second):
         await asyncio.to_thread(folder.write_manifest, each)
-    store = wire.log_for("backtest", folder.log)
+    store = trading.log_for("backtest", folder.log)
     kept = [interaction(), interaction(), interaction()]
     for one in kept:
         await store.store(one)
@@ -133,7 +133,7 @@ async def part(
     store: InteractionStore,
     budget: int | Ledger,
     bars: int,
-    recorded: wire.Recording | None,
+    recorded: trading.Recording | None,
     lost: Mapping[str, LostAttempt] | None = None,
 ) -> None:
     """Play the beginning of a session whose calls cost money, up to so many bars."""
@@ -143,8 +143,8 @@ async def part(
         bars=BTC,
         store=store,
         most_bars=None,
-        answers=wire.AnswerSource(provider, *PRICED, recorded, lost=lost or {}),
-        ledger=wire_budgets.budget_ledger(budget) if isinstance(budget, int) else budget,
+        answers=trading.AnswerSource(provider, *PRICED, recorded, lost=lost or {}),
+        ledger=budget_controls.budget_ledger(budget) if isinstance(budget, int) else budget,
     )
     await play_session(set_up, played, stopping_at(bars, played))
 
@@ -205,7 +205,7 @@ async def test_a_run_killed_between_a_dispatch_and_its_answer_keeps_the_budget_a
     store = await beginning_with(left)
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
 
-    ledger = wire_budgets.budget_ledger(budget_nusd)
+    ledger = budget_controls.budget_ledger(budget_nusd)
     await ledger.restore("default", earlier.bookings)
     await part(store, ledger, 450, earlier.answers, earlier.lost)
 

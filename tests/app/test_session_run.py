@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.session_run import SessionObserver, SessionResult, play_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
@@ -48,7 +48,7 @@ class EndsBadly:
     """Bars, and then something that is none."""
 
     symbol = "BTCUSDT"
-    timeframe = wire.BASE
+    timeframe = trading.BASE
 
     def __init__(self, bars: Sequence[Bar], error: Exception) -> None:
         self._bars = bars

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.desk.market.bar import Bar
 from benchmarks.long_session import JUDGED_FROM, YEAR, Memory, main, resident_mb, slope, table, write_bars
 
@@ -38,7 +38,7 @@ async def test_the_shipped_bars_follow_each_other_without_a_hole(tmp_path: Path)
 
     await asyncio.to_thread(write_bars, path, 2_600)
 
-    items = [item async for item in wire.file_feed(path, symbol="BTCUSDT")]
+    items = [item async for item in trading.file_feed(path, symbol="BTCUSDT")]
     assert len(items) == 2_600
     assert all(isinstance(item, Bar) for item in items)
 

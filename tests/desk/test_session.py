@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.context import evidence_by_layer
@@ -38,20 +38,20 @@ class Stage:
     """A session on rules in memory, and what it has lived through."""
 
     def __init__(self, **venue: Any) -> None:
-        self.clock = SimClock(wire.LONG_AGO)
-        self.desk: MemoryGateway = gateway(rules(), clock=self.clock, checks=wire.CHECKS)
+        self.clock = SimClock(trading.LONG_AGO)
+        self.desk: MemoryGateway = gateway(rules(), clock=self.clock, checks=trading.CHECKS)
         self.client = GatewayClient(self.desk.broker)
         self.before: list[TimeSlice] = []
         self.after: list[TimeSlice] = []
         self.stop_after = 10**9
-        where = replace(wire.venue(["BTCUSDT"]), **venue)
-        self.session: TradingSession = wire.trading_session(
+        where = replace(trading.venue(["BTCUSDT"]), **venue)
+        self.session: TradingSession = trading.trading_session(
             where,
             session_id="s",
             gateway=self.client,
             clock=self.clock,
-            exchange=wire.paper_exchange(where),
-            answers=wire.AnswerSource(self.desk.provider, LLMProvider.RULES, wire.RULES_MODEL),
+            exchange=trading.paper_exchange(where),
+            answers=trading.AnswerSource(self.desk.provider, LLMProvider.RULES, trading.RULES_MODEL),
             companions={},
             before_slice=self.before_slice,
             after_slice=self.after_slice,
@@ -89,7 +89,7 @@ class Feed:
     """Give bars; then raise, wait for ever, or end."""
 
     symbol = "BTCUSDT"
-    timeframe = wire.BASE
+    timeframe = trading.BASE
 
     def __init__(self, bars: Sequence[Bar], *, then: Exception | None = None, waits: bool = False) -> None:
         self._bars = bars
@@ -165,13 +165,13 @@ class Stranger:
 
 async def test_what_an_analyst_returns_and_no_session_knows_is_an_error() -> None:
     async with on_stage() as stage:
-        venue, limits = wire.venue(["BTCUSDT"]), RiskLimits()
+        venue, limits = trading.venue(["BTCUSDT"]), RiskLimits()
         exchange, journal = (
-            wire.paper_exchange(venue),
+            trading.paper_exchange(venue),
             TradeJournal(stage.client, stage.clock, tenant_id="default"),
         )
         session = TradingSession(
-            desks={"BTCUSDT": SymbolDesk(MarketView("BTCUSDT", decision=wire.DECISION), Stranger())},
+            desks={"BTCUSDT": SymbolDesk(MarketView("BTCUSDT", decision=trading.DECISION), Stranger())},
             execution=ExecutionAgent(
                 stage.client,
                 stage.clock,

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.report import RunProgress
 from agentic_trading.app.run import run_session
@@ -27,7 +27,7 @@ def die() -> None:
 def dying_in(call: int, workflow: str) -> None:
     """Let the rules answer until the given call of a workflow (from 1) is under way."""
     numbers = count(1)
-    rules: dict[str, Any] = wire.RULES
+    rules: dict[str, Any] = trading.RULES
     for name, rule in [*rules.items()]:
         rules[name] = _deadly(rule, lambda: next(numbers) == call, workflow)
 

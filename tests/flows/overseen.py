@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.budgets import BudgetLocationOptions, execute
 from agentic_trading.app.session_run import SessionObserver, play_session
 from agentic_trading.clock import SystemClock
@@ -90,12 +90,12 @@ class Obeyed:
         self._has_looked = asyncio.Condition()
 
     async def read(self, tenant: str) -> TenantControls:
-        if tenant == wire.DEFAULT_TENANT:
+        if tenant == trading.DEFAULT_TENANT:
             async with self._has_looked:
                 self._done = self._shown
                 self._has_looked.notify_all()
         controls = await self._board.read(tenant)
-        if tenant == wire.DEFAULT_TENANT:
+        if tenant == trading.DEFAULT_TENANT:
             self._shown = controls.version
         return controls
 
@@ -124,7 +124,7 @@ class Overseen:
     async def play(self) -> Evening:
         """Play it to its end."""
         folder = self.place.folder or Path()
-        made = await asyncio.to_thread(wire_budgets.oversight, folder, self.place.ledger_url)
+        made = await asyncio.to_thread(budget_controls.oversight, folder, self.place.ledger_url)
         self.board = Obeyed(made.controls)
         beside = replace(made, controls=self.board, limiter=None)
         fields = {"model": PRICED, "most_bars": 420, **self.changes}
@@ -145,7 +145,7 @@ class Overseen:
 
     async def order(self, wanted: OperatorCommand) -> None:
         """Give an order as an operator does, and wait until it is followed."""
-        there = await execute(self.place, wire.DEFAULT_TENANT, wanted, "")
+        there = await execute(self.place, trading.DEFAULT_TENANT, wanted, "")
         await self.board.followed(there.version)
 
 

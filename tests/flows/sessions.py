@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
@@ -38,7 +38,7 @@ BARS: Final = 600
 FAULTS: Final = "malformed=15%,timeout=8%,refusal=8%,cut=8%"
 PRICED: Final = (LLMProvider.SCRIPTED, "scripted-prompted-1")
 # Read before any loop runs: files are not read on a loop.
-TABLES: Final = wire.load_tables()
+TABLES: Final = trading.load_tables()
 LOADED: Final = {name: tuple(load_sample(name)) for name in SAMPLES}
 OF_THE_PLATFORM: Final = ("operator.commanded", "run.started", "run.ended")
 """Kinds that the platform records beside what a session's agents do."""
@@ -146,7 +146,7 @@ class Priced:
     """The rules under the name of a model that has a price."""
 
     def __init__(self) -> None:
-        self._rules = RulesProvider(wire.RULES)
+        self._rules = RulesProvider(trading.RULES)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         return replace(await self._rules.complete(request), model=request.envelope.model)
@@ -165,7 +165,7 @@ def with_faults(inner: Provider, faults: str = FAULTS, seed: str = "1") -> Provi
 
 def rules() -> RulesProvider:
     """Return the shipped rules as a provider."""
-    return RulesProvider(wire.RULES)
+    return RulesProvider(trading.RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,19 +194,19 @@ class Evening:
 def stage(provider: Provider | None = None, **changes: Any) -> SessionSetup:
     """Return what a session over both samples is played with; `changes` are fields of `Stage`."""
     bars: Mapping[str, Sequence[Bar]] = changes.pop("bars", MappingProxyType(LOADED))
-    llm, model = changes.pop("model", (LLMProvider.RULES, wire.RULES_MODEL))
-    feeds = [wire.bars_feed(each, symbol=each[0].symbol, name=name) for name, each in bars.items()]
+    llm, model = changes.pop("model", (LLMProvider.RULES, trading.RULES_MODEL))
+    feeds = [trading.bars_feed(each, symbol=each[0].symbol, name=name) for name, each in bars.items()]
     fields: dict[str, Any] = {
         "session_id": "evening",
         "mode": "backtest",
         "symbols": [feed.symbol for feed in feeds],
         "feeds": feeds,
         "most_bars": BARS,
-        "answers": wire.AnswerSource(provider or rules(), llm, model),
+        "answers": trading.AnswerSource(provider or rules(), llm, model),
         "tables": TABLES,
         "store": MemoryInteractionStore(),
-        "ledger": wire_budgets.budget_ledger(10**12),
-        "clock": wire.clock_for(changes.get("mode", "backtest")),
+        "ledger": budget_controls.budget_ledger(10**12),
+        "clock": trading.clock_for(changes.get("mode", "backtest")),
         "workers": 4,
     }
     return SessionSetup(**{**fields, **changes})

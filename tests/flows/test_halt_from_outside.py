@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import wire_budgets
+from agentic_trading.app import budget_controls
 from agentic_trading.app.budgets import (
     BudgetLocationOptions,
     halt_command,
@@ -98,7 +98,7 @@ async def test_what_was_refused_for_want_of_money_goes_on_with_a_raised_limit(tm
     session = Overseen(
         BudgetLocationOptions(tmp_path),
         {AFTER_THE_FIRST_CALLS: more},
-        {"ledger": wire_budgets.budget_ledger(60_000_000), "workers": 1},
+        {"ledger": budget_controls.budget_ledger(60_000_000), "workers": 1},
     )
     played = await session.play()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.options import RunMode
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunProgress, RunReport
@@ -173,7 +173,7 @@ async def sender() -> AsyncIterator[tuple[int, Any]]:
 async def test_on_paper_and_from_a_model_a_record_is_on_disk_when_it_was_taken(
     mode: RunMode, *, can_be_repeated: bool, on_disk: bool, tmp_path: Path
 ) -> None:
-    log = wire.log_for(mode, tmp_path / "log.jsonl", can_be_repeated=can_be_repeated)
+    log = trading.log_for(mode, tmp_path / "log.jsonl", can_be_repeated=can_be_repeated)
     await log.open()
 
     await log.record(event())

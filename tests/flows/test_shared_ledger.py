@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import wire_budgets
+from agentic_trading.app import budget_controls
 from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.app.budgets import BudgetLocationOptions, read_status
 from agentic_trading.app.options import OptionError
@@ -58,7 +58,7 @@ async def limit(server: RealServer, usd: str) -> None:
     board, statuses = await asyncio.to_thread(boards_of, server.url, Path())
     async with aclosing(board), aclosing(statuses):
         nusd = int(Decimal(usd).scaleb(9))
-        await wire_budgets.set_budget(board, "default", wire_budgets.tenant_limit(nusd))
+        await budget_controls.set_budget(board, "default", budget_controls.tenant_limit(nusd))
 
 
 async def test_two_runs_at_once_keep_one_limit(own_redis: RealServer) -> None:

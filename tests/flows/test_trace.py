@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import wire
+from agentic_trading.app import trading
 from agentic_trading.app.report import RunReport
 from agentic_trading.audit.trace import CallNode, EventNode, TraceTree, why
 from agentic_trading.llm.event import Event
@@ -30,7 +30,7 @@ CHAIN = [
 
 @pytest.fixture
 async def records(recorded: RunReport) -> AsyncIterator[JsonlRecords]:
-    async with aclosing(wire.records_of(recorded.log)) as opened:
+    async with aclosing(trading.records_of(recorded.log)) as opened:
         yield opened
 
 

@@ -18,7 +18,7 @@ from agentic_trading.app.options import RunOptions
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
-from agentic_trading.app.wire import records_of
+from agentic_trading.app.trading import records_of
 from agentic_trading.audit.trace import why
 from agentic_trading.audit.verify import LogReport, verify_log
 from agentic_trading.canonical import exact_bytes

@@ -26,7 +26,7 @@ _CLASS_COLUMNS = ("input", "output", "read", "write 5m", "write 1h")
 
 def load_book() -> PriceBook:
     """Return the packaged book with the user's own over it; raises `SettingsError` and `TableError`."""
-    from agentic_trading.app.wire import load_tables
+    from agentic_trading.app.trading import load_tables
 
     return load_tables(None, start().prices_file).prices
 

@@ -87,7 +87,7 @@ def _check_log(log: Path, earlier: list[Path], *, as_json: bool) -> None:
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.cli.price_tables import cost_counts, cost_table
     from agentic_trading.app.settings import start
-    from agentic_trading.app.wire import load_tables, records_of
+    from agentic_trading.app.trading import load_tables, records_of
     from agentic_trading.audit.spend import CostCheck, load_price_books, recompute_costs
 
     settings = start()

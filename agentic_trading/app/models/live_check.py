@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import assert_never
 
 from agentic_trading import __version__
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
 from agentic_trading.app.models.probes import (
     LiveCheckProof,
@@ -76,19 +76,19 @@ async def run_live_check(
         raise OptionError("--max-usd", max_usd, f"an amount above 0, up to {MOST_BUDGET_USD}")
     max_nusd = int(max_usd * NANO)
     gate = Gate(
-        ledger=wire_budgets.budget_ledger(max_nusd),
+        ledger=budget_controls.budget_ledger(max_nusd),
         prices=catalogue.prices,
         capabilities=catalogue.capabilities,
         clock=clock,
         mode="live",
-        tenants=frozenset({wire.DEFAULT_TENANT}),
+        tenants=frozenset({trading.DEFAULT_TENANT}),
     )
     proofs: list[LiveCheckProof] = []
     async with AsyncExitStack() as stack:
         providers = [await _open_provider(entry, catalogue, settings, base_url, stack) for entry in entries]
         for entry, provider in zip(entries, providers, strict=True):
             on_model(entry.name)
-            check = LiveCheck(gate, provider, tenant=wire.DEFAULT_TENANT)
+            check = LiveCheck(gate, provider, tenant=trading.DEFAULT_TENANT)
             proofs.append(await check.prove(entry.capability))
     return LiveReport(
         version=__version__,

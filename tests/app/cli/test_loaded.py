@@ -61,4 +61,4 @@ def test_what_prints_a_table_alone_loads_no_wiring(words: list[str]) -> None:
     loaded = loaded_by(*words)
 
     assert "rich" in loaded
-    assert "agentic_trading.app.wire" not in loaded
+    assert "agentic_trading.app.trading" not in loaded

@@ -1,4 +1,4 @@
-"""The composition: the only code, apart from front doors, that names adapters."""
+"""A trading session over a platform: its venue, its agents, its feeds, its clock and log, and who answers."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import wire_budgets
+from agentic_trading.app import budget_controls
 from agentic_trading.app.options import OptionError
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import TenantControls
@@ -88,10 +88,10 @@ async def test_a_server_that_may_forget_what_it_acknowledged_is_refused(tmp_path
 
 async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
     board = MemoryControlStore()
-    limit = wire_budgets.tenant_limit(5)
+    limit = budget_controls.tenant_limit(5)
 
     for _ in range(2):
-        await wire_budgets.set_budget(board, "default", limit)
+        await budget_controls.set_budget(board, "default", limit)
 
     assert (await board.read("default")).version == 1
 
@@ -106,7 +106,7 @@ async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
     ],
 )
 def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, is_one: bool) -> None:
-    assert wire_budgets.has_limits(TenantControls(limits=(limit,)).limits) is is_one
+    assert budget_controls.has_limits(TenantControls(limits=(limit,)).limits) is is_one
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, i
     ],
 )
 def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
-    assert wire_budgets.host_of(url) == shown
+    assert budget_controls.host_of(url) == shown

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import wire, wire_budgets
+from agentic_trading.app import budget_controls, trading
 from agentic_trading.clock import MarketClock, SimClock
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
@@ -23,12 +23,12 @@ DAY = datetime(2026, 1, 2, tzinfo=UTC)
 def test_every_schema_of_the_desk_has_a_rule_and_a_check() -> None:
     names = {CMT_ASSESSMENT_SCHEMA["$id"], FILL_STRATEGY_SCHEMA["$id"]}
 
-    assert wire.RULES.keys() == wire.CHECKS.keys() == names
+    assert trading.RULES.keys() == trading.CHECKS.keys() == names
 
 
 @pytest.mark.parametrize(("symbols", "beside"), [(["BTCUSDT"], "ETHUSDT"), (["ETHUSDT"], "BTCUSDT")])
 def test_a_shipped_market_of_its_own_has_the_other_one_beside_it(symbols: list[str], beside: str) -> None:
-    companion = wire.companions(symbols)[symbols[0]]
+    companion = trading.companions(symbols)[symbols[0]]
 
     second = companion.reference_market(DAY)
 
@@ -38,21 +38,21 @@ def test_a_shipped_market_of_its_own_has_the_other_one_beside_it(symbols: list[s
 
 @pytest.mark.parametrize("symbols", [["BTCUSDT", "ETHUSDT"], ["XRPUSDT"]])
 def test_two_markets_and_an_unknown_one_have_no_companion(symbols: list[str]) -> None:
-    assert wire.companions(symbols) == {}
+    assert trading.companions(symbols) == {}
 
 
 def test_rules_answer_and_with_faults_only_if_they_are_asked_for() -> None:
-    assert isinstance(wire.rules(inject="", seed="1").provider, RulesProvider)
-    assert isinstance(wire.rules(inject="cut=1%", seed="1").provider, FaultyProvider)
+    assert isinstance(trading.rules(inject="", seed="1").provider, RulesProvider)
+    assert isinstance(trading.rules(inject="cut=1%", seed="1").provider, FaultyProvider)
     with pytest.raises(FaultsError):
-        wire.rules(inject="cut", seed="1")
+        trading.rules(inject="cut", seed="1")
 
 
 async def test_a_recording_answers_as_the_model_that_was_recorded() -> None:
     one = interaction()
-    recorded = wire.recording([one])
+    recorded = trading.recording([one])
 
-    answers = wire.replayed(recorded, LLMProvider.SCRIPTED, "scripted-1")
+    answers = trading.replayed(recorded, LLMProvider.SCRIPTED, "scripted-1")
 
     assert (answers.llm, answers.model, answers.recorded) == (LLMProvider.SCRIPTED, "scripted-1", recorded)
     assert answers.provider is recorded
@@ -60,7 +60,7 @@ async def test_a_recording_answers_as_the_model_that_was_recorded() -> None:
 
 
 def test_a_backtest_stands_still_and_paper_follows_the_market() -> None:
-    still, following = wire.clock_for("backtest"), wire.clock_for("paper")
+    still, following = trading.clock_for("backtest"), trading.clock_for("paper")
 
     for clock in (still, following):
         clock.advance_to(DAY)
@@ -76,7 +76,7 @@ def test_a_table_of_models_that_is_none_is_told(tmp_path: Path) -> None:
     path.write_text('{"rows": [{"provider": "rules"}]}', encoding="utf-8")
 
     with pytest.raises(TableError, match=r"models\.json, row 1, "):
-        wire.load_tables(path)
+        trading.load_tables(path)
 
 
 async def test_every_call_of_a_session_is_noted_before_it_leaves() -> None:
@@ -95,8 +95,8 @@ async def test_faults_in_a_session_hit_calls_by_its_seed() -> None:
 
 
 async def test_what_costs_nothing_needs_no_budget_and_what_does_gets_none_of_nothing() -> None:
-    free = await evening(ledger=wire_budgets.budget_ledger(0))
-    priced = await evening(Priced(), model=PRICED, ledger=wire_budgets.budget_ledger(0))
+    free = await evening(ledger=budget_controls.budget_ledger(0))
+    priced = await evening(Priced(), model=PRICED, ledger=budget_controls.budget_ledger(0))
 
     assert free.played.counters.no_decisions == {}
     assert free.played.counters.decisions["analysis"].total() > 0
