@@ -1,4 +1,4 @@
-"""A platform remembers by its folder, obeys operators, serves its tenants alone, and sends each call where it belongs."""
+"""A platform serves its tenants alone, and sends each call where it belongs."""
 
 import asyncio
 import json
@@ -9,138 +9,25 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.commands import AddHalt, SetLimit, execute_command
-from agentic_trading.governance.control_stores.file import FileControlStore
-from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.events import AttemptDispatched
-from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm import (
     EnvelopeBuilder,
     EnvelopeWorkflow,
     FailureKind,
     JsonFileInteractionStore,
-    LLMEnvelope,
     LLMInteraction,
     LLMProvider,
-    StoreError,
-    StoreLockedError,
 )
-from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.providers.offline import ScriptedProvider
-from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import (
     ConfigError,
     FallbackConfig,
-    ModelConfig,
     Platform,
     PlatformConfig,
     Ports,
-    PriceConfig,
     ProviderConfig,
     TenantConfig,
     local_gateway,
 )
-from tests.gateway import START
-
-ROW = ModelConfig(
-    model="quant-7b", context_tokens=32_768, max_output_tokens=4096, price=PriceConfig(input=20, output=150),
-    source="own cluster", checked_on=START.date(),
-)  # fmt: skip
-BUDGET_USD = Decimal("0.1")
-SMALL_USD = Decimal("0.0475")
-"""For three calls of the scripted model: each costs 0.000212, and 0.046904 is reserved for it."""
-
-
-def envelope(
-    n: int = 0, *, tenant: str = "default", provider: str = "scripted", model: str = "scripted-1"
-) -> LLMEnvelope:
-    builder = EnvelopeBuilder().for_general().with_instructions("Advise.").with_context({"n": n})
-    return builder.with_tenant(tenant).with_provider(LLMProvider(provider), model).build()
-
-
-def scripted() -> ScriptedProvider:
-    return ScriptedProvider(lambda _request: "{}")
-
-
-async def asked(platform: Platform, *envelopes: LLMEnvelope) -> list[FailureKind | None]:
-    """Return how each call failed, None for one that was answered."""
-    answers = [await platform.ask(each) for each in envelopes]
-    return [answer.failure.category if answer.failure is not None else None for answer in answers]
-
-
-async def spent_nusd(log: Path) -> int:
-    records = JsonlRecords(log)
-    spent = sum(row.cost_nusd for row in await records.spend("tenant"))
-    await records.aclose()
-    return spent
-
-
-async def test_what_earlier_starts_in_the_folder_spent_is_spent(tmp_path: Path) -> None:
-    outcomes = []
-    for start in range(3):
-        async with local_gateway(scripted(), folder=tmp_path, budget_usd=SMALL_USD) as platform:
-            outcomes.append(await asked(platform, *(envelope(100 * start + n) for n in range(10))))
-
-    assert [outcome.count(None) for outcome in outcomes] == [3, 0, 0]
-    assert outcomes[2] == [FailureKind.BUDGET_EXHAUSTED] * 10
-    assert await spent_nusd(tmp_path / "interactions.jsonl") == 3 * 212_000
-
-
-async def test_a_store_in_a_file_that_is_handed_in_is_a_memory_too(tmp_path: Path) -> None:
-    answered = []
-    for start in range(3):
-        store = JsonFileInteractionStore(tmp_path / "log.jsonl")
-        async with local_gateway(scripted(), store=store, budget_usd=SMALL_USD) as platform:
-            answered.append(
-                (await asked(platform, *(envelope(100 * start + n) for n in range(10)))).count(None)
-            )
-        await store.aclose()
-
-    assert answered == [3, 0, 0]
-
-
-async def test_a_halt_reaches_an_embedded_platform_within_a_second(tmp_path: Path) -> None:
-    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
-        assert await asked(platform, envelope(1)) == [None]
-        await execute_command(
-            FileControlStore(tmp_path),
-            "default",
-            AddHalt(HaltScope.TENANT, "default"),
-            by="ann",
-            why="",
-            at=START,
-        )
-        async with asyncio.timeout(1):
-            n = 2
-            while await asked(platform, envelope(n)) == [None]:
-                n += 1
-        assert await asked(platform, envelope(1000)) == [FailureKind.HALTED]
-
-
-async def test_a_halt_holds_for_the_next_start_from_its_first_call(tmp_path: Path) -> None:
-    halt = AddHalt(HaltScope.TENANT, "default")
-    await execute_command(FileControlStore(tmp_path), "default", halt, by="ann", why="", at=START)
-
-    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
-        assert await asked(platform, envelope()) == [FailureKind.HALTED]
-
-
-async def test_a_limit_of_an_operator_goes_before_that_of_the_configuration(tmp_path: Path) -> None:
-    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
-        assert await asked(platform, envelope(1)) == [None]
-    nothing = Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=0)
-    await execute_command(
-        FileControlStore(tmp_path), "default", SetLimit(nothing), by="ann", why="", at=START
-    )
-
-    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
-        assert await asked(platform, envelope(2)) == [FailureKind.BUDGET_EXHAUSTED]
-
-
-async def test_a_limit_of_the_configuration_follows_it(tmp_path: Path) -> None:
-    for budget_usd, kind in (("0", FailureKind.BUDGET_EXHAUSTED), ("0.1", None)):
-        async with local_gateway(scripted(), folder=tmp_path, budget_usd=Decimal(budget_usd)) as platform:
-            assert await asked(platform, envelope()) == [kind]
+from tests.platform.calls import BUDGET_USD, ROW, asked, envelope, scripted
 
 
 async def test_each_tenant_has_its_own_limit_and_an_unlisted_one_is_refused() -> None:
@@ -194,29 +81,6 @@ async def test_tables_of_ones_own_are_honoured(tmp_path: Path) -> None:
     gateway = local_gateway(scripted(), budget_usd=BUDGET_USD, models_file=models, prices_file=prices)
     async with gateway as platform:
         assert await asked(platform, envelope(model="quant-7b")) == [None]
-
-
-async def test_a_folder_is_taken_by_one_platform(tmp_path: Path) -> None:
-    first = PlatformConfig(folder=tmp_path, name="desk-a")
-
-    async with Platform(first):
-        with pytest.raises(StoreError, match="another platform is open in it"):
-            async with Platform(PlatformConfig(folder=tmp_path, name="desk-b")):
-                pass
-    async with Platform(PlatformConfig(folder=tmp_path, name="desk-b")):
-        pass
-
-
-async def test_a_log_is_written_by_one_platform(tmp_path: Path) -> None:
-    store = JsonFileInteractionStore(tmp_path / "interactions.jsonl")
-    await store.open()
-
-    with pytest.raises(StoreLockedError):
-        async with Platform(PlatformConfig(folder=tmp_path)):
-            pass
-    await store.aclose()
-    async with Platform(PlatformConfig(folder=tmp_path)):
-        pass
 
 
 async def test_clients_of_their_own_sign_as_their_principals(tmp_path: Path) -> None:
@@ -317,51 +181,3 @@ async def test_a_call_falls_back_by_its_workflow_and_an_execution_never() -> Non
         ("house", True),
     ]
     assert len(house.requests) == 2
-
-
-async def test_a_call_that_an_earlier_start_has_lost_is_in_doubt_and_goes_on_under_a_new_attempt(
-    tmp_path: Path,
-) -> None:
-    asked = envelope(7)
-    dispatched = AttemptDispatched(
-        attempt=1,
-        request_hash=asked.request_hash,
-        provider="scripted",
-        model="scripted-1",
-        reservation_id=f"default:{asked.idempotency_key}:1",
-        scopes={ScopeKind.CALL: asked.idempotency_key, ScopeKind.TENANT: "default"},
-        reserved_nusd=46_904_000,
-        reserved_tokens=5_000,
-    )
-    store = JsonFileInteractionStore(tmp_path / "interactions.jsonl")
-    await store.record(
-        dispatched.as_event(
-            event_id="d-1",
-            trace_id=asked.trace_id,
-            tenant_id="default",
-            time=START,
-            causation_id=asked.envelope_id,
-        )
-    )
-    await store.aclose()
-
-    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
-        outcome = await platform.ask_structured(asked)
-        refused = await asked_until_refused(platform)
-
-    assert [(one.number, one.in_doubt, one.cost_nusd) for one in outcome.attempts] == [
-        (1, True, 46_904_000),
-        (2, False, 212_000),
-    ]
-    assert outcome.ok
-    assert refused == FailureKind.BUDGET_EXHAUSTED
-    assert await spent_nusd(tmp_path / "interactions.jsonl") <= int(BUDGET_USD * NANO)
-
-
-async def asked_until_refused(platform: Platform) -> FailureKind | None:
-    """Ask until nothing more is answered, and return why."""
-    for n in range(1000, 1100):
-        (kind,) = await asked(platform, envelope(n))
-        if kind is not None:
-            return kind
-    return None

@@ -1,0 +1,206 @@
+"""A platform remembers by its folder: what was spent, what operators ordered, what was never ended; and it is alone there."""
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.governance.commands import AddHalt, SetLimit, execute_command
+from agentic_trading.governance.control_stores.file import FileControlStore
+from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.events import AttemptDispatched
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.llm import (
+    Event,
+    FailureKind,
+    JsonFileInteractionStore,
+    StoreError,
+    StoreLockedError,
+)
+from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.platform import (
+    ConfigError,
+    Platform,
+    PlatformConfig,
+    Ports,
+    ProviderConfig,
+    local_gateway,
+)
+from agentic_trading.platform.adapters import ProviderContext
+from tests.gateway import START
+from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripted, spent_nusd
+
+
+async def test_what_earlier_starts_in_the_folder_spent_is_spent(tmp_path: Path) -> None:
+    outcomes = []
+    for start in range(3):
+        async with local_gateway(scripted(), folder=tmp_path, budget_usd=SMALL_USD) as platform:
+            outcomes.append(await asked(platform, *(envelope(100 * start + n) for n in range(10))))
+
+    assert [outcome.count(None) for outcome in outcomes] == [3, 0, 0]
+    assert outcomes[2] == [FailureKind.BUDGET_EXHAUSTED] * 10
+    assert await spent_nusd(tmp_path / "interactions.jsonl") == 3 * 212_000
+
+
+async def test_a_store_in_a_file_that_is_handed_in_is_a_memory_too(tmp_path: Path) -> None:
+    answered = []
+    for start in range(3):
+        store = JsonFileInteractionStore(tmp_path / "log.jsonl")
+        async with local_gateway(scripted(), store=store, budget_usd=SMALL_USD) as platform:
+            answered.append(
+                (await asked(platform, *(envelope(100 * start + n) for n in range(10)))).count(None)
+            )
+        await store.aclose()
+
+    assert answered == [3, 0, 0]
+
+
+async def test_a_halt_reaches_an_embedded_platform_within_a_second(tmp_path: Path) -> None:
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        assert await asked(platform, envelope(1)) == [None]
+        await execute_command(
+            FileControlStore(tmp_path),
+            "default",
+            AddHalt(HaltScope.TENANT, "default"),
+            by="ann",
+            why="",
+            at=START,
+        )
+        async with asyncio.timeout(1):
+            n = 2
+            while await asked(platform, envelope(n)) == [None]:
+                n += 1
+        assert await asked(platform, envelope(1000)) == [FailureKind.HALTED]
+
+
+async def test_a_halt_holds_for_the_next_start_from_its_first_call(tmp_path: Path) -> None:
+    halt = AddHalt(HaltScope.TENANT, "default")
+    await execute_command(FileControlStore(tmp_path), "default", halt, by="ann", why="", at=START)
+
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        assert await asked(platform, envelope()) == [FailureKind.HALTED]
+
+
+async def test_a_limit_of_an_operator_goes_before_that_of_the_configuration(tmp_path: Path) -> None:
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        assert await asked(platform, envelope(1)) == [None]
+    nothing = Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=0)
+    await execute_command(
+        FileControlStore(tmp_path), "default", SetLimit(nothing), by="ann", why="", at=START
+    )
+
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        assert await asked(platform, envelope(2)) == [FailureKind.BUDGET_EXHAUSTED]
+
+
+async def test_a_limit_of_the_configuration_follows_it(tmp_path: Path) -> None:
+    for budget_usd, kind in (("0", FailureKind.BUDGET_EXHAUSTED), ("0.1", None)):
+        async with local_gateway(scripted(), folder=tmp_path, budget_usd=Decimal(budget_usd)) as platform:
+            assert await asked(platform, envelope()) == [kind]
+
+
+async def test_a_folder_is_taken_by_one_platform(tmp_path: Path) -> None:
+    first = PlatformConfig(folder=tmp_path, name="desk-a")
+
+    async with Platform(first):
+        with pytest.raises(StoreError, match="another platform is open in it"):
+            async with Platform(PlatformConfig(folder=tmp_path, name="desk-b")):
+                pass
+    async with Platform(PlatformConfig(folder=tmp_path, name="desk-b")):
+        pass
+
+
+async def test_a_log_is_written_by_one_platform(tmp_path: Path) -> None:
+    store = JsonFileInteractionStore(tmp_path / "interactions.jsonl")
+    await store.open()
+
+    with pytest.raises(StoreLockedError):
+        async with Platform(PlatformConfig(folder=tmp_path)):
+            pass
+    await store.aclose()
+    async with Platform(PlatformConfig(folder=tmp_path)):
+        pass
+
+
+async def test_a_call_that_an_earlier_start_has_lost_is_in_doubt_and_goes_on_under_a_new_attempt(
+    tmp_path: Path,
+) -> None:
+    asked = envelope(7)
+    dispatched = AttemptDispatched(
+        attempt=1,
+        request_hash=asked.request_hash,
+        provider="scripted",
+        model="scripted-1",
+        reservation_id=f"default:{asked.idempotency_key}:1",
+        scopes={ScopeKind.CALL: asked.idempotency_key, ScopeKind.TENANT: "default"},
+        reserved_nusd=46_904_000,
+        reserved_tokens=5_000,
+    )
+    store = JsonFileInteractionStore(tmp_path / "interactions.jsonl")
+    await store.record(
+        dispatched.as_event(
+            event_id="d-1",
+            trace_id=asked.trace_id,
+            tenant_id="default",
+            time=START,
+            causation_id=asked.envelope_id,
+        )
+    )
+    await store.aclose()
+
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        outcome = await platform.ask_structured(asked)
+        refused = await asked_until_refused(platform)
+
+    assert [(one.number, one.in_doubt, one.cost_nusd) for one in outcome.attempts] == [
+        (1, True, 46_904_000),
+        (2, False, 212_000),
+    ]
+    assert outcome.ok
+    assert refused == FailureKind.BUDGET_EXHAUSTED
+    assert await spent_nusd(tmp_path / "interactions.jsonl") <= int(BUDGET_USD * NANO)
+
+
+async def asked_until_refused(platform: Platform) -> FailureKind | None:
+    """Ask until nothing more is answered, and return why."""
+    for n in range(1000, 1100):
+        (kind,) = await asked(platform, envelope(n))
+        if kind is not None:
+            return kind
+    return None
+
+
+def broken(_context: ProviderContext) -> ScriptedProvider:
+    """An adapter that cannot be made."""
+    raise OSError("no such device")
+
+
+async def test_what_was_opened_before_a_step_failed_is_closed_again(tmp_path: Path) -> None:
+    failing = PlatformConfig(
+        folder=tmp_path, providers={"house": ProviderConfig(adapter=f"{__name__}:broken")}
+    )
+
+    with pytest.raises(
+        ConfigError, match=r"house\.adapter is .*broken, which cannot be made \(OSError: no such device"
+    ):
+        async with Platform(failing):
+            pass
+
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        assert await asked(platform, envelope()) == [None]
+    records = JsonlRecords(tmp_path / "interactions.jsonl")
+    kinds = [entry.record.kind async for entry in records.scan() if isinstance(entry.record, Event)]
+    await records.aclose()
+    assert kinds[:3] == ["run.started", "run.ended", "run.started"]
+    assert kinds[-1] == "run.ended"
+
+
+async def test_a_platform_that_was_left_can_be_opened_again_by_another_one(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with Platform(
+            PlatformConfig(folder=tmp_path, name="desk"), Ports(providers={"scripted": scripted()})
+        ) as one:
+            assert await asked(one, envelope()) == [None]
