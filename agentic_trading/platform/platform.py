@@ -45,6 +45,7 @@ from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from agentic_trading.worker.pool import ProducerAcl, WorkerPool
 from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
 
 
@@ -206,11 +207,13 @@ class Platform:
         if limiter is None and config.mode == "paper":  # no rate may decide what a backtest gives
             made = await asyncio.to_thread(adapters.limiter_of, config.ledger.url, files.policy)
             limiter = await self._enter(made)
-        lost = await restart.carry_on(config, ledger, store) if given.ledger is None else given.lost
+        cache, lost = ResponseCache(clock), given.lost
+        if given.ledger is None:
+            lost = await restart.carry_on(config, ledger, store, cache)
         for tenant, row in config.tenants.items():
             await restart.seed_limit(tenant, row, ledger, controls)
         providers = await self._opened_providers(files, clock)
-        opened = _Opened(files, store, ledger, controls, statuses, limiter, providers, clock, lost)
+        opened = _Opened(files, store, ledger, controls, statuses, limiter, providers, clock, lost, cache)
         await self._stack.enter_async_context(running(self._pool(opened)))
         self._client = await self._stack.enter_async_context(self.client("platform"))
 
@@ -238,6 +241,7 @@ class Platform:
             checks=self._checks,
             recorded=self._given.recorded,
             lost=opened.lost,
+            response_cache=opened.cache,
             counted_workflows=frozenset(EnvelopeWorkflow if self._given.counts else ()),
         )
         return WorkerPool(
@@ -247,13 +251,11 @@ class Platform:
             claims=self._given.claims or adapters.memory_claims(),
             clock=clock,
             workers=config.concurrency,
-            housekeeper=self._housekeeper(opened, gate, recorder, wall),
+            housekeeper=self._housekeeper(opened, gate, recorder),
             acl=ProducerAcl(files.verifier, config.sign_as, files.policy),
         )
 
-    def _housekeeper(
-        self, opened: "_Opened", gate: Gate, recorder: Recorder, wall: Clock
-    ) -> Housekeeper | None:
+    def _housekeeper(self, opened: "_Opened", gate: Gate, recorder: Recorder) -> Housekeeper | None:
         """Return what reads the commands of operators and reports; None where there is no place for either."""
         config = self.config
         if opened.controls is None or opened.statuses is None:
@@ -262,16 +264,13 @@ class Platform:
             opened.ledger, gate, opened.controls, opened.statuses, config.tenant_ids,
             outlives=config.ledger.url is not None,
         )  # fmt: skip
+        name = (config.name or "worker") + (f"-{random_id()[:8]}" if config.ledger.url else "")
         meter = BurnRateMeter(Windows(ZoneInfo(config.zone)))
-        return Housekeeper(scope, meter, recorder, opened.clock, wall, self._worker_name(), Alerts())
+        return Housekeeper(scope, meter, recorder, opened.clock, SystemClock(), name, Alerts())
 
     async def _enter(self, port: ClosablePort) -> ClosablePort:
         """Return a port that is closed when its turn has come."""
         return await self._stack.enter_async_context(aclosing(port))
-
-    def _worker_name(self) -> str:
-        name = self.config.name or "worker"
-        return name if self.config.ledger.url is None else f"{name}-{random_id()[:8]}"
 
     async def _opened_log(self) -> InteractionStore:
         config = self.config
@@ -347,6 +346,7 @@ class _Opened:
     providers: Providers
     clock: Clock
     lost: Mapping[str, LostAttempt]
+    cache: ResponseCache
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore, Record
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
+from agentic_trading.worker.response_cache import ResponseCache
 
 log = structlog.get_logger()
 
@@ -29,18 +30,22 @@ CONFIG: Final = "config"
 
 
 async def carry_on(
-    config: PlatformConfig, ledger: Ledger, store: InteractionStore
+    config: PlatformConfig, ledger: Ledger, store: InteractionStore, cache: ResponseCache
 ) -> Mapping[str, LostAttempt]:
-    """Restore what the log knows of money, and return the attempts that no earlier start has ended, by reservation.
+    """Restore what the log knows of money and cache its answers of level `recorded`, in one pass.
 
-    A ledger on a server has to be as far as the log has seen it; other workers may still end what has no end here.
+    Returns the attempts that no earlier start has ended, by reservation. A ledger on a server has to be as far as the log has seen it; other workers may still end what has no end here.
     Raises `LedgerRolledBackError` for one that is not, and `StoreError` for a log that cannot be read.
     """
+    answers: list[LLMInteraction] = []
     rebuilds = {tenant: LedgerRebuild(tenant, config.mode) for tenant in config.tenant_ids}
     async with aclosing(store.scan()) as entries:
         async for entry in entries:
             if (rebuild := rebuilds.get(_tenant_of(entry.record))) is not None:
                 rebuild.read(entry.record)
+                if isinstance(entry.record, LLMInteraction) and entry.record.envelope.is_cacheable:
+                    answers.append(entry.record)
+    cache.fill(answers)
     lost: dict[str, LostAttempt] = {}
     for tenant, rebuild in rebuilds.items():
         if config.ledger.url is None:

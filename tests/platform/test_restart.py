@@ -12,9 +12,13 @@ from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm import (
+    DeterminismLevel,
+    EnvelopeBuilder,
     Event,
     FailureKind,
     JsonFileInteractionStore,
+    LLMEnvelope,
+    LLMProvider,
     StoreError,
     StoreLockedError,
 )
@@ -204,3 +208,17 @@ async def test_a_platform_that_was_left_can_be_opened_again_by_another_one(tmp_p
             PlatformConfig(folder=tmp_path, name="desk"), Ports(providers={"scripted": scripted()})
         ) as one:
             assert await asked(one, envelope()) == [None]
+
+
+async def test_an_answer_of_level_recorded_is_given_again_after_a_restart(tmp_path: Path) -> None:
+    def the_same() -> LLMEnvelope:
+        builder = EnvelopeBuilder().for_general().with_instructions("Advise.").with_as_of(START)
+        builder.with_determinism(DeterminismLevel.RECORDED)
+        return builder.with_provider(LLMProvider.SCRIPTED, "scripted-1").build()
+
+    first, second = scripted(), scripted()
+    for provider in (first, second):
+        async with local_gateway(provider, folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+            assert await asked(platform, the_same()) == [None]
+
+    assert (len(first.requests), len(second.requests)) == (1, 0)
