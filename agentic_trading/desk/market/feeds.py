@@ -4,15 +4,19 @@ import asyncio
 import gzip
 import os
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
-from io import BufferedReader
+from functools import partial
+from io import BytesIO
 from pathlib import Path
+from typing import TypeVar
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_rows import BarRows
 from agentic_trading.desk.market.errors import BarFormatError, FeedUnavailableError
 from agentic_trading.desk.market.feed import Continuity, FeedItem
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 65_536
 LONGEST_LINE_BYTES = 65_536
@@ -60,23 +64,26 @@ class CsvFeed:
                     left = None if left is None else left - 1
 
     async def _blocks(self) -> AsyncGenerator[list[bytes]]:
-        """Give the lines of the file with their ends, about `CHUNK_BYTES` at a time."""
-        file = await asyncio.to_thread(self._opened)
-        try:
-            while block := await asyncio.to_thread(self._next_lines, file):
+        """Give the lines of the file with their ends, about `CHUNK_BYTES` at a time; no file stays open in between."""
+        if self._path.suffix == ".gz":
+            packed = await asyncio.to_thread(self._read, lambda: BytesIO(self._path.read_bytes()))
+            unpacked = gzip.GzipFile(fileobj=packed)
+            while block := await asyncio.to_thread(self._read, partial(unpacked.readlines, CHUNK_BYTES)):
                 yield block
-        finally:
-            file.close()
+            return
+        offset = 0
+        while block := await asyncio.to_thread(self._read, partial(self._lines_from, offset)):
+            offset += sum(map(len, block))
+            yield block
 
-    def _opened(self) -> gzip.GzipFile | BufferedReader:
-        try:
-            return gzip.open(self._path) if self._path.suffix == ".gz" else self._path.open("rb")
-        except OSError as e:
-            raise FeedUnavailableError(str(self._path), str(e)) from e
-
-    def _next_lines(self, file: gzip.GzipFile | BufferedReader) -> list[bytes]:
-        try:
+    def _lines_from(self, offset: int) -> list[bytes]:
+        with self._path.open("rb") as file:
+            file.seek(offset)
             return file.readlines(CHUNK_BYTES)
+
+    def _read(self, read: Callable[[], T]) -> T:
+        try:
+            return read()
         except (OSError, EOFError, zlib.error) as e:
             raise FeedUnavailableError(str(self._path), str(e)) from e
 

@@ -1,6 +1,7 @@
 """The file feed reads plain and packed files and says where one is broken."""
 
 import gzip
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,23 @@ async def test_a_file_that_cannot_be_unpacked_is_reported(tmp_path: Path, damage
 
     with pytest.raises(FeedUnavailableError):
         await read(path)
+
+
+@pytest.mark.parametrize("name", ["bars.csv", "bars.csv.gz"])
+async def test_no_file_stays_open_when_the_reader_stops_early(name: str, tmp_path: Path) -> None:
+    path, text = tmp_path / name, rows([bar(place) for place in range(3000)])
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+
+    first = await anext(aiter(CsvFeed(path, symbol="BTCUSDT", timeframe=Timeframe.M5)))
+
+    assert first == bar(0)
+    assert str(path) not in open_files()
+
+
+def open_files() -> set[str]:
+    """Return the paths of the files that this process has open."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            found.add(str(link.readlink()))
+    return found
