@@ -1,7 +1,10 @@
-"""Work that has to finish though its caller is cancelled, tasks that no single caller owns, waits that others may end."""
+"""Work that has to finish though its caller is cancelled, tasks that no single caller owns, waits and signals that end."""
 
 import asyncio
-from collections.abc import Coroutine
+import signal
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -92,3 +95,26 @@ def end_wait(limit: asyncio.Timeout) -> None:
     """Have the time limit around a wait run out now; harmless if it has run out."""
     if not limit.expired():
         limit.reschedule(0)
+
+
+@contextmanager
+def on_first_signal(act: Callable[[], None]) -> Generator[None]:
+    """Call `act` on the first SIGINT or SIGTERM; a second one of the same kind does what it did before the block.
+
+    It is called by the loop, between two of its steps. Signals reach the main thread only: on any other one nothing is
+    changed, and nothing comes.
+    """
+    loop = asyncio.get_running_loop()
+    heard = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
+
+    def first(number: signal.Signals) -> None:
+        loop.remove_signal_handler(number)
+        act()
+
+    for number in heard:
+        loop.add_signal_handler(number, first, number)
+    try:
+        yield
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)

@@ -132,7 +132,7 @@ BODIES: Final[tuple[EventBody, ...]] = (
     RunStarted(
         session_id="session-1", run_number=2, start_number=2, resumed=True, mode="backtest", provider="scripted",
         model="scripted-1", data=(RunData(name="btcusdt-5m", symbol="BTCUSDT"),), seed="1", package="0.1.0",
-        first_seq=40,
+        config_sha256="5" * 64, first_seq=40,
     ),
     RunEnded(
         session_id="session-1", run_number=2, bars_done=300, interrupted=True, digest="1" * 64, lines=81,

@@ -1,17 +1,21 @@
 """What a run is asked to be."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Final, Literal, assert_never
+from types import MappingProxyType
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from agentic_trading.errors import TradingError
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.provider import address_text, fault_of
-from agentic_trading.platform.settings import Settings
+from agentic_trading.platform.adapters import is_live
+from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig, TenantConfig
+from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
+from agentic_trading.platform.settings import load_config
 
 RunMode = Literal["backtest", "paper"]
 Estimate = Literal["bound", "exact"]
@@ -21,13 +25,18 @@ HOSTED: Final = tuple(
     for provider in LLMProvider
     if provider not in {LLMProvider.LOCAL, LLMProvider.RULES, LLMProvider.SCRIPTED}
 )
-"""Providers that are reached over a network."""
+"""Providers of ours that are reached over a network."""
 
 MODELS: Final = (*HOSTED, LLMProvider.LOCAL.value)
-"""Providers with a model: calls take time, and may cost money."""
+"""Providers of ours with a model: calls take time, and may cost money."""
 
-PROVIDERS: Final = (LLMProvider.RULES.value, "recorded", *MODELS)
-"""What `--provider` may be."""
+CONFIGURED: Final = "config"
+"""As `--provider`: the models of the configuration, by workflow, each with what it falls back on."""
+
+WITHOUT_MODEL: Final = (LLMProvider.RULES.value, "recorded")
+
+PROVIDERS: Final = (*WITHOUT_MODEL, *MODELS, CONFIGURED)
+"""What `--provider` may be, beside the providers of the configuration."""
 
 
 DEFAULT_BUDGET_USD = Decimal(5)
@@ -45,41 +54,32 @@ class OptionError(TradingError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """A run: its market data, its mode, its provider, and how much it may use.
+    """A run: its market data, its configuration, its provider, and how much it may use.
 
     `data` names samples, CSV files, or `-` for lines on standard input. `bars` limits the bars of each symbol, not
-    counting the first `warm_up` ones. `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit. `models_file` and
-    `prices_file` add rows to the tables of models and prices. An empty `model` is the provider's default, `base_url`
-    None its own address. `record` lets a backtest use a network; `max_calls` counts attempts, and
-    `settings` hold keys and folders. `ledger_url` is a server whose ledger is used in place of one of the run's own;
-    the limit that is set there goes before a budget that was not given. `policy_file` says who may do what, `principal` is the one that the run's agents run as. `estimate`
-    says how much is reserved for a call: by the bytes of its request, or by the provider's own count.
+    counting the first `warm_up` ones. `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit.
+    Of `config` the name, the folder and the rows of other tenants are not for a run. `provider` is one that answers every
+    call with its `model`, where an empty one is its default; `config` stands for the models of the configuration, each
+    with its fallback. `record` lets a backtest use a network; `max_calls` counts attempts. A `budget_usd` that is None is
+    that of the tenant in the configuration, else the limit that is set on a shared server, else `DEFAULT_BUDGET_USD`.
+    `estimate` says how much is reserved for a call: by the bytes of its request, or by the provider's own count.
     Raises `OptionError` for values that no run can have.
     """
 
     data: tuple[str, ...]
     out: Path
-    mode: RunMode = "backtest"
+    config: PlatformConfig = field(default_factory=lambda: PlatformConfig(mode="backtest"))
     provider: str = "rules"
     recorded_from: Path | None = None
     bars: int | None = None
     warm_up: int = 0
-    budget_usd: Decimal = DEFAULT_BUDGET_USD
-    workers: int = 4
+    budget_usd: Decimal | None = None
     inject: str = ""
     seed: str = "1"
     resume: bool = False
-    models_file: Path | None = None
-    prices_file: Path | None = None
     model: str = ""
-    base_url: str | None = None
     record: bool = False
     max_calls: int | None = None
-    settings: Settings | None = None
-    ledger_url: str | None = None
-    budget_is_given: bool = True
-    policy_file: Path | None = None
-    principal: str = ""
     estimate: Estimate = "bound"
 
     def __post_init__(self) -> None:
@@ -88,51 +88,86 @@ class RunOptions:
             raise OptionError("--data", "empty", "a sample's name, a CSV file, or - for standard input")
         if self.bars is not None and self.bars < 1:
             raise OptionError("--bars", self.bars, "1 and more")
-        if not self.budget_usd.is_finite() or not LEAST_BUDGET_USD <= self.budget_usd <= MOST_BUDGET_USD:
+        if not self.budget.is_finite() or not LEAST_BUDGET_USD <= self.budget <= MOST_BUDGET_USD:
             allowed = f"an amount above 0, up to {MOST_BUDGET_USD}: with nothing to spend no call is made"
-            raise OptionError("--budget-usd", self.budget_usd, allowed)
-        if not 1 <= self.workers <= MOST_WORKERS:
-            raise OptionError("--workers", self.workers, f"1 to {MOST_WORKERS}")
-        if self.provider not in PROVIDERS:
-            raise OptionError("--provider", repr(self.provider), listed(PROVIDERS))
-        if (self.provider == "recorded") != (self.recorded_from is not None):
+            raise OptionError("--budget-usd", self.budget, allowed)
+        known = tuple(dict.fromkeys((*PROVIDERS, *self.config.providers)))
+        if self.provider not in known:
+            raise OptionError("--provider", repr(self.provider), listed(known))
+        self._check_recorded()
+        if self.model and not (self.asks_models and self.provider != CONFIGURED):
+            raise OptionError("--model", repr(self.model), f"a model of {listed(MODELS)}")
+        self._check_calls()
+        tenants = self.config.tenant_ids
+        if len(tenants) > 1 and DEFAULT_TENANT not in tenants:
+            allowed = f"one tenant in the configuration of a run, or one with the name {DEFAULT_TENANT}"
+            raise OptionError("[tenants]", ", ".join(tenants), allowed)
+
+    def _check_recorded(self) -> None:
+        is_recorded = self.provider == "recorded"
+        if is_recorded != (self.recorded_from is not None):
             was = self.recorded_from or "left out"
             raise OptionError("--from", was, "a session's folder, together with --provider recorded")
-        if self.provider == "recorded" and self.inject:
+        if is_recorded and self.inject:
             allowed = "faults in live answers; a recording holds the faults of its own run"
             raise OptionError("--inject", repr(self.inject), allowed)
-        self._check_calls()
-        self._check_model()
-        self._check_addresses()
-
-    def _check_calls(self) -> None:
-        if self.max_calls is not None and self.provider == "recorded":
+        if is_recorded and self.max_calls is not None:
             allowed = "a limit on live calls; a recording holds what its own run was refused"
             raise OptionError("--max-calls", self.max_calls, allowed)
+
+    def _check_calls(self) -> None:
         if self.max_calls is not None and self.max_calls < 1:
             raise OptionError("--max-calls", self.max_calls, "1 and more")
-        if self.provider in HOSTED and self.mode == "backtest" and not self.record:
-            allowed = f"--record with --provider {self.provider}: a backtest uses a network only with it"
+        if self.mode == "backtest" and not self.record and (hosted := sorted(self.hosted)):
+            allowed = f"--record with {', '.join(hosted)}: a backtest uses a network only with it"
             raise OptionError("--record", "left out", allowed)
 
-    def _check_model(self) -> None:
-        if self.model and self.provider not in MODELS:
-            raise OptionError("--model", repr(self.model), f"a model of {listed(MODELS)}")
-        if self.base_url is not None and self.provider not in HOSTED:
-            raise OptionError(
-                "--base-url", "given", f"the address of a server with --provider {listed(HOSTED)}"
-            )
+    @property
+    def mode(self) -> RunMode:
+        """Simulated time, or bars as they come."""
+        return self.config.mode
 
-    def _check_addresses(self) -> None:
-        if self.base_url is not None:
-            check_url("--base-url", self.base_url)
-        if self.ledger_url is not None:
-            check_ledger_url(self.ledger_url)
+    @property
+    def workers(self) -> int:
+        """How many calls run at once: one where a model in this process answers, and a call must not wait for it."""
+        is_local = any(row.adapter_of(name) == LLMProvider.LOCAL for name, row in self.asked.items())
+        return 1 if is_local else self.config.concurrency
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the run belongs to: the only one of the configuration, or else `default`."""
+        tenants = self.config.tenant_ids
+        return tenants[0] if len(tenants) == 1 else DEFAULT_TENANT
+
+    @property
+    def asks_models(self) -> bool:
+        """Whether calls take time, and may cost money."""
+        return self.provider not in WITHOUT_MODEL
+
+    @property
+    def asked(self) -> Mapping[str, ProviderConfig]:
+        """The providers that may be asked, by name; of those of the configuration, the ones that a model or a fallback names."""
+        rows = self.config.providers
+        if self.provider == CONFIGURED:
+            named = [*self.config.models.values()]
+            named += [name for row in self.config.fallback.values() for name in row.to]
+            names = dict.fromkeys(provider_and_model(name)[0] for name in named)
+            return {name: rows[name] for name in names if name in rows}
+        return {self.provider: rows.get(self.provider, ProviderConfig())} if self.asks_models else {}
+
+    @property
+    def hosted(self) -> frozenset[str]:
+        """Those of them that are reached over a network."""
+        return frozenset(
+            name
+            for name, row in self.asked.items()
+            if row.adapter_of(name) != LLMProvider.LOCAL and is_live(name, row)
+        )
 
     @property
     def is_repeatable(self) -> bool:
         """Whether the run asks nothing outside of this process and goes by no real time: it can be had again."""
-        return self.mode == "backtest" and self.provider not in MODELS
+        return self.mode == "backtest" and not self.asks_models
 
     @property
     def most_bars(self) -> int | None:
@@ -140,28 +175,67 @@ class RunOptions:
         return None if self.bars is None else self.warm_up + self.bars
 
     @property
+    def tenant_row(self) -> TenantConfig:
+        """What the configuration says of the tenant."""
+        return self.config.tenants.get(self.tenant, TenantConfig())
+
+    @property
+    def budget_is_given(self) -> bool:
+        """Whether a budget was given, as an option or in the configuration."""
+        return self.budget_usd is not None or self.tenant_row.budget_usd is not None
+
+    @property
+    def budget(self) -> Decimal:
+        """The budget in dollars."""
+        if self.budget_usd is not None:
+            return self.budget_usd
+        row = self.tenant_row.budget_usd
+        return DEFAULT_BUDGET_USD if row is None else row
+
+    @property
     def budget_nusd(self) -> int:
         """The budget in whole nano-dollars, rounded down."""
-        return int(self.budget_usd * NANO)
+        return int(self.budget * NANO)
+
+    @property
+    def limit(self) -> Limit:
+        """The limit that the budget means: on what the tenant spends in total, or in the window that its row has."""
+        row = self.tenant_row
+        is_the_rows = self.budget_usd is None and row.budget_usd is not None
+        calls = self.max_calls if self.max_calls is not None else row.calls
+        window = row.window if is_the_rows else Window.NONE
+        return Limit(ScopeKind.TENANT, ANY, window, nusd=self.budget_nusd, calls=calls)
+
+
+def load_run_config(
+    path: Path | None = None,
+    *,
+    provider: str = "",
+    base_url: str | None = None,
+    flags: Mapping[str, str] = MappingProxyType({}),
+    **overrides: object,
+) -> PlatformConfig:
+    """Return the configuration of a run, as `load_config` does: a backtest, unless something says otherwise.
+
+    A `provider` of ours is one of it, though no file names it, with the address `base_url`. Raises `OptionError` for an
+    address without a server.
+    """
+    if base_url is not None and provider in (*WITHOUT_MODEL, LLMProvider.LOCAL, CONFIGURED, ""):
+        raise OptionError(
+            "--base-url",
+            "given",
+            f"the address of a server with --provider {listed(HOSTED)}, or a configured one",
+        )
+    if provider in MODELS or base_url is not None:
+        overrides["providers"] = {provider: {} if base_url is None else {"base_url": base_url}}
+    config = load_config(path, flags={**flags, "providers": "--base-url"}, **overrides)
+    is_left_out = config.origin_of("mode") == "default"
+    return config.model_copy(update={"mode": "backtest"}) if is_left_out else config
 
 
 def listed(names: Sequence[str]) -> str:
     """Return at least two names as a list: `a, b or c`."""
     return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def check_url(option: str, url: str) -> None:
-    """Raise `OptionError` for what is no address of a server; one with a password in it is not shown."""
-    allowed = "http:// or https://, a host, and where the API begins, without user and password"
-    match fault_of(url):
-        case "":
-            return
-        case "secret":
-            raise OptionError(option, "an address with a password in it", allowed)
-        case "no_address":
-            raise OptionError(option, address_text(url), allowed)
-        case fault:
-            assert_never(fault)
 
 
 def check_ledger_url(url: str) -> None:
@@ -177,7 +251,6 @@ def check_ledger_url(url: str) -> None:
         raise OptionError("--ledger", "an address of nothing that can be a ledger's server", allowed)
 
 
-MOST_WORKERS = 256
 LEDGER_SCHEMES = frozenset({"redis", "rediss", "unix"})
 WARM_UP_BARS = 12 * 26 - 1
 """Five-minute bars until an analyst can be asked for the first time, but for the last one: a trend needs the average of

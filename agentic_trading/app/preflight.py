@@ -1,7 +1,7 @@
 """What a run with a model will probably cost and take, found before anything is sent or written."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -9,9 +9,9 @@ from typing import Final
 
 from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, without_symbol
-from agentic_trading.app.options import HOSTED, RunOptions
+from agentic_trading.app.options import CONFIGURED, RunOptions
 from agentic_trading.app.providers import ProviderSelection, ready, select_provider
-from agentic_trading.app.run import stop_on_signals
+from agentic_trading.app.run import loaded_tables, stop_on_signals
 from agentic_trading.app.run_setup import read_interrupted_run, refuse_other_inputs
 from agentic_trading.app.session_folder import RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
@@ -20,7 +20,12 @@ from agentic_trading.desk.market.bar import EPOCH
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.prices import bound
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
+from agentic_trading.llm.providers.offline import RulesProvider
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.tables import Tables
 
 HOSTED_CALL_S: Final = 20.0
@@ -70,7 +75,7 @@ async def preflight(options: RunOptions) -> Preflight:
 
 
 async def _preflight(options: RunOptions) -> Preflight:
-    tables = await asyncio.to_thread(trading.load_tables, options.models_file, options.prices_file)
+    tables = await loaded_tables(options)
     named = await asyncio.to_thread(sources, options.data)
     manifest = await _resumed_manifest(options, named)
     now = SystemClock().now()
@@ -80,7 +85,7 @@ async def _preflight(options: RunOptions) -> Preflight:
     remaining = await _remaining(options, manifest)
     if any(without_symbol(source.data.name) == STDIN for source in named):
         return _expected(options, selection, remaining, None)
-    rehearsal = Rehearsal(trading.rules(inject="", seed="").provider, tables, now, remaining.after)
+    rehearsal = Rehearsal(RulesProvider(trading.RULES), tables, now, remaining.after, selection.alternatives)
     await _rehearse(options, named, selection, remaining, rehearsal)
     return _expected(options, selection, remaining, rehearsal)
 
@@ -97,12 +102,13 @@ class _Remaining:
 
 @dataclass(slots=True)
 class Rehearsal:
-    """The rules in place of a model; requests after `after` are counted, and priced as at `now`."""
+    """The rules in place of a model; requests after `after` are counted, and priced as at `now` with all `alternatives`."""
 
     inner: Provider
     tables: Tables
     now: datetime
     after: datetime
+    alternatives: Mapping[EnvelopeWorkflow, Sequence[Capability]]
     calls: int = 0
     bound_nusd: int = 0
     first_nusd: int = 0
@@ -114,11 +120,17 @@ class Rehearsal:
         if envelope.as_of is None or envelope.as_of > self.after:
             capability = self.tables.capabilities.of(envelope.provider, envelope.model)
             self.calls += 1
-            most_nusd = bound(request, capability, self.tables.prices, at=self.now).nusd
+            most_nusd = self._bound(request, capability)
+            for other in self.alternatives.get(envelope.workflow, ()):
+                again = envelope.model_copy(update={"provider": other.provider, "model": other.model})
+                most_nusd += self._bound(replace(request, envelope=again), other)
             self.first_nusd = self.first_nusd or most_nusd
             self.bound_nusd += most_nusd
             self.bytes_in += len(request.system) + len(request.user)
         return replace(await self.inner.complete(request), model=envelope.model)
+
+    def _bound(self, request: ModelRequest, capability: Capability) -> int:
+        return bound(request, capability, self.tables.prices, at=self.now).nusd
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """Return the rules' count."""
@@ -152,16 +164,19 @@ async def _rehearse(
     feeds = [await open_feed(source.data) for source in named]
     setup = SessionSetup(
         session_id="preflight",
-        mode="backtest",
+        config=PlatformConfig(mode="backtest", concurrency=options.workers),
+        ports=Ports(
+            store=trading.unread_log(),
+            ledger=budget_controls.budget_ledger(_UNLIMITED_NUSD),
+            tables=rehearsal.tables,
+        ),
         symbols=[feed.symbol for feed in feeds],
         feeds=feeds,
         most_bars=options.most_bars,
-        answers=trading.AnswerSource(rehearsal, selection.llm, selection.model),
-        tables=rehearsal.tables,
-        store=trading.unread_log(),
-        ledger=budget_controls.budget_ledger(_UNLIMITED_NUSD),
+        answers=trading.AnswerSource(
+            Providers.every(rehearsal), selection.llm, selection.model, models=selection.names
+        ),
         clock=trading.clock_for("backtest"),
-        workers=options.workers,
     )
     limit = _CallLimit(rehearsal, remaining.calls)
     await play_session(
@@ -178,11 +193,11 @@ def _expected(
         share = calls / rehearsal.calls if rehearsal.calls else 0
         bound_nusd = min(int(rehearsal.bound_nusd * share), remaining.budget_nusd)
         a_call_s = _seconds_a_call(options, rehearsal)
-        at_once = min(options.workers, len(options.data)) if options.provider in HOSTED else 1
+        at_once = min(options.workers, len(options.data)) if options.hosted else 1
         seconds = calls * a_call_s / at_once
     return Preflight(
         provider=options.provider,
-        models=tuple(dict.fromkeys(row.model for row in selection.models.values())),
+        models=tuple(dict.fromkeys(_name(options, row) for row in selection.rows)),
         calls=calls,
         max_calls=remaining.calls,
         bound_nusd=bound_nusd,
@@ -195,9 +210,13 @@ def _expected(
 
 
 def _seconds_a_call(options: RunOptions, rehearsal: Rehearsal) -> float:
-    if options.provider in HOSTED:
+    if options.hosted:
         return HOSTED_CALL_S
     return rehearsal.bytes_in / max(1, rehearsal.calls) / LOCAL_READ_BYTES_A_S + LOCAL_WRITE_S
+
+
+def _name(options: RunOptions, row: Capability) -> str:
+    return f"{row.provider}/{row.model}" if options.provider == CONFIGURED else row.model
 
 
 async def _resumed_manifest(options: RunOptions, named: Sequence[BarSource]) -> RunManifest | None:

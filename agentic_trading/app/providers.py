@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from agentic_trading.app import trading
-from agentic_trading.app.options import HOSTED, OptionError, RunOptions, check_url
+from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
@@ -31,10 +31,12 @@ from agentic_trading.llm.models import (
     find_weights,
     verify_weights,
 )
-from agentic_trading.llm.provider import ModelRequest, Provider
+from agentic_trading.llm.provider import ModelRequest, Provider, Providers
 from agentic_trading.platform import adapters
-from agentic_trading.platform.provider_config import ProviderConfig
-from agentic_trading.platform.settings import Settings, variable_of
+from agentic_trading.platform.check import check_keys, check_models
+from agentic_trading.platform.config import FallbackConfig, PlatformConfig
+from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.tables import Tables
 
 WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
@@ -66,15 +68,38 @@ class UnusableProviderError(TradingError):
 
 @dataclass(frozen=True, slots=True)
 class ProviderSelection:
-    """The models of a run: `model` is empty where each workflow has its own, which `models` gives.
+    """The models of a run: those that the workflows of a session ask, and what is asked when a call fails.
 
-    `base_url` is None for the provider's own address.
+    `llm` and `model` are what was asked for: `model` is empty where each workflow has the default of its own, and for
+    the models of the configuration all of them in one text. `providers` are the rows of those that may be asked.
     """
 
     llm: LLMProvider
     model: str
     models: Mapping[EnvelopeWorkflow, Capability]
-    base_url: str | None = None
+    providers: Mapping[str, ProviderConfig]
+    fallback: Mapping[EnvelopeWorkflow, FallbackConfig] = field(default_factory=dict)
+    alternatives: Mapping[EnvelopeWorkflow, Sequence[Capability]] = field(default_factory=dict)
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether each workflow asks what the configuration says."""
+        return self.llm == CONFIGURED
+
+    @property
+    def names(self) -> Mapping[EnvelopeWorkflow, str]:
+        """Whom each workflow asks, as `PROVIDER/MODEL`, where the configuration says it."""
+        return {
+            workflow: f"{row.provider}/{row.model}"
+            for workflow, row in self.models.items()
+            if self.is_configured
+        }
+
+    @property
+    def rows(self) -> Sequence[Capability]:
+        """The rows of all models that may be asked, each once."""
+        others = [row for rows in self.alternatives.values() for row in rows]
+        return list({(row.provider, row.model): row for row in (*self.models.values(), *others)}.values())
 
 
 def select_provider(
@@ -82,50 +107,80 @@ def select_provider(
 ) -> ProviderSelection:
     """Return the models of a live run; `model` is that of a resumed run, and holds where the options name none.
 
-    Raises `OptionError` for a model that is unknown, has retired by the day of `now` (UTC) or has no price.
+    Raises `OptionError` for a model that is unknown, has retired by the day of `now` (UTC) or has no price, and
+    `ConfigError` for all such models of the configuration.
     """
+    if options.provider == CONFIGURED:
+        return _configured(options, tables, now)
     llm = LLMProvider(options.provider)
     name = options.model or model or _default(llm, tables)
     models = {workflow: _row(tables, llm, name or PRESETS[workflow].model, now) for workflow in WORKFLOWS}
-    return ProviderSelection(llm, name, models, base_url_of(options))
+    return ProviderSelection(llm, name, models, options.asked)
 
 
-async def ready(options: RunOptions, selection: ProviderSelection) -> Provider:
-    """Return the provider of a live run; nothing has been sent yet, and the caller closes it.
+def _configured(options: RunOptions, tables: Tables, now: datetime) -> ProviderSelection:
+    """Return the models that the configuration has for the workflows of a session."""
+    config = options.config
+    problems = [
+        ConfigProblem(config.origin_of("models"), f"models.{workflow}", "left out", "PROVIDER/MODEL")
+        for workflow in WORKFLOWS
+        if workflow not in config.models
+    ]
+    problems += check_models(config, tables.capabilities, tables.prices, now)
+    if problems:
+        raise ConfigError(problems)
 
-    Raises `OptionError` where an extra is not installed or no key is to be found, `WeightsError` for weights that are
-    missing or are not those that were published.
-    """
-    name, settings = options.provider, options.settings
-    adapter = await asyncio.to_thread(_adapter, name)
-    config = ProviderConfig(base_url=selection.base_url)
-    if name == "local":
-        await asyncio.to_thread(_check_weights, settings, selection.model)
-        config = ProviderConfig(options={"model": selection.model})
-    context = adapters.ProviderContext(
-        name,
-        config,
-        adapters.MissingKey(name, secrets_file(name)),
-        Capabilities(selection.models.values()),
-        weights_folder=settings.models_dir if settings else None,
+    def row_of(name: str) -> Capability:
+        provider, model = provider_and_model(name)
+        return tables.capabilities.of(LLMProvider(provider), model)
+
+    named = {workflow: config.models[workflow] for workflow in WORKFLOWS}
+    fallback = {workflow: row for workflow, row in config.fallback.items() if workflow in named}
+    return ProviderSelection(
+        llm=LLMProvider(CONFIGURED),
+        model=", ".join(dict.fromkeys(named.values())),
+        models={workflow: row_of(name) for workflow, name in named.items()},
+        providers=options.asked,
+        fallback=fallback,
+        alternatives={workflow: [row_of(name) for name in row.to] for workflow, row in fallback.items()},
     )
-    if name in HOSTED:
-        context = await _with_keys(context, settings, is_free=not adapter.needs_key(config))
-    return await asyncio.to_thread(adapters.provider_of, context, adapter)
 
 
-def base_url_of(options: RunOptions) -> str | None:
-    """Return the address of a run's server, None for the provider's own.
+async def ready(options: RunOptions, selection: ProviderSelection) -> Providers:
+    """Return the providers of a live run; nothing has been sent yet, and the caller closes them.
 
-    Raises `OptionError` for a variable that holds none.
+    Raises `ConfigError` where an extra is not installed, an adapter cannot be made or no key is to be found,
+    `WeightsError` for weights that are missing or are not those that were published.
     """
-    settings = options.settings
-    if options.provider not in HOSTED or settings is None or options.base_url is not None:
-        return options.base_url
-    url = settings.of(options.provider).base_url
-    if url is not None:
-        check_url(variable_of(options.provider, "base_url"), url)
-    return url
+    config = options.config.model_copy(update={"providers": dict(selection.providers)})
+    async with AsyncExitStack() as stack:
+        made = {}
+        for name in selection.providers:
+            made[name] = await _made(config, name, selection, options)
+            stack.push_async_callback(made[name].aclose)
+        stack.pop_all()
+    return Providers(made)
+
+
+async def _made(
+    config: PlatformConfig, name: str, selection: ProviderSelection, options: RunOptions
+) -> Provider:
+    row = config.providers[name]
+    origin = config.origin_of(f"providers.{name}.adapter")
+    factory = await asyncio.to_thread(adapters.factory_of, name, row, origin=origin)
+    if isinstance(factory, adapters.ShippedAdapter):
+        with adapters.explained(origin, f"providers.{name}.adapter", row.adapter_of(name)):
+            factory.require_installed(row.adapter_of(name))
+    if row.adapter_of(name) == LLMProvider.LOCAL:
+        model = row.options.get("model", selection.model or next(iter(WEIGHTS)))
+        row = row.model_copy(update={"options": {**row.options, "model": model}})
+        config = config.model_copy(update={"providers": {name: row}})
+        await asyncio.to_thread(_check_weights, config, str(model))
+    if problems := await check_keys(config, name, factory, [options.tenant]):
+        raise ConfigError(problems)
+    return await asyncio.to_thread(
+        adapters.configured_provider, config, name, factory, Capabilities(selection.rows)
+    )
 
 
 def host_free(base_url: str | None) -> str:
@@ -136,11 +191,13 @@ def host_free(base_url: str | None) -> str:
     return urlunsplit((parts.scheme, "…", parts.path.rstrip("/"), "", ""))
 
 
-async def check_provider(provider: Provider, selection: ProviderSelection) -> None:
-    """Check that a hosted model can be used, by a request that costs nothing; raises `UnusableProviderError`."""
-    names = dict.fromkeys(row.model for row in selection.models.values())
-    requests = [_tiny_request(selection, name) for name in names]
-    await refuse_unusable(provider, requests, has_own_server=selection.base_url is not None)
+async def check_providers(providers: Providers, selection: ProviderSelection) -> None:
+    """Check that hosted models can be used, by requests that cost nothing; raises `UnusableProviderError`."""
+    for name, row in selection.providers.items():
+        if row.adapter_of(name) == LLMProvider.LOCAL:
+            continue
+        requests = [_tiny_request(one) for one in selection.rows if one.provider == name]
+        await refuse_unusable(providers.of(name), requests, has_own_server=row.base_url is not None)
 
 
 async def refuse_unusable(
@@ -164,8 +221,8 @@ async def refuse_unusable(
                 raise UnusableProviderError(request.envelope.provider, reason, begun=False) from e
 
 
-def _tiny_request(selection: ProviderSelection, model: str) -> ModelRequest:
-    envelope = EnvelopeBuilder().with_instructions("Answer.").with_provider(selection.llm, model).build()
+def _tiny_request(row: Capability) -> ModelRequest:
+    envelope = EnvelopeBuilder().with_instructions("Answer.").with_provider(row.provider, row.model).build()
     return ModelRequest(envelope, 1, 1, envelope.instructions, "Answer.", "text", max_tokens=16)
 
 
@@ -202,55 +259,22 @@ def _allowed(names: list[str]) -> str:
     return ", ".join([*names, "a row of your own in AGENTIC_MODELS_FILE"])
 
 
-def _adapter(provider: str) -> adapters.ShippedAdapter:
-    """Return the adapter that is shipped for a provider; raises `OptionError` where it needs what is not installed."""
-    adapter = adapters.factory_of(provider, ProviderConfig())
-    if not isinstance(adapter, adapters.ShippedAdapter) or not adapter.is_installed:
-        was = f"{provider}, which needs a package that is not installed"
-        raise OptionError("--provider", was, f"after pip install 'agentic-trading[{provider}]'")
-    return adapter
-
-
-def _check_weights(settings: Settings | None, model: str) -> None:
+def _check_weights(config: PlatformConfig, model: str) -> None:
     """Read the weights of a model, and hold them against their checksum."""
     known = WEIGHTS.get(model)
     if known is None:
         raise OptionError("--model", f"{model!r}, whose weights are not known", ", ".join(WEIGHTS))
-    if settings is None:
+    if config.weights_folder is None:
         raise WeightsError(Path(known.file), model, "no folder of weights is set")
-    verify_weights(find_weights(settings.models_dir, model), known)
-
-
-async def _with_keys(
-    context: adapters.ProviderContext, settings: Settings | None, *, is_free: bool
-) -> adapters.ProviderContext:
-    """Return the context with the keys of a hosted provider; raises `OptionError` where there is none of use."""
-    name = context.name
-    key = settings.of(name).api_key if settings else None
-    folder = settings.secrets_dir if settings else None
-    variable, file = variable_of(name, "api_key"), secrets_file(name)
-    keys = trading.keys(key.get_secret_value() if key else None, folder=folder, name=file, is_free=is_free)
-    allowed = f"a key in it, or in the file {file} of the folder that AGENTIC_SECRETS_DIR names"
-    if keys is None:
-        raise OptionError(variable, "not set", allowed)
-    try:
-        await keys.key_of(trading.DEFAULT_TENANT)
-    except ProviderError as e:
-        raise OptionError(variable, f"of no use: {e.message}", allowed) from None
-    return replace(context, keys=keys)
-
-
-def secrets_file(provider: str) -> str:
-    """Return the name of the file of a provider's key in the folder of secrets."""
-    return f"{provider}_api_key"
+    verify_weights(find_weights(config.weights_folder, model), known)
 
 
 @dataclass(slots=True)
 class ProviderOutage:
-    """What a run has seen of its provider: whether it ever answered, and a failure that further calls would share."""
+    """What a run has seen of its providers: which ever answered, and a failure that further calls would share, with whose it is."""
 
-    answered: bool = False
-    failure: FailureReason | None = None
+    answered: set[str] = field(default_factory=set)
+    failure: tuple[str, FailureReason] | None = None
 
     def around(self, gateway: Gateway) -> Gateway:
         """Return a gateway that notes each answer."""
@@ -260,15 +284,15 @@ class ProviderOutage:
         """Note a call that has ended, after its retries; one that was not sent, or not live, is no evidence."""
         if isinstance(answer, NoDecision):
             return
-        result = answer.result
+        result, provider = answer.result, answer.envelope.provider
         if result.dispatched_at is None or result.served_from == "recorded":
             return
         if result.reading is not None:
-            self.answered = True
+            self.answered.add(provider)
             return
-        failed_of = FATAL if self.answered else FATAL_AT_FIRST
+        failed_of = FATAL if provider in self.answered else FATAL_AT_FIRST
         if result.failure is not None and result.failure.category in failed_of:
-            self.failure = self.failure or result.failure
+            self.failure = self.failure or (provider, result.failure)
 
 
 class OutageAwareGateway:

@@ -12,9 +12,10 @@ from typing import IO
 
 from pydantic import BaseModel, Field
 
-from agentic_trading.app import budget_controls, trading
+from agentic_trading.app import trading
+from agentic_trading.app.budget_controls import budget_ledger
 from agentic_trading.app.log_check import check_file
-from agentic_trading.app.run_setup import recorded_attempts, refuse_unlisted
+from agentic_trading.app.run_setup import recorded_attempts, replayed_run, tables_with
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.client.gateway import Gateway, GatewayReply
@@ -25,6 +26,8 @@ from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, NoDecision, StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.platform.config import PlatformConfig, TenantConfig
+from agentic_trading.platform.platform import Ports
 from agentic_trading.replay.divergence import Difference, difference_at, no_network, request_changes
 
 Edit = Callable[[LLMEnvelope], LLMEnvelope]
@@ -77,7 +80,7 @@ async def replay(
 ) -> ReplayReport:
     """Play a run of a session again and compare; nothing is written, and the network is blocked.
 
-    `models_file` adds rows to the table of models: a run that was started with one needs it again.
+    `models_file` adds rows to the table of models: what a run of an older release needs that was started with one.
     The replay ends at the first moment that asks for an answer which is not recorded. Raises `OptionError` for a
     folder that is no session, `StoreError` for a log that is missing, broken or cut off and for bars that are not those
     of the run, `NoDigestError` for a killed run. With `allow_incomplete` only what is missing is an error: the lines
@@ -216,19 +219,23 @@ async def _setup(
     models_file: Path | None,
 ) -> SessionSetup:
     tables = await asyncio.to_thread(trading.load_tables, models_file)
-    refuse_unlisted(manifest, tables)
+    answers, capabilities = replayed_run(manifest, recorded, tables)
+    ports = Ports(
+        store=trading.unread_log(),
+        ledger=budget_ledger(0),
+        tables=tables_with(tables, capabilities),
+    )
     return SessionSetup(
         session_id=manifest.session_id,
-        mode="backtest",
+        config=PlatformConfig(
+            mode="backtest", concurrency=workers, tenants={manifest.tenant: TenantConfig()}
+        ),
+        ports=ports,
         symbols=[source.symbol for source in manifest.data],
         feeds=[await _feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
-        answers=trading.replayed(recorded, manifest.provider, manifest.model),
-        tables=tables,
-        store=trading.unread_log(),
-        ledger=budget_controls.budget_ledger(0),
+        answers=answers,
         clock=trading.clock_for("backtest"),
-        workers=workers,
     )
 
 

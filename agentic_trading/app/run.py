@@ -1,40 +1,39 @@
 """The main job: from options to a session, its log, and a report."""
 
 import asyncio
-import signal
 from collections.abc import Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field, replace
-from threading import current_thread, main_thread
-from zoneinfo import ZoneInfo
+from dataclasses import dataclass, field
 
 import structlog
 
 from agentic_trading import __version__
-from agentic_trading.app import budget_controls, trading
+from agentic_trading.app import trading
+from agentic_trading.app.budget_controls import RunBudget, refuse_unusable_server
 from agentic_trading.app.feeds import CheckedFeed, ReadAhead, ResumedFeed, open_feeds, sources
-from agentic_trading.app.options import MODELS, OptionError, RunOptions, pluralize
+from agentic_trading.app.options import RunOptions, pluralize
 from agentic_trading.app.providers import ProviderOutage, UnusableProviderError
 from agentic_trading.app.report import RunProgress, RunReport
 from agentic_trading.app.report_builder import report_of
-from agentic_trading.app.run_setup import PreparedRun, new_run, resumed_run
+from agentic_trading.app.run_setup import PreparedRun, new_run, resumed_run, tables_with
 from agentic_trading.app.session_folder import BarFiles, RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
+from agentic_trading.cancellation import on_first_signal
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
-from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.limits import Limit, limit_text
-from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
+from agentic_trading.governance.policy import Policy
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.events import RunData, RunStarted
-from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.runs import RunSummary, run_on_record
-from agentic_trading.platform.adapters import ledger_of, worker_ledger_of
-from agentic_trading.platform.tables import Tables
+from agentic_trading.platform.adapters import factory_of
+from agentic_trading.platform.check import check_principals
+from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.platform import Ports
+from agentic_trading.platform.tables import Tables, tables_of
 
 log = structlog.get_logger()
 
@@ -66,24 +65,11 @@ def stop_on_signals() -> Generator[StopSignals]:
     """Turn the first SIGINT or SIGTERM into a stop; a second one of the same kind ends the program at once.
 
     Before a session is held the first one cancels the present task, from within the loop: a handler of Python's own
-    would cancel it between any two steps of whatever the loop is doing. Signals reach the main thread only: on any
-    other one nothing is changed, and nothing comes.
+    would cancel it between any two steps of whatever the loop is doing.
     """
     signals = StopSignals(asyncio.current_task())
-    loop = asyncio.get_running_loop()
-    heard = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
-
-    def first(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)
-        signals.stop()
-
-    for number in heard:
-        loop.add_signal_handler(number, first, number)
-    try:
+    with on_first_signal(signals.stop):
         yield signals
-    finally:
-        for number in heard:
-            loop.remove_signal_handler(number)
 
 
 OnProgress = Callable[[RunProgress], None]
@@ -121,25 +107,44 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     clock = SystemClock()
     started = clock.monotonic()
     named = await asyncio.to_thread(sources, options.data)
-    tables = await asyncio.to_thread(trading.load_tables, options.models_file, options.prices_file)
+    tables = await loaded_tables(options)
     feeds = await open_feeds(named)
     folder = SessionFolder(options.out)
-    oversight = await asyncio.to_thread(_oversight, options)
-    store = trading.log_for(options.mode, folder.log, can_be_repeated=options.is_repeatable)
-    async with aclosing(oversight), aclosing(store):
-        await _refuse_unusable_server(options, oversight)
+    await asyncio.to_thread(_refuse_unknown_principal, options)
+    durability = options.config.durability
+    store = trading.log_for(
+        options.mode, folder.log, can_be_repeated=options.is_repeatable, durability=durability
+    )
+    async with aclosing(store):
+        await refuse_unusable_server(options)
         if options.resume:
             opened = await resumed_run(options, folder, feeds, store, tables)
         else:
             opened = await new_run(options, folder, named, store, tables)
         rows = expected_rows([source.rows for source in named], options.most_bars)
-        ledger = await asyncio.to_thread(_ledger, options)
-        running = ActiveRun(options, folder, opened, feeds, store, tables, rows, oversight, ledger)
-        async with aclosing(opened.answers.provider), aclosing(running.ledger):
-            await running.set_budget()
+        tables = tables_with(tables, opened.manifest.capabilities)
+        running = ActiveRun(options, folder, opened, feeds, store, tables, rows)
+        async with aclosing(opened.answers.providers):
             manifest = await running.play(signals, on_progress)
         elapsed_s = clock.monotonic() - started
         return await report_of(manifest, folder, running.played, store, tables, elapsed_s=elapsed_s)
+
+
+async def loaded_tables(options: RunOptions) -> Tables:
+    """Read the tables of models and prices that a run's configuration names, with the rows of the adapters it asks."""
+
+    def read() -> Tables:
+        config = options.config
+        factories = {
+            name: factory_of(
+                name, config.providers[name], origin=config.origin_of(f"providers.{name}.adapter")
+            )
+            for name in options.asked
+            if name in config.providers
+        }
+        return Tables(*tables_of(config, factories))
+
+    return await asyncio.to_thread(read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,42 +161,8 @@ class ActiveRun:
     store: trading.Log
     tables: Tables
     rows: int | None
-    oversight: budget_controls.BudgetControls
-    ledger: Ledger
     played: SessionResult = field(default_factory=SessionResult)
     outage: ProviderOutage = field(default_factory=ProviderOutage)
-
-    async def set_budget(self) -> None:
-        """Set the run's budget in the controls, where operators see it and can change it, and restore what is spent.
-
-        A limit that is set already is kept where no budget was given to a run that goes on, and on a shared server. There
-        a run may ask for less: raises `OptionError` for more, and `LedgerRolledBackError` if the ledger is
-        behind what the log has seen of it.
-        """
-        options, tenant = self.options, trading.DEFAULT_TENANT
-        limit = budget_controls.tenant_limit(options.budget_nusd, options.max_calls)
-        present = (await self.oversight.controls.read(tenant)).limit(limit.scope, limit.id, limit.window)
-        if options.ledger_url is not None:
-            await self._require_checkpoint()
-            if options.budget_is_given:
-                _refuse_to_raise(limit, present)
-                await budget_controls.set_budget(self.oversight.controls, tenant, limit)
-            return
-        if present is None or options.budget_is_given or self.opened.earlier is None:
-            await budget_controls.set_budget(self.oversight.controls, tenant, limit)
-        if self.opened.earlier is not None:
-            await self.ledger.restore(tenant, self.opened.earlier.bookings)
-
-    async def _require_checkpoint(self) -> None:
-        """Require the ledger to be as far as the log has seen it; raises `LedgerRolledBackError`."""
-        rebuild = LedgerRebuild(trading.DEFAULT_TENANT, self.opened.manifest.mode)
-        async for entry in self.store.scan():
-            rebuild.read(entry.record)
-        if rebuild.checkpoint is not None:
-            await self.ledger.require_at_least(trading.DEFAULT_TENANT, rebuild.checkpoint)
-            found = await self.ledger.checkpoint(trading.DEFAULT_TENANT)
-            if (gone := rollback_error(trading.DEFAULT_TENANT, rebuild.checkpoint, found)) is not None:
-                raise gone
 
     async def play(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
         """Play the session to its end and write what it decides; return the manifest of the ended run."""
@@ -234,20 +205,18 @@ class ActiveRun:
     def _stage(self) -> SessionSetup:
         options, manifest = self.options, self.opened.manifest
         feeds = [self._feed(feed) for feed in self.feeds]
+        budget = RunBudget(options, self.opened, self.store)
+        tenants = {options.tenant: options.tenant_row}
+        asked = {"providers": dict(options.asked), "tenants": tenants, "concurrency": options.workers}
         return SessionSetup(
             session_id=manifest.session_id,
-            mode=manifest.mode,
+            config=options.config.model_copy(update=asked),
+            ports=Ports(store=self.store, tables=self.tables, restore=budget.restore),
             symbols=[feed.symbol for feed in feeds],
             feeds=feeds,
             most_bars=options.most_bars,
             answers=self.opened.answers,
-            tables=self.tables,
-            store=self.store,
-            ledger=self.ledger,
-            oversight=self.oversight,
-            clock=trading.clock_for(manifest.mode, paced=options.provider in MODELS),
-            # One model in this process answers one call at a time: a call that waits for it must not use up its time.
-            workers=1 if options.provider == "local" else options.workers,
+            clock=trading.clock_for(manifest.mode, paced=options.asks_models),
         )
 
     def _feed(self, feed: ReadAhead) -> BarFeed:
@@ -263,7 +232,8 @@ class ActiveRun:
 
     def _refuse_outage(self) -> None:
         if self.outage.failure is not None:
-            raise UnusableProviderError(self.options.provider, self.outage.failure, begun=True)
+            provider, reason = self.outage.failure
+            raise UnusableProviderError(provider, reason, begun=True)
 
     def _progress(self, moment: TimeSlice) -> RunProgress:
         counters = self.played.counters
@@ -288,73 +258,25 @@ def _start_of(manifest: RunManifest, *, resumed: bool) -> RunStarted:
         data=tuple(RunData(name=source.name, symbol=source.symbol) for source in manifest.data),
         seed=manifest.seed,
         package=__version__,
+        config_sha256=manifest.config_sha256,
         first_seq=manifest.first_seq,
     )
 
 
-def _oversight(options: RunOptions) -> budget_controls.BudgetControls:
-    """Return the budget controls of a run.
-
-    In simulated time nothing may depend on how long a call really took: rates and breakers are for live providers.
-    Raises `OptionError` for a principal that the policy does not know, and for one without a policy.
-    """
-    made = budget_controls.oversight(
-        options.out,
-        options.ledger_url,
-        policy_file=options.policy_file,
-        principal=options.principal,
-        zone=_zone(options).key,
-    )
-    known = made.policy.principals if made.policy is not None else None
-    if known is not None and options.principal not in known:
-        was = repr(options.principal) if options.principal else "left out"
-        raise OptionError("--principal", was, f"one that {options.policy_file} names: {', '.join(known)}")
-    if options.principal and known is None:
-        allowed = "a name of a policy that has principals, in --policy or AGENTIC_POLICY_FILE"
-        raise OptionError("--principal", repr(options.principal), allowed)
-    is_asked_live = options.mode == "paper" or options.provider in MODELS
-    return made if is_asked_live else replace(made, limiter=None)
-
-
-async def _refuse_unusable_server(options: RunOptions, oversight: budget_controls.BudgetControls) -> None:
-    """Raise, before anything is written, for a shared server that is away or has no budget where none was given."""
-    if options.ledger_url is None:
-        return
-    tenant, place = trading.DEFAULT_TENANT, budget_controls.host_of(options.ledger_url)
-    limits = (await oversight.controls.read(tenant)).limits
-    if not options.budget_is_given and not budget_controls.has_limits(limits):
-        raise OptionError(
-            "--budget-usd",
-            f"left out, and {place} has no limit on tenant {tenant}",
-            "an amount, or a limit that is set there: agentic-trading budget set tenant '*' --usd X",
-        )
-    ledger = await asyncio.to_thread(ledger_of, options.ledger_url)
-    async with aclosing(ledger):
-        await ledger.checkpoint(tenant)
-
-
-def _ledger(options: RunOptions) -> Ledger:
-    if options.ledger_url is not None:
-        return worker_ledger_of(options.ledger_url, zone=_zone(options))
-    return budget_controls.budget_ledger(
-        options.budget_nusd, max_calls=options.max_calls, zone=_zone(options)
-    )
-
-
-def _zone(options: RunOptions) -> ZoneInfo:
-    """Return where days and months begin."""
-    return ZoneInfo("UTC" if options.settings is None else options.settings.zone)
-
-
-def _refuse_to_raise(limit: Limit, present: Limit | None) -> None:
-    """Raise `OptionError` for a budget above the one that an operator has set for all workers of the server."""
-    if present is None or present.nusd is None or limit.nusd is None or limit.nusd <= present.nusd:
-        return
-    raise OptionError(
-        "--budget-usd",
-        f"{limit.nusd / NANO:g}, and {limit_text(present)} is set on the server",
-        "as much or less; `agentic-trading budget set` raises it for all workers",
-    )
+def _refuse_unknown_principal(options: RunOptions) -> None:
+    """Raise `ConfigError` for a principal that the policy does not know, or none where it has some; reads files."""
+    config = options.config
+    problems = list(check_principals(config))
+    if not problems and config.policy is not None and not config.sign_as:
+        principals = Policy.load(config.policy).principals
+        if principals is not None:
+            known = ", ".join(principals)
+            problems.append(ConfigProblem(str(config.policy), "sign_as", "left out", f"one of {known}"))
+    if not problems and config.sign_as and config.policy is None and config.principals_folder is None:
+        allowed = "a name of a policy that has principals: --policy, or policy in the configuration"
+        problems.append(ConfigProblem(config.origin_of("sign_as"), "sign_as", repr(config.sign_as), allowed))
+    if problems:
+        raise ConfigError(problems)
 
 
 def expected_rows(rows: Sequence[int | None], most: int | None) -> int | None:

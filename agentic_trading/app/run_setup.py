@@ -1,7 +1,7 @@
 """How a run begins: as a new one, or where an interrupted one has stopped."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -10,15 +10,18 @@ from agentic_trading import __version__
 from agentic_trading.app import trading
 from agentic_trading.app.feeds import BarSource, KeptBars, ReadAhead, kept_bars
 from agentic_trading.app.log_check import check_log
-from agentic_trading.app.options import HOSTED, MODELS, OptionError, RunOptions, pluralize
-from agentic_trading.app.providers import base_url_of, check_provider, host_free, ready, select_provider
-from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
+from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions, pluralize
+from agentic_trading.app.providers import check_providers, host_free, ready, select_provider
+from agentic_trading.app.session_folder import AskedProvider, RunManifest, SessionFolder, session_folder
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.ledger import LedgerEntry
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.models import Capabilities, Capability
+from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.store import LogEntry
+from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import Tables
 
 
@@ -79,23 +82,30 @@ async def new_run(
     recorded = await _recorded_run(options)
     if recorded is not None:
         _refuse_other_symbols(recorded.manifest, named)
-    answers = await _answer_source(options, recorded, tables)
+    answers, capabilities = await _answer_source(options, recorded, tables)
     await asyncio.to_thread(folder.prepare)
     await store.open()
     run_number = await asyncio.to_thread(folder.last_run) + 1
     symbols = [source.data.symbol for source in named]
     manifest = RunManifest(
+        version=2,
         package=__version__,
         session_id=_session_id(options, recorded, answers, run_number, symbols),
         run_number=run_number,
+        tenant=options.tenant,
         mode=options.mode,
         answers=options.provider,
         provider=answers.llm,
         model=answers.model,
-        base_url=host_free(base_url_of(options)),
+        base_url=_base_url(options),
+        models=answers.models,
+        fallback=answers.fallback,
+        providers=_asked(options),
+        capabilities=tuple(capabilities),
+        config_sha256=options.config.config_sha256,
         data=tuple(source.data for source in named),
         bars=options.most_bars,
-        budget_usd=options.budget_usd,
+        budget_usd=options.budget,
         max_calls=options.max_calls,
         inject=options.inject,
         seed=options.seed,
@@ -122,7 +132,7 @@ async def resumed_run(
     end if there is nothing more to feed it: nothing is written then.
     """
     manifest = await _resumable_manifest(options, folder, feeds)
-    answers = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
+    answers, _ = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
     await asyncio.to_thread(folder.prepare)
     await store.open()
     # Once more: until the lock was ours, another process may have ended the run.
@@ -135,7 +145,8 @@ async def resumed_run(
         answers = replace(answers, recorded=earlier.answers, lost=earlier.lost)
     resumed = {
         "bars": options.most_bars,
-        "budget_usd": options.budget_usd,
+        "budget_usd": options.budget,
+        "config_sha256": options.config.config_sha256,
         "max_calls": options.max_calls,
         "workers": options.workers,
         "interrupted": False,
@@ -172,7 +183,7 @@ async def read_interrupted_run(
 ) -> InterruptedRun:
     """Return what a run has left in its folder; a call of unknown outcome counts as what it could cost."""
     answers = trading.recording()
-    rebuild = LedgerRebuild(trading.DEFAULT_TENANT, manifest.mode)
+    rebuild = LedgerRebuild(manifest.tenant, manifest.mode)
     async for entry in store.scan(manifest.first_seq):
         rebuild.read(entry.record)
         if isinstance(entry.record, LLMInteraction):
@@ -219,26 +230,86 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
 
 async def _answer_source(
     options: RunOptions, recorded: RecordedRun | None, tables: Tables, model: str = ""
-) -> trading.AnswerSource:
-    """Return the source of a run's answers: rules, a model, or an earlier session; `model` is that of a resumed run."""
+) -> tuple[trading.AnswerSource, Sequence[Capability]]:
+    """Return the source of a run's answers, and the rows of its models; `model` is that of a resumed run."""
     if recorded is not None:
-        manifest = recorded.manifest
-        refuse_unlisted(manifest, tables)
-        return trading.replayed(recorded.answers, manifest.provider, manifest.model)
-    if options.provider not in MODELS:
-        return trading.rules(inject=options.inject, seed=options.seed)
+        return replayed_run(recorded.manifest, recorded.answers, tables)
+    if not options.asks_models:
+        rules = trading.rules(inject=options.inject, seed=options.seed)
+        return rules, [tables.capabilities.of(rules.llm, rules.model)]
     selection = select_provider(options, tables, now=SystemClock().now(), model=model)
-    provider = await ready(options, selection)
-    if options.provider in HOSTED:
+    providers = await ready(options, selection)
+    if options.hosted:
         try:
-            await check_provider(provider, selection)
+            await check_providers(providers, selection)
         except BaseException:
-            await provider.aclose()
+            await providers.aclose()
             raise
+    faulty = {
+        name: trading.with_faults(providers.of(name), options.inject, options.seed)
+        for name in selection.providers
+    }
+    patience = {
+        name: trading.PATIENCE[adapter]
+        for name, row in selection.providers.items()
+        if (adapter := row.adapter_of(name)) in trading.PATIENCE
+    }
     answers = trading.AnswerSource(
-        trading.with_faults(provider, options.inject, options.seed), selection.llm, selection.model
+        providers=Providers(faulty),
+        llm=selection.llm,
+        model=selection.model,
+        counts=options.estimate == "exact",
+        models=selection.names,
+        fallback=selection.fallback,
+        patience=patience,
     )
-    return replace(answers, counts=options.estimate == "exact")
+    return answers, selection.rows
+
+
+def replayed_run(
+    manifest: RunManifest, recorded: trading.Recording, tables: Tables
+) -> tuple[trading.AnswerSource, Sequence[Capability]]:
+    """Return what answers as a recorded run was answered, and the rows of its models.
+
+    Raises `OptionError` where a model that the run asked is in no table, nor in the manifest: every call would fail.
+    """
+    rows = {(row.provider, row.model): row for row in (*tables.capabilities, *manifest.capabilities)}
+    asked = list(map(provider_and_model, manifest.asked))
+    for provider, model in asked:
+        if (provider, model) not in rows:
+            was = f"without a row for {provider}/{model}, which answered the recorded run"
+            raise OptionError("AGENTIC_MODELS_FILE", was, "the file that the run was started with")
+    answers = trading.replayed(recorded, manifest.provider, manifest.model)
+    patience = {
+        name: trading.PATIENCE[row.adapter]
+        for name, row in manifest.providers.items()
+        if row.adapter in trading.PATIENCE
+    }
+    answers = replace(
+        answers,
+        models=manifest.models,
+        fallback=manifest.fallback,
+        patience=patience or answers.patience,
+    )
+    return answers, manifest.capabilities or [rows[name] for name in asked if name in rows]
+
+
+def tables_with(tables: Tables, capabilities: Iterable[Capability]) -> Tables:
+    """Return the tables with these rows of models in place of theirs, or in addition."""
+    return replace(tables, capabilities=Capabilities([*tables.capabilities, *capabilities]))
+
+
+def _asked(options: RunOptions) -> dict[str, AskedProvider]:
+    return {
+        name: AskedProvider(adapter=row.adapter_of(name), base_url=host_free(row.base_url))
+        for name, row in options.asked.items()
+    }
+
+
+def _base_url(options: RunOptions) -> str:
+    """Return the address of the one provider of a run, without its host; empty for its own, and for several."""
+    rows = list(options.asked.values())
+    return host_free(rows[0].base_url) if len(rows) == 1 else ""
 
 
 def _session_id(
@@ -257,7 +328,7 @@ def _session_id(
         own = recorded.manifest.session_id
         return own if run_number == 1 else derived_id("session", own, run_number)
     # A shared ledger knows calls by their ids: the same run, started elsewhere, makes calls of its own.
-    nonce = () if options.ledger_url is None else (random_id(),)
+    nonce = () if options.config.ledger.url is None else (random_id(),)
     return derived_id(
         "session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols, *nonce
     )
@@ -304,27 +375,28 @@ async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]
 
 def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
     """Raise `OptionError` for an input that a resumed run cannot change; `names` are those of its data now."""
-    now_and_before = {
+    now_and_before: dict[str, tuple[object, object]] = {
         "--data": (",".join(names), ",".join(source.name for source in manifest.data)),
         "--mode": (options.mode, manifest.mode),
         "--provider": (options.provider, manifest.answers),
         "--model": (options.model or manifest.model, manifest.model),
-        "--base-url": (host_free(base_url_of(options)), manifest.base_url),
+        "--base-url": (_base_url(options), manifest.base_url),
         "--inject": (options.inject, manifest.inject),
         "--seed": (options.seed, manifest.seed),
+        "the tenant": (options.tenant, manifest.tenant),
     }
+    if options.provider == CONFIGURED:
+        config, kept = options.config, manifest.models.keys()
+        before_fallback = {workflow: row.to for workflow, row in manifest.fallback.items()}
+        fallback = {workflow: row.to for workflow, row in config.fallback.items() if workflow in kept}
+        models = {workflow: name for workflow, name in config.models.items() if workflow in kept}
+        now_and_before["[models]"] = (models, dict(manifest.models))
+        now_and_before["[fallback]"] = (fallback, before_fallback)
+        now_and_before["[providers]"] = (_asked(options), dict(manifest.providers))
     for option, (now, before) in now_and_before.items():
         if now != before:
             allowed = f"{before!r}, as run {manifest.run_number} was started with"
             raise OptionError(option, repr(now), allowed)
-
-
-def refuse_unlisted(manifest: RunManifest, tables: Tables) -> None:
-    """Raise `OptionError` where the model that answered a run is in no table: every call would fail."""
-    names = [row.model for row in tables.capabilities if row.provider == manifest.provider]
-    if manifest.model and manifest.model not in names:
-        was = f"without a row for {manifest.provider}/{manifest.model}, which answered the recorded run"
-        raise OptionError("AGENTIC_MODELS_FILE", was, "the file that the run was started with")
 
 
 def _refuse_other_symbols(recorded: RunManifest, named: Sequence[BarSource]) -> None:

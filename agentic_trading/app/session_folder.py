@@ -10,17 +10,19 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import IO
+from typing import IO, Literal, Self
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
-from pydantic import BaseModel, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentic_trading.app.options import PROVIDERS, OptionError, RunMode, listed
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.events import FedBars
+from agentic_trading.llm.models import Capability
+from agentic_trading.platform.config import DEFAULT_TENANT, FallbackConfig
 
 BAR_COLUMNS = (
     "open_time",
@@ -47,25 +49,42 @@ class DataSource(BaseModel, frozen=True):
     symbol: str
 
 
+class AskedProvider(BaseModel, frozen=True):
+    """A provider that could be asked: its adapter, and its address without the host, empty for the adapter's own."""
+
+    adapter: str
+    base_url: str = ""
+
+
 class RunManifest(BaseModel, frozen=True):
     """What a run was asked to be and how far it came: what a replay needs with the log and the bars.
 
-    `answers` is the kind of provider: the rules, a model, or a recording of what `provider` answered. `model` is empty where
-    each workflow had its own; `base_url` is a server's address without its host, empty for the provider's own;
+    `answers` is the kind of provider: the rules, a provider's name, the models of the configuration, or a recording of what
+    `provider` answered. `model` is empty where each workflow had its own; `base_url` is a server's address without its
+    host, empty for the provider's own. `models` are those that the configuration has for each workflow, `fallback` what
+    was called when one failed, `providers` the adapters and addresses, and `capabilities` the rows of all models that
+    could be asked: a replay needs no other table. Manifests of version 1 have none of the four.
     `max_calls` counts attempts, None where they were not limited. `first_seq` is the number of
     the log line before its first one. `starts` counts the processes that wrote it: the log has a `run.started` of each,
     and a `run.ended` of the last one unless that was killed; 0 stands for a run of a release that wrote neither. `digest`
     is that of the decision log, None while the run has not ended.
     """
 
+    version: Literal[1, 2] = 1
     package: str
     session_id: str
     run_number: int
+    tenant: str = DEFAULT_TENANT
     mode: RunMode
     answers: str = "rules"
     provider: LLMProvider
     model: str
     base_url: str = ""
+    models: Mapping[EnvelopeWorkflow, str] = Field(default_factory=dict)
+    fallback: Mapping[EnvelopeWorkflow, FallbackConfig] = Field(default_factory=dict)
+    providers: Mapping[str, AskedProvider] = Field(default_factory=dict)
+    capabilities: tuple[Capability, ...] = ()
+    config_sha256: str = ""
     data: tuple[DataSource, ...]
     bars: int | None
     budget_usd: Decimal
@@ -80,12 +99,19 @@ class RunManifest(BaseModel, frozen=True):
     interrupted: bool = False
     digest: str | None = None
 
-    @field_validator("answers")
-    @classmethod
-    def _is_a_provider(cls, name: str) -> str:
-        if name not in PROVIDERS:
-            raise ValueError(f"one of {listed(PROVIDERS)}")
-        return name
+    @model_validator(mode="after")
+    def _answers_is_a_provider(self) -> Self:
+        known = (*PROVIDERS, *self.providers)
+        if self.answers not in known:
+            raise ValueError(f"answers: one of {listed(known)}")
+        return self
+
+    @property
+    def asked(self) -> Sequence[str]:
+        """The models that could be asked, as `PROVIDER/MODEL`, as far as the manifest names them."""
+        others = [name for row in self.fallback.values() for name in row.to]
+        own = [f"{self.provider}/{self.model}"] if self.model and not self.models else []
+        return list(dict.fromkeys([*own, *self.models.values(), *others]))
 
     @property
     def has_ended(self) -> bool:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 
-from agentic_trading.app import budget_controls, trading
-from agentic_trading.app.options import RunMode
+from agentic_trading.app import trading
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
@@ -18,34 +17,26 @@ from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
 from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.governance.ledger import Ledger
-from agentic_trading.llm.provider import Providers
-from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
-from agentic_trading.platform.tables import Tables
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSetup:
     """All that a session is played with.
 
-    `most_bars` is for each feed, None for all of them; `workers` is how many calls run at once. Without `oversight` there
-    are no controls, statuses or rates.
+    `config` is that of its platform, without providers, which `answers` has, and with one tenant. `ports` are handed to
+    the platform; the log is among them. `most_bars` is for each feed, None for all of them.
     """
 
     session_id: str
-    mode: RunMode
+    config: PlatformConfig
+    ports: Ports
     symbols: Sequence[str]
     feeds: Sequence[BarFeed]
     most_bars: int | None
     answers: trading.AnswerSource
-    tables: Tables
-    store: InteractionStore
-    ledger: Ledger
     clock: MovableClock
-    workers: int
-    oversight: budget_controls.BudgetControls | None = None
 
 
 QUIET_BARS = 3
@@ -156,7 +147,7 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
     venue = trading.venue(setup.symbols)
     exchange = trading.paper_exchange(venue)
     try:
-        async with await asyncio.to_thread(_platform_of, setup) as platform:
+        async with _platform_of(setup) as platform:
             await _trade(setup, result, observer, platform, venue, exchange)
     finally:
         result.account = await exchange.account()
@@ -165,25 +156,17 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
 
 def _platform_of(setup: SessionSetup) -> Platform:
     """Return the platform of a session; what its run is asked to be is on record already."""
-    answers, oversight = setup.answers, setup.oversight
-    ports = Ports(
-        providers=Providers.every(answers.provider),
-        store=setup.store,
-        ledger=setup.ledger,
+    answers = setup.answers
+    ports = replace(
+        setup.ports,
+        providers=answers.providers,
         clock=setup.clock,
-        tables=setup.tables,
         recorded=answers.recorded,
         lost=answers.lost,
         counts=answers.counts,
     )
-    if oversight is None:
-        config = PlatformConfig(mode=setup.mode, concurrency=setup.workers)
-        return Platform(config, ports, checks=trading.CHECKS, records_run=False)
-    governed = replace(
-        ports, controls=oversight.controls, statuses=oversight.statuses, limiter=oversight.limiter
-    )
-    config = oversight.config(setup.mode, setup.workers)
-    return Platform(config, governed, checks=trading.CHECKS, records_run=False)
+    config = setup.config.model_copy(update={"fallback": dict(answers.fallback)})
+    return Platform(config, ports, checks=trading.CHECKS, records_run=False)
 
 
 async def _trade(
@@ -206,6 +189,7 @@ async def _trade(
     session = trading.trading_session(
         venue,
         session_id=setup.session_id,
+        tenant=setup.config.tenant_ids[0],
         gateway=gateway,
         clock=setup.clock,
         exchange=exchange,

@@ -2,12 +2,20 @@
 
 import logging
 import sys
+from pathlib import Path
 from typing import Any, assert_never
 
 import structlog
 from structlog.types import Processor
 
-from agentic_trading.platform.settings import LogFormat, LogLevel, Settings, load_settings
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.settings import LogFormat, LogLevel, Settings, load_config, load_settings
+
+
+def configured(path: Path | None = None) -> PlatformConfig:
+    """Start as `start` does, and return the configuration that `load_config` gives; raises what the two raise."""
+    start()
+    return load_config(path)
 
 
 def start() -> Settings:

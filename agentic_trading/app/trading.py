@@ -32,22 +32,20 @@ from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
-from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.rebuild import LostAttempt
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
-from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
-from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesProvider
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore
-from agentic_trading.platform.tables import Tables
+from agentic_trading.platform.config import FallbackConfig, PlatformConfig
+from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.tables import Tables, tables_of
 
-DEFAULT_TENANT = "default"
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
 RULES_MODEL = MODEL
@@ -57,8 +55,8 @@ BASE = Timeframe.M5
 DECISION = Timeframe.H1
 SHIPPED_PAIRS = {"BTCUSDT": ("btcusdt-5m", "ethusdt-5m"), "ETHUSDT": ("ethusdt-5m", "btcusdt-5m")}
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-PATIENCE = {LLMProvider.LOCAL: RetryPolicy(attempt_timeout_s=300.0)}
-"""How calls are retried where the default does not fit: a small machine takes its time."""
+PATIENCE = {LLMProvider.LOCAL.value: RetryPolicy(attempt_timeout_s=300.0)}
+"""How calls are retried where the default does not fit, by adapter: a small machine takes its time."""
 
 RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule}
 CHECKS = {
@@ -83,40 +81,51 @@ class PaperVenue:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSource:
-    """The source of answers: `provider`, unless `recorded` has the answer; `llm` and `model` stand in envelopes.
+    """The source of answers: `providers`, unless `recorded` has the answer.
 
-    `counts` says that its own count of a request bounds the input, where it has one, in place of the bytes. `lost` are
-    attempts that an interrupted run has sent and whose end is not known, by reservation.
+    Whom an agent asks is what `models` says for its workflow, as `PROVIDER/MODEL`, else `llm` and `model`; the ids of a
+    run are made from those two. `fallback` says what is asked when a call fails. `patience` is how calls to a provider
+    are retried, where the default does not fit. `counts` says that a provider's own count of a request bounds the input,
+    where it has one, in place of the bytes. `lost` are attempts that an interrupted run has sent and whose end is not
+    known, by reservation.
     """
 
-    provider: Provider
+    providers: Providers
     llm: LLMProvider = LLMProvider.ANTHROPIC
     model: str = ""
     recorded: RecordedAnswers | None = None
     counts: bool = False
     lost: Mapping[str, LostAttempt] = field(default_factory=dict)
+    models: Mapping[EnvelopeWorkflow, str] = field(default_factory=dict)
+    fallback: Mapping[EnvelopeWorkflow, FallbackConfig] = field(default_factory=dict)
+    patience: Mapping[str, RetryPolicy] = field(default_factory=lambda: PATIENCE)
+
+    def asked_by(self, workflow: EnvelopeWorkflow) -> "AskedModel":
+        """Return whom the agent of a workflow asks."""
+        named = self.models.get(workflow)
+        llm, model = (self.llm, self.model) if named is None else provider_and_model(named)
+        return AskedModel(LLMProvider(llm), model, self.patience.get(llm))
+
+
+@dataclass(frozen=True, slots=True)
+class AskedModel:
+    """Whom an agent asks, and how its calls are retried; an empty model is the default of the workflow."""
+
+    llm: LLMProvider
+    model: str
+    patience: RetryPolicy | None
 
 
 def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> AnswerSource:
     """Let the built-in rules answer, with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
-    return AnswerSource(
-        with_faults(RulesProvider(RULES), inject, seed), LLMProvider.RULES, RULES_MODEL, recorded
-    )
+    provider = with_faults(RulesProvider(RULES), inject, seed)
+    return AnswerSource(Providers.every(provider), LLMProvider.RULES, RULES_MODEL, recorded)
 
 
 def with_faults(provider: Provider, inject: str, seed: str) -> Provider:
     """Return `provider` with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
     faults = Faults.parse(inject)
     return FaultyProvider(provider, faults, seed) if faults.shares else provider
-
-
-def keys(key: str | None, *, folder: Path | None, name: str, is_free: bool) -> Keys | None:
-    """Return where keys come from: files called `name` in `folder`, else `key`; None without both.
-
-    Of a server that `is_free` it is not known whether it asks for a key: without one some word is sent.
-    """
-    one = OneKey(key or "none") if key or is_free else None
-    return one if folder is None else SecretsFolder(folder, name, one)
 
 
 def fault_kinds(inject: str) -> list[str]:
@@ -126,7 +135,7 @@ def fault_kinds(inject: str) -> list[str]:
 
 def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> AnswerSource:
     """Let an earlier run answer; what it does not know is an error."""
-    return AnswerSource(recorded, llm, model, recorded)
+    return AnswerSource(Providers.every(recorded), llm, model, recorded)
 
 
 def recording(interactions: Iterable[LLMInteraction] = ()) -> Recording:
@@ -169,16 +178,18 @@ def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
     return PacedClock(LONG_AGO) if paced else SimClock(LONG_AGO)
 
 
-def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True) -> Log:
-    """Return the log of a session: durable before it is published, written behind in a backtest that can be repeated."""
-    durability = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
-    return Log(path, durability=durability)
+def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True, durability: str | None = None) -> Log:
+    """Return the log of a session: durable before it is published, written behind in a backtest that can be repeated.
+
+    What `durability` says goes before that.
+    """
+    default = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
+    return Log(path, durability=default if durability is None else Durability(durability))
 
 
 def load_tables(models_file: Path | None = None, prices_file: Path | None = None) -> Tables:
     """Read the shipped tables, and the rows of these files in place of theirs or in addition; reads files."""
-    models, prices = ([file] if file else [] for file in (models_file, prices_file))
-    return Tables(Capabilities.load(*models), PriceBook.load(None, *prices))
+    return Tables(*tables_of(PlatformConfig(models_file=models_file, prices_file=prices_file), {}))
 
 
 def records_of(path: Path) -> JsonlRecords:
@@ -208,6 +219,7 @@ def trading_session(
     venue: PaperVenue,
     *,
     session_id: str,
+    tenant: str,
     gateway: Gateway,
     clock: MovableClock,
     exchange: Exchange,
@@ -221,7 +233,7 @@ def trading_session(
     Each market has a reference market: the first other one of the session, or the one in `companions`.
     """
     fill_limits, risk_limits = FillLimits(), RiskLimits()
-    patience = PATIENCE.get(answers.llm)
+    analysis, execution = map(answers.asked_by, (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION))
     views = {symbol: MarketView(symbol, decision=DECISION) for symbol in venue.instruments}
     desks = {
         symbol: SymbolDesk(
@@ -230,9 +242,10 @@ def trading_session(
                 gateway,
                 clock,
                 session_id=session_id,
-                provider=answers.llm,
-                model=answers.model,
-                retry_policy=patience,
+                tenant_id=tenant,
+                provider=analysis.llm,
+                model=analysis.model,
+                retry_policy=analysis.patience,
             ),
             reference_view=next((other for name, other in views.items() if name != symbol), None),
             reference_feed=companions.get(symbol),
@@ -240,9 +253,13 @@ def trading_session(
         for symbol, view in views.items()
     }
     settings = ExecutionSettings(
-        session_id=session_id, provider=answers.llm, model=answers.model, retry_policy=patience
+        session_id=session_id,
+        tenant_id=tenant,
+        provider=execution.llm,
+        model=execution.model,
+        retry_policy=execution.patience,
     )
-    journal = TradeJournal(gateway, clock, tenant_id=DEFAULT_TENANT)
+    journal = TradeJournal(gateway, clock, tenant_id=tenant)
     return TradingSession(
         desks=desks,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
@@ -254,7 +271,7 @@ def trading_session(
         clock=clock,
         limits=risk_limits,
         rules=TradingRules(),
-        tenant_id=DEFAULT_TENANT,
+        tenant_id=tenant,
         before_slice=before_slice,
         after_slice=after_slice,
     )

@@ -27,7 +27,7 @@ class RunStarted(EventBody, frozen=True):
 
     A run has one of these for each process that wrote it: the first has `start_number` 1, and one that goes on with what
     another one has left is `resumed`. `session_id` and `run_number` name the run. `first_seq` is the number of the log's
-    line before the run's first one.
+    line before the run's first one. `config_sha256` is that of the configuration, without secrets.
     """
 
     KIND = "run.started"
@@ -42,6 +42,7 @@ class RunStarted(EventBody, frozen=True):
     data: tuple[RunData, ...] = ()
     seed: str = ""
     package: str
+    config_sha256: str = ""
     first_seq: int = 0
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
@@ -24,6 +25,7 @@ from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import FileStatusFeed
+from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import (
     Capabilities,
@@ -73,7 +75,7 @@ class ProviderContext:
     @property
     def adapter(self) -> str:
         """The name of the adapter: where the configuration leaves it out, the provider's own."""
-        return self.config.adapter or self.name
+        return self.config.adapter_of(self.name)
 
 
 Factory = Callable[[ProviderContext], Provider]
@@ -95,18 +97,17 @@ class ShippedAdapter:
 
     def __call__(self, context: ProviderContext) -> Provider:
         """Return the provider; raises `ImportError` without the package, `ValueError` for an option that it does not take."""
-        if not self.is_installed:
-            raise ImportError(f"it needs {self.package}: pip install 'agentic-trading[{context.adapter}]'")
+        self.require_installed(context.adapter)
         unknown = sorted(set(context.config.options) - self.options)
         if unknown:
             allowed = ", ".join(sorted(self.options)) or "none"
             raise ValueError(f"it takes no option {', '.join(unknown)}; its options: {allowed}")
         return self.make(context)
 
-    @property
-    def is_installed(self) -> bool:
-        """Whether the package is there; it is not loaded."""
-        return not self.package or find_spec(self.package) is not None
+    def require_installed(self, adapter: str) -> None:
+        """Raise `ImportError` without the package; it is not loaded."""
+        if self.package and find_spec(self.package) is None:
+            raise ImportError(f"it needs {self.package}: pip install 'agentic-trading[{adapter}]'")
 
 
 def _anthropic(context: ProviderContext) -> Provider:
@@ -177,7 +178,7 @@ def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Fa
 
     It blocks, as it reads files. Raises `ConfigError` for an adapter that does not exist, that two packages offer, or that cannot be imported.
     """
-    adapter = config.adapter or name
+    adapter = config.adapter_of(name)
     with explained(origin, f"providers.{name}.adapter", adapter):
         module, colon, attribute = adapter.partition(":")
         if colon:
@@ -208,6 +209,33 @@ def provider_of(
         found = f"{context.adapter}, which makes a {type(made).__name__} without {', '.join(lacks)}"
         raise _wrong(origin, context.name, found, f"what makes a Provider, which has {', '.join(_ASKED)}")
     return made
+
+
+def configured_provider(
+    config: PlatformConfig,
+    name: str,
+    factory: Factory,
+    capabilities: Capabilities,
+    *,
+    clock: Clock | None = None,
+    rules: Rules = MappingProxyType({}),
+) -> Provider:
+    """Return the provider `name` of a configuration; blocks and raises as `provider_of` does."""
+    context = ProviderContext(
+        name=name,
+        config=config.providers[name],
+        keys=keys_of(config, name, factory),
+        capabilities=capabilities,
+        clock=clock or SystemClock(),
+        weights_folder=config.weights_folder,
+        rules=rules,
+    )
+    return provider_of(context, factory, origin=config.origin_of(f"providers.{name}.adapter"))
+
+
+def is_live(name: str, config: ProviderConfig) -> bool:
+    """Whether a provider may ask something outside of this process, or takes real time."""
+    return config.adapter_of(name) not in {LLMProvider.RULES, LLMProvider.SCRIPTED}
 
 
 def _entry_point(origin: str, name: str, adapter: str) -> EntryPoint:

@@ -1,8 +1,8 @@
 """Whether all that a configuration names can be had: adapters, keys, tables, policy, principals; nothing is sent."""
 
 import asyncio
-from collections.abc import Iterator
-from datetime import UTC
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 
 from agentic_trading.bus.errors import SigningKeyError
 from agentic_trading.bus.signing import read_keys
@@ -16,6 +16,7 @@ from agentic_trading.platform import adapters
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.settings import secret_variable
 from agentic_trading.platform.tables import tables_of
 
 
@@ -34,10 +35,10 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
         problems.append(_problem(config, place, str(e), "a table whose rows are right"))
         capabilities, prices = await asyncio.to_thread(_shipped)
     else:
-        problems += _check_models(config, capabilities, prices, clock or SystemClock())
+        problems += check_models(config, capabilities, prices, (clock or SystemClock()).now())
     for name, factory in factories.items():
         problems += await _check_provider(config, name, factory, capabilities)
-    return problems + await asyncio.to_thread(lambda: list(_check_principals(config)))
+    return problems + await asyncio.to_thread(lambda: list(check_principals(config)))
 
 
 def _shipped() -> tuple[Capabilities, PriceBook]:
@@ -61,34 +62,42 @@ async def _check_provider(
     config: PlatformConfig, name: str, factory: adapters.Factory, capabilities: Capabilities
 ) -> list[ConfigProblem]:
     """Make a provider and close it; for one of ours that cannot ask without, look for the key of each tenant."""
-    place = f"providers.{name}"
-    keys, row = adapters.keys_of(config, name, factory), config.providers[name]
-    context = adapters.ProviderContext(name, row, keys, capabilities, weights_folder=config.weights_folder)
-    origin = config.origin_of(f"{place}.adapter")
     try:
-        provider = await asyncio.to_thread(adapters.provider_of, context, factory, origin=origin)
+        provider = await asyncio.to_thread(adapters.configured_provider, config, name, factory, capabilities)
     except ConfigError as e:
         return list(e.problems)
     await provider.aclose()
+    return await check_keys(config, name, factory, config.tenant_ids)
+
+
+async def check_keys(
+    config: PlatformConfig, name: str, factory: adapters.Factory, tenants: Iterable[str]
+) -> list[ConfigProblem]:
+    """Return the tenants for which a provider of ours that cannot ask without a key has none, or one of no use."""
     problems = []
-    if isinstance(factory, adapters.ShippedAdapter) and factory.needs_key(row):
-        for tenant in config.tenant_ids:
+    if isinstance(factory, adapters.ShippedAdapter) and factory.needs_key(config.providers[name]):
+        keys = adapters.keys_of(config, name, factory)
+        for tenant in tenants:
             try:
                 await keys.key_of(tenant)
             except ProviderError as e:
-                problems.append(_problem(config, f"{place}.secret", f"without a key ({e.message})", "a key"))
+                secret = config.providers[name].secret_of(name)
+                found = f"without a key of use ({e.message.partition('; allowed')[0]})"
+                allowed = f"a key in it, or in a file {secret} of secrets_folder (AGENTIC_SECRETS_DIR)"
+                problems.append(
+                    ConfigProblem(secret_variable(secret), f"providers.{name}.secret", found, allowed)
+                )
     return problems
 
 
-def _check_models(
-    config: PlatformConfig, capabilities: Capabilities, prices: PriceBook, clock: Clock
+def check_models(
+    config: PlatformConfig, capabilities: Capabilities, prices: PriceBook, now: datetime
 ) -> Iterator[ConfigProblem]:
     """Yield what is wrong with the models that workflows and fallbacks name."""
     named = [(f"models.{workflow}", model) for workflow, model in config.models.items()]
     named += [
         (f"fallback.{workflow}.to", model) for workflow, row in config.fallback.items() for model in row.to
     ]
-    now = clock.now()
     for place, name in named:
         provider, model = provider_and_model(name)
         if provider not in config.providers:
@@ -112,7 +121,7 @@ def _known(capabilities: Capabilities, provider: str) -> str:
     return ", ".join([*known, f"a row in [[providers.{provider}.models]], with a price"])
 
 
-def _check_principals(config: PlatformConfig) -> Iterator[ConfigProblem]:
+def check_principals(config: PlatformConfig) -> Iterator[ConfigProblem]:
     """Yield what is wrong with the policy and the keys of principals, and with the one that clients sign as."""
     policy = None
     if config.policy is not None:

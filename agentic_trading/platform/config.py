@@ -98,6 +98,12 @@ def _zone(name: str) -> str:
     return name
 
 
+def _concurrency(number: int) -> int:
+    if not 1 <= number <= MOST_CONCURRENT:
+        raise ValueError(f"1 to {MOST_CONCURRENT}")
+    return number
+
+
 def _repairable(kind: FailureKind) -> FailureKind:
     if kind not in MENDABLE:
         raise ValueError(f"failures that another model may not have: {', '.join(sorted(MENDABLE))}")
@@ -116,7 +122,7 @@ TenantId = Annotated[StrictStr, AfterValidator(_tenant)]
 Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer("{:f}".format, when_used="json")]
 
 
-class LedgerConfig(BaseModel, frozen=True, extra="forbid"):
+class LedgerConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """Where budgets are counted: on the server at `url`, which workers share; without one, in this process."""
 
     url: Annotated[StrictStr, AfterValidator(_ledger_address)] | None = Field(default=None, repr=False)
@@ -165,7 +171,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     folder: Path | None = None
     mode: Literal["backtest", "paper"] = "paper"
     durability: Literal["group", "relaxed"] | None = None
-    concurrency: Annotated[StrictInt, Field(ge=1, le=MOST_CONCURRENT)] = 4
+    concurrency: Annotated[StrictInt, AfterValidator(_concurrency)] = 4
     zone: Annotated[StrictStr, AfterValidator(_zone)] = "UTC"
     models_file: Path | None = None
     prices_file: Path | None = None

@@ -1,12 +1,10 @@
 """A gateway put together from one configuration: every port opened in one order, handed out, and closed in reverse."""
 
 import asyncio
-import signal
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import current_thread, main_thread
 from types import MappingProxyType, TracebackType
 from typing import Protocol, Self, TypeVar
 from zoneinfo import ZoneInfo
@@ -14,6 +12,7 @@ from zoneinfo import ZoneInfo
 from agentic_trading import __version__
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import Broker
+from agentic_trading.cancellation import on_first_signal
 from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
@@ -66,7 +65,8 @@ class Ports:
 
     `providers` join the configured ones; a `Providers` takes the place of them all. `recorded` answers what it has before
     a provider is asked; of the attempts in `lost`, by reservation, no end is known, and they are not sent again. With
-    `counts` a provider's own count of a request bounds its input. `tables` are read already.
+    `counts` a provider's own count of a request bounds its input. `tables` are read already. `restore` says what is
+    spent and sets limits, in place of the log and of `[tenants]`.
     """
 
     providers: Providers | Mapping[str, Provider] = field(default_factory=dict)
@@ -82,6 +82,7 @@ class Ports:
     recorded: RecordedAnswerSource | None = None
     lost: Mapping[str, LostAttempt] = field(default_factory=dict)
     counts: bool = False
+    restore: Callable[[Ledger, ControlStore | None], Awaitable[None]] | None = None
 
 
 class Platform:
@@ -174,7 +175,7 @@ class Platform:
 
     async def serve(self) -> None:
         """Let the workers run until `stop`, SIGINT or SIGTERM; a second signal of the same kind ends the process at once."""
-        with _stop_on_signals(self._stopping):
+        with on_first_signal(self._stopping.set):
             await self._stopping.wait()
 
     def stop(self) -> None:
@@ -190,28 +191,34 @@ class Platform:
     async def _open(self) -> None:
         config, given = self.config, self._given
         clock = given.clock or SystemClock()
-        files = await asyncio.to_thread(
-            LoadedFiles.read, config, frozenset(_names(given.providers)), given.tables
-        )
+        files = await asyncio.to_thread(LoadedFiles.read, config, self._given_providers(), given.tables)
         self._signing = files.signing
         store = await self._opened_log()
         log = adapters.file_log_of(store)
         folder = None if log is None else log.path.parent
         if log is not None and self._records_run:
-            started = RunStarted(session_id=config.name or "gateway", mode=config.mode, package=__version__)
+            started = RunStarted(
+                session_id=config.name or "gateway",
+                mode=config.mode,
+                package=__version__,
+                config_sha256=config.config_sha256,
+            )
             await self._stack.enter_async_context(run_on_record(log, started, event_id=random_id()))
         self._broker = given.broker or await self._enter(adapters.memory_broker())
         ledger = given.ledger or await self._enter(await asyncio.to_thread(self._made_ledger))
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
-        if limiter is None and config.mode == "paper":  # no rate may decide what a backtest gives
+        if limiter is None and self._asks_live():
             made = await asyncio.to_thread(adapters.limiter_of, config.ledger.url, files.policy)
             limiter = await self._enter(made)
         cache, lost = ResponseCache(clock), given.lost
-        if given.ledger is None:
-            lost = await restart.carry_on(config, ledger, store, cache)
-        for tenant, row in config.tenants.items():
-            await restart.seed_limit(tenant, row, ledger, controls)
+        if given.restore is not None:
+            await given.restore(ledger, controls)
+        else:
+            if given.ledger is None:
+                lost = await restart.carry_on(config, ledger, store, cache)
+            for tenant, row in config.tenants.items():
+                await restart.seed_limit(tenant, row, ledger, controls)
         providers = await self._opened_providers(files, clock)
         opened = _Opened(files, store, ledger, controls, statuses, limiter, providers, clock, lost, cache)
         await self._stack.enter_async_context(running(self._pool(opened)))
@@ -282,6 +289,16 @@ class Platform:
         self._stack.enter_context(await asyncio.to_thread(restart.taken, config.folder, is_shared=is_shared))
         return await self._enter(await adapters.opened_log(config.folder / config.name, config))
 
+    def _given_providers(self) -> frozenset[str]:
+        """Return the configured providers that are handed in: their adapters are not loaded."""
+        given = self._given.providers
+        return frozenset(self.config.providers if isinstance(given, Providers) else map(str, given))
+
+    def _asks_live(self) -> bool:
+        """Whether rates hold: on paper, and in a backtest that asks a model; nothing else there goes by real time."""
+        rows = self.config.providers
+        return self.config.mode == "paper" or any(adapters.is_live(name, row) for name, row in rows.items())
+
     def _made_ledger(self) -> Ledger:
         zone = ZoneInfo(self.config.zone)
         url = self.config.ledger.url
@@ -301,17 +318,10 @@ class Platform:
             return given
         made: dict[str, Provider] = dict(given)
         for name, factory in files.factories.items():
-            context = adapters.ProviderContext(
-                name=name,
-                config=self.config.providers[name],
-                keys=adapters.keys_of(self.config, name, factory),
-                capabilities=files.tables.capabilities,
-                clock=clock,
-                weights_folder=self.config.weights_folder,
-                rules=self._rules,
-            )
-            origin = self.config.origin_of(f"providers.{name}.adapter")
-            provider = await asyncio.to_thread(adapters.provider_of, context, factory, origin=origin)
+            provider = await asyncio.to_thread(
+                adapters.configured_provider,
+                self.config, name, factory, files.tables.capabilities, clock=clock, rules=self._rules,
+            )  # fmt: skip
             made[name] = await self._enter(provider)
         return Providers(made)
 
@@ -375,26 +385,3 @@ def _leaves(error: BaseException) -> Generator[BaseException]:
             yield from _leaves(each)
     else:
         yield error
-
-
-def _names(providers: Providers | Mapping[str, Provider]) -> Iterable[str]:
-    return () if isinstance(providers, Providers) else map(str, providers)
-
-
-@contextmanager
-def _stop_on_signals(stopping: asyncio.Event) -> Generator[None]:
-    """Set `stopping` on the first SIGINT or SIGTERM; signals reach the main thread only."""
-    loop = asyncio.get_running_loop()
-    heard = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
-
-    def first(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)
-        stopping.set()
-
-    for number in heard:
-        loop.add_signal_handler(number, first, number)
-    try:
-        yield
-    finally:
-        for number in heard:
-            loop.remove_signal_handler(number)

@@ -110,7 +110,7 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
         )
 
 
-class ProviderConfig(BaseModel, frozen=True, extra="forbid"):
+class ProviderConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """One provider: the adapter that answers for it, its address, where its key is, and rows for its models.
 
     `adapter` is a shipped one, one that an installed package offers, or `module:factory`; left out, the provider's own
@@ -123,6 +123,10 @@ class ProviderConfig(BaseModel, frozen=True, extra="forbid"):
     secret: Annotated[StrictStr, AfterValidator(_secret_name)] | None = None
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
     models: tuple[ModelConfig, ...] = ()
+
+    def adapter_of(self, name: str) -> str:
+        """Return the name of the adapter of the provider `name`."""
+        return self.adapter or name
 
     def secret_of(self, name: str) -> str:
         """Return the name of the secret of the provider `name`."""

@@ -1,4 +1,4 @@
-"""The only reader of the environment: what is set there, checked once at start."""
+"""The only reader of the environment, and of the file of a configuration."""
 
 import getpass
 import os
@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, get_args
-from zoneinfo import ZoneInfo
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_settings import BaseSettings
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMProvider
@@ -29,7 +28,6 @@ WEIGHTS_FOLDER: Final = Path("~/.cache/agentic-trading/models")
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["human", "json"]
-_ProviderField = Literal["api_key", "base_url"]
 
 
 class SettingsError(TradingError, ValueError):
@@ -40,93 +38,20 @@ class SettingsError(TradingError, ValueError):
         super().__init__("; ".join(problems))
 
 
-class ProviderVariables(BaseModel, frozen=True):
-    """What the variables of one provider hold, such as `OPENAI_API_KEY` and `OPENAI_BASE_URL`; never shown."""
-
-    api_key: SecretStr | None = None
-    base_url: str | None = Field(default=None, repr=False)
-
-    @field_validator("base_url")
-    @classmethod
-    def _web_address(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError("an address that begins with http:// or https://")
-        return url
-
-
-def variable_of(provider: str, field: _ProviderField) -> str:
-    """Return the environment variable of a provider, by the name that the vendors' own tools read."""
-    return f"{provider}_{field}".upper()
-
-
 class Settings(
     BaseSettings, frozen=True, env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True
 ):
-    """What the environment says; an empty variable counts as absent.
+    """What the environment says to the commands, beside the configuration; an empty variable counts as absent.
 
     `store` is the log, or the folder of a session, that `trace` and `spend` read; without it they take the newest
-    session below `runs`, where sessions go that are given no folder. `models_file` and `prices_file` hold rows in
-    place of the shipped ones or in addition. `models_dir` is the folder of weights, `secrets_dir` that of keys, in files.
-    `ledger_url` is a Redis server whose ledger workers share, `policy_file` says who may do what, `zone`
-    where days and months begin. `providers` has the variables that the vendors named, without a prefix. `config` is
-    the file that `load_config` reads.
+    session below `runs`, where sessions go that are given no folder. `config` is the file that `load_config` reads.
     """
 
     config: Path | None = None
     store: Path | None = None
     runs: Path = Path("runs")
-    models_file: Path | None = None
-    prices_file: Path | None = None
-    models_dir: Path = WEIGHTS_FOLDER
-    secrets_dir: Path | None = None
-    ledger_url: str | None = Field(default=None, repr=False)
-    policy_file: Path | None = None
-    zone: str = "UTC"
     log_level: LogLevel = "warning"
     log_format: LogFormat = "human"
-    providers: Annotated[Mapping[str, ProviderVariables], NoDecode] = {}
-
-    def of(self, provider: str) -> ProviderVariables:
-        """Return the key and the address that the environment has for a provider."""
-        return self.providers.get(provider, ProviderVariables())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_providers(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Read the variables of every provider; they have no prefix, as other tools read them too."""
-        given = {**os.environ, **values}
-        found: dict[str, dict[str, Any]] = {provider: {} for provider in LLMProvider}
-        for provider in LLMProvider:
-            for what in get_args(_ProviderField):
-                values.pop(variable_of(provider, what), None)
-                if value := given.get(variable_of(provider, what)):
-                    found[provider][what] = value
-        return {**values, "providers": found}
-
-    @field_validator("config", "models_file", "prices_file", "models_dir", "secrets_dir", "policy_file")
-    @classmethod
-    def _home_spelled_out(cls, path: Path | None) -> Path | None:
-        """Take `~` for the home folder: not every program that sets a variable does."""
-        try:
-            return path and path.expanduser()
-        except RuntimeError as e:
-            raise ValueError("a path without ~, as the home folder is not known") from e
-
-    @field_validator("ledger_url")
-    @classmethod
-    def _redis_address(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("an address that begins with redis://, rediss:// or unix://")
-        return url
-
-    @field_validator("zone")
-    @classmethod
-    def _known_zone(cls, name: str) -> str:
-        try:
-            ZoneInfo(name)
-        except (ValueError, OSError, LookupError) as e:
-            raise ValueError("the name of a time zone, such as UTC or America/New_York") from e
-        return name
 
 
 def load_settings() -> Settings:
@@ -155,11 +80,7 @@ def user_name() -> str:
 
 def _problem(error: Any) -> str:
     name = "_".join(str(part) for part in error["loc"]).upper()
-    of_provider = name.removeprefix("PROVIDERS_")
-    allowed = error.get("ctx", {}).get("expected") or error["msg"].removeprefix("Value error, ")
-    if of_provider != name or name == "LEDGER_URL":  # not shown: an address may have a key in it
-        shown = of_provider if of_provider != name else f"{PREFIX}{name}"
-        return f"{shown} holds what it must not; allowed: {allowed}"
+    allowed = error.get("ctx", {}).get("expected") or error["msg"]
     return f"{PREFIX}{name} is {error['input']!r}; allowed: {allowed}"
 
 
@@ -174,7 +95,7 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 })
 """Variables that are older than the configuration: each is the only one of its value."""
 
-_COMMANDS: Final = frozenset(Settings.model_fields) - {"providers"}
+_COMMANDS: Final = frozenset(Settings.model_fields)
 _TABLES: Final = frozenset({"ledger", "models", "providers", "fallback", "tenants"})
 _NAMED: Final = ("providers", "tenants")
 """Tables whose keys are names: a variable changes what is there, and adds nothing."""
@@ -184,12 +105,15 @@ _PATHS: Final = frozenset({
 })  # fmt: skip
 
 
-def load_config(path: Path | str | None = None, **overrides: Any) -> PlatformConfig:
+def load_config(
+    path: Path | str | None = None, *, flags: Mapping[str, str] = MappingProxyType({}), **overrides: Any
+) -> PlatformConfig:
     """Return the configuration that a file, the environment and `overrides` give; the later goes before the earlier.
 
     The file is the one at `path`, else the one that AGENTIC_CONFIG names, else `agentic-trading.toml` in the working
     directory if it is there; paths in it are relative to its folder. A variable is `AGENTIC_` and the place of a value,
-    `__` between its parts. An override is a field of `PlatformConfig`: None is none, and mappings are merged. Raises
+    `__` between its parts. An override is a field of `PlatformConfig`: None is none, and mappings are merged; `flags` says
+    which option of a command it is from, where it is from one. Raises
     `ConfigError` with every problem, also for a variable that is not read, or that would add a provider or a tenant.
     """
     merged, variables = _MergedConfig(), _variables()
@@ -197,7 +121,8 @@ def load_config(path: Path | str | None = None, **overrides: Any) -> PlatformCon
     merged.add({"weights_folder": _expanded(str(WEIGHTS_FOLDER))}, "default")
     merged.add_file(path, variables)
     merged.add_variables(variables, given)
-    merged.add(given, "argument")
+    for name, value in given.items():
+        merged.add({name: value}, flags.get(name, "argument"))
     return merged.config()
 
 
@@ -262,7 +187,7 @@ class _MergedConfig:
         """Add what the environment has for values, and for the providers and tenants that the file or `given` have."""
         known = {table: {*_table(self.values, table), *_table(given, table)} for table in _NAMED}
         for provider in sorted(known["providers"] & set(LLMProvider)):
-            variable = variable_of(provider, "base_url")
+            variable = f"{provider}_base_url".upper()
             if address := os.environ.get(variable):
                 self.add({"base_url": address}, variable, "providers", provider)
         for name, text in variables.items():

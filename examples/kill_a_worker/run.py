@@ -124,7 +124,7 @@ async def kill_in_mid_call(folder: Path) -> CrashReport:
 
 async def _charged(log: Path) -> tuple[dict[str, int], dict[str, int]]:
     """Return what a log says was settled, and what is in doubt, by idempotency key."""
-    rebuild = LedgerRebuild(trading.DEFAULT_TENANT, "paper")
+    rebuild = LedgerRebuild("default", "paper")
     async with aclosing(trading.records_of(log)) as records:
         async for entry in records.scan():
             rebuild.read(entry.record)

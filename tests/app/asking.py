@@ -4,35 +4,42 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
+
+from pydantic import SecretStr
 
 from agentic_trading.app import trading
 from agentic_trading.app.options import RunOptions
-from agentic_trading.platform.settings import Settings
+from agentic_trading.platform.config import LedgerConfig, LoadedFrom, PlatformConfig
+from agentic_trading.platform.provider_config import ProviderConfig
 from agentic_trading.platform.tables import Tables
 
 OWN_MODEL = "own-model"
 
-HELD = ZoneInfo("UTC")
-"""The zone that settings name unless told otherwise: looked up here once, as a look at the disk would block the loop."""
+CONFIGURED = {"mode": "mode", "workers": "concurrency", "models_file": "models_file", "prices_file": "prices_file",
+              "policy_file": "policy", "principal": "sign_as", "weights_folder": "weights_folder",
+              "secrets_folder": "secrets_folder", "tenants": "tenants"}  # fmt: skip
+"""What a run's configuration says, by the names that these tests have for it."""
 
 
-def settings(**fields: Any) -> Settings:
-    """Return settings in which the environment has no say about keys, addresses and folders."""
-    blank = {
-        "ANTHROPIC_API_KEY": None,
-        "ANTHROPIC_BASE_URL": None,
-        "OPENAI_API_KEY": None,
-        "OPENAI_BASE_URL": None,
-        "secrets_dir": None,
-    }
-    return Settings(**{**blank, **fields})
+def run_options(**changes: Any) -> RunOptions:
+    """Return the options of a run; `changes` are fields of `RunOptions`, or what its configuration says.
+
+    `keys` are those that the environment would have, by provider.
+    """
+    config: dict[str, Any] = {"mode": "backtest"}
+    config |= {field: changes.pop(name) for name, field in CONFIGURED.items() if name in changes}
+    if (url := changes.pop("ledger_url", None)) is not None:
+        config["ledger"] = LedgerConfig(url=url)
+    if (address := changes.pop("base_url", None)) is not None:
+        config["providers"] = {changes["provider"]: ProviderConfig(base_url=address)}
+    keys = {name: SecretStr(key) for name, key in changes.pop("keys", {}).items()}
+    loaded = PlatformConfig.model_validate(config, context=LoadedFrom(secrets=keys))
+    return RunOptions(**{"config": loaded, **changes})
 
 
 def options(out: Path = Path("out"), **changes: Any) -> RunOptions:
-    """Return the options of a short run that may ask over a network; `changes` are fields of `RunOptions`."""
-    fields = {"data": ("btcusdt-5m",), "out": out, "bars": 450, "record": True, "settings": settings()}
-    return RunOptions(**{**fields, **changes})
+    """Return the options of a short run that may ask over a network."""
+    return run_options(**{"data": ("btcusdt-5m",), "out": out, "bars": 450, "record": True, **changes})
 
 
 def own_rows(folder: Path, names: Sequence[str] = (OWN_MODEL,), **fields: Any) -> tuple[Path, Path]:

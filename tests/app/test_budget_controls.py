@@ -1,6 +1,7 @@
 """Budgets are put together as a run asks for them; what cannot be is refused before anything is written."""
 
 import asyncio
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from agentic_trading.app import budget_controls
 from agentic_trading.app.options import OptionError
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError, PolicyError
+from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.platform.errors import ConfigError
 from tests import redis_server
 from tests.flows.sessions import SAMPLES, ran
 
@@ -36,19 +38,21 @@ async def refused(tmp_path: Path, error: type[Exception], match: str, **changes:
 async def test_a_principal_whom_the_policy_does_not_name_is_refused(tmp_path: Path, policy: Path) -> None:
     await refused(
         tmp_path,
-        OptionError,
-        r"--principal is 'somebody'; allowed: one that .* names: desk",
+        ConfigError,
+        r"sign_as is 'somebody'; allowed: desk",
         policy_file=policy,
         principal="somebody",
     )
 
 
 async def test_a_policy_with_principals_needs_one_of_them(tmp_path: Path, policy: Path) -> None:
-    await refused(tmp_path, OptionError, "--principal is left out; allowed: ", policy_file=policy)
+    await refused(
+        tmp_path, ConfigError, r"policy\.toml: sign_as is left out; allowed: one of desk", policy_file=policy
+    )
 
 
 async def test_a_principal_without_a_policy_is_refused(tmp_path: Path) -> None:
-    await refused(tmp_path, OptionError, "a name of a policy that has principals", principal="desk")
+    await refused(tmp_path, ConfigError, "a name of a policy that has principals", principal="desk")
 
 
 async def test_a_mistake_in_a_policy_is_told_with_its_place(tmp_path: Path, policy: Path) -> None:
@@ -56,7 +60,7 @@ async def test_a_mistake_in_a_policy_is_told_with_its_place(tmp_path: Path, poli
     await asyncio.to_thread(wrong.write_text, POLICY.replace("rules/*", "ruler/*"), encoding="utf-8")
 
     await refused(
-        tmp_path, PolicyError, r"principals\.desk\.models\[1\]", policy_file=wrong, principal="desk"
+        tmp_path, ConfigError, r"principals\.desk\.models\[1\]", policy_file=wrong, principal="desk"
     )
 
 
@@ -70,7 +74,6 @@ async def test_a_shared_server_needs_a_budget(own_redis: redis_server.RealServer
         OptionError,
         "--budget-usd is left out, and .* has no limit on tenant default",
         ledger_url=own_redis.url,
-        budget_is_given=False,
     )
 
 
@@ -83,6 +86,7 @@ async def test_a_server_that_may_forget_what_it_acknowledged_is_refused(tmp_path
             LedgerSettingsError,
             "appendfsync = 'everysec'; allowed is always",
             ledger_url=server.url,
+            budget_usd=Decimal(5),
         )
 
 

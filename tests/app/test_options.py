@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.cli.run import FLAGS
+from agentic_trading.app.options import OptionError, RunOptions, load_run_config
+from agentic_trading.platform.errors import ConfigError
+from tests.app.asking import run_options
 
 FROM = {"provider": "recorded", "recorded_from": Path("earlier")}
 
@@ -14,7 +17,7 @@ HOSTED = {"provider": "openai", "record": True}
 
 
 def options(**changes: Any) -> RunOptions:
-    return RunOptions(**{"data": ("btcusdt-5m",), "out": Path("out"), **changes})
+    return run_options(**{"data": ("btcusdt-5m",), "out": Path("out"), **changes})
 
 
 @pytest.mark.parametrize(
@@ -30,8 +33,7 @@ def options(**changes: Any) -> RunOptions:
         ({"budget_usd": Decimal("Infinity")}, "--budget-usd"),
         ({"budget_usd": Decimal("1e-10")}, "--budget-usd"),
         ({"budget_usd": Decimal("1e999999")}, "--budget-usd"),
-        ({"workers": 0}, "--workers"),
-        ({"workers": 257}, "--workers"),
+        ({"tenants": {"acme": {}, "beta": {}}}, r"\[tenants\]"),
         ({"provider": "acme"}, "--provider"),
         ({"provider": "recorded"}, "--from"),
         ({"recorded_from": Path("earlier")}, "--from"),
@@ -42,21 +44,13 @@ def options(**changes: Any) -> RunOptions:
         ({"provider": "openai"}, "--record"),
         ({"model": "some-model"}, "--model"),
         ({**FROM, "model": "some-model"}, "--model"),
-        ({"base_url": "http://host"}, "--base-url"),
-        ({"provider": "local", "base_url": "http://host"}, "--base-url"),
-        ({**HOSTED, "base_url": "host/v1"}, "--base-url"),
-        ({**HOSTED, "base_url": "ftp://host"}, "--base-url"),
-        ({**HOSTED, "base_url": "http://"}, "--base-url"),
-        ({**HOSTED, "base_url": "http://host:port"}, "--base-url"),
-        ({**HOSTED, "base_url": "http://[host"}, "--base-url"),
-        ({**HOSTED, "base_url": "http://host?key=1"}, "--base-url"),
     ],
 )
 def test_a_value_that_no_run_can_have_is_refused(changes: dict[str, Any], option: str) -> None:
     with pytest.raises(OptionError, match=f"^{option} is .*; allowed: ") as refused:
         options(**changes)
 
-    assert refused.value.option == option
+    assert refused.value.option == option.replace("\\", "")
 
 
 def test_the_widest_values_are_taken() -> None:
@@ -74,11 +68,40 @@ def test_a_folder_of_answers_that_was_not_named_is_told_as_left_out() -> None:
         options(provider="recorded")
 
 
-def test_an_address_with_a_password_is_not_shown() -> None:
-    with pytest.raises(OptionError, match=r"^--base-url is an address with a password in it") as refused:
-        options(**HOSTED, base_url="https://user:sesame@host/v1")
+@pytest.mark.parametrize("provider", ["", "rules", "recorded", "local", "config"])
+def test_an_address_needs_a_provider_that_is_reached_over_a_network(provider: str) -> None:
+    with pytest.raises(OptionError, match=r"^--base-url is given; allowed: the address of a server with"):
+        load_run_config(provider=provider, base_url="http://host")
+
+
+@pytest.mark.parametrize(
+    "address", ["host/v1", "ftp://host", "http://", "http://host:port", "http://[host", "http://host?key=1",
+                "https://user:sesame@host/v1"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused_and_a_password_not_shown(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--base-url: providers\.openai\.base_url is ") as refused:
+        load_run_config(provider="openai", base_url=address)
 
     assert "sesame" not in str(refused.value)
+
+
+def test_the_option_of_a_wrong_value_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("concurrency = 8\n")
+
+    assert load_run_config(file, flags=FLAGS).concurrency == 8
+    assert load_run_config(file, flags=FLAGS, concurrency=1).concurrency == 1
+    with pytest.raises(ConfigError, match=r"^--workers: concurrency is 257; allowed: "):
+        load_run_config(file, flags=FLAGS, concurrency=257)
+
+
+def test_a_run_is_a_backtest_unless_something_says_otherwise(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('mode = "paper"\n')
+
+    assert load_run_config().mode == "backtest"
+    assert load_run_config(file).mode == "paper"
+    assert load_run_config(file, mode="backtest").mode == "backtest"
 
 
 def test_a_backtest_asks_over_a_network_only_if_it_is_told_to() -> None:

@@ -13,15 +13,15 @@ from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.llm.models import WeightsError
-from tests.app.asking import OWN_MODEL, options, own_rows, settings
+from agentic_trading.platform.errors import ConfigError
+from tests.app.asking import OWN_MODEL, options, own_rows
 from tests.app.test_session_folder import manifest
 from tests.build import interaction
 from tests.flows.sessions import contents, ran
 
 
 def claude(**changes: Any) -> RunOptions:
-    known = settings(ANTHROPIC_API_KEY="sk-of-a-test")
-    return options(**{"provider": "anthropic", "settings": known, **changes})
+    return options(**{"provider": "anthropic", "keys": {"anthropic": "sk-of-a-test"}, **changes})
 
 
 async def test_the_calls_are_those_that_the_rules_make(tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ async def test_nothing_is_written_and_a_model_that_cannot_be_asked_is_told(
     monkeypatch.chdir(tmp_path)
 
     await preflight(claude())
-    with pytest.raises(OptionError, match="ANTHROPIC_API_KEY"):
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
         await preflight(options(provider="anthropic"))
     with pytest.raises(WeightsError, match="models fetch"):
-        await preflight(options(provider="local", settings=settings(models_dir=tmp_path)))
+        await preflight(options(provider="local", weights_folder=tmp_path))
 
     assert contents(tmp_path) == {}
 

@@ -31,7 +31,7 @@ def heard(*answers: GatewayReply) -> FailureKind | None:
     outage = ProviderOutage()
     for answer in answers:
         outage.note(answer)
-    return outage.failure.category if outage.failure else None
+    return outage.failure[1].category if outage.failure else None
 
 
 @pytest.mark.parametrize(

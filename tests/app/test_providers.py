@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import trading
-from agentic_trading.app.options import OptionError
+from agentic_trading.app.options import OptionError, load_run_config
 from agentic_trading.app.providers import (
     WORKFLOWS,
     ProviderSelection,
-    base_url_of,
     host_free,
     ready,
     select_provider,
@@ -20,8 +19,9 @@ from agentic_trading.app.providers import (
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.models import WEIGHTS, WeightsError
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.platform.errors import ConfigError
 from agentic_trading.platform.tables import Tables
-from tests.app.asking import OWN_MODEL, options, own_rows, own_tables, settings
+from tests.app.asking import OWN_MODEL, options, own_rows, own_tables
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 TABLES = trading.load_tables()
@@ -119,42 +119,45 @@ async def test_a_missing_key_is_told_by_variable_and_folder(
     asked = options(provider=provider, model=model)
     who = select_provider(asked, own, now=NOW)
 
-    with pytest.raises(OptionError, match=rf"^{variable}_API_KEY is not set; .*AGENTIC_SECRETS_DIR"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"^{variable}_API_KEY: .* no key .*; allowed: a key in it, or in a file {provider}_api_key",
+    ):
         await ready(asked, who)
 
 
 async def test_a_key_of_no_use_is_told_and_not_shown() -> None:
-    asked = options(**ANTHROPIC, settings=settings(ANTHROPIC_API_KEY="sesame with blanks"))
+    asked = options(**ANTHROPIC, keys={"anthropic": "sesame with blanks"})
 
-    with pytest.raises(OptionError, match=r"^ANTHROPIC_API_KEY is of no use") as refused:
+    with pytest.raises(ConfigError, match=r"providers\.anthropic\.secret is without a key of use") as refused:
         await ready(asked, select_provider(asked, TABLES, now=NOW))
 
     assert "sesame" not in str(refused.value)
 
 
 async def test_a_key_may_lie_in_a_file(tmp_path: Path) -> None:
-    asked = options(**ANTHROPIC, settings=settings(secrets_dir=tmp_path))
+    asked = options(**ANTHROPIC, secrets_folder=tmp_path)
     who = select_provider(asked, TABLES, now=NOW)
 
-    with pytest.raises(OptionError, match="ANTHROPIC_API_KEY"):
+    with pytest.raises(ConfigError, match="anthropic_api_key"):
         await ready(asked, who)
     (tmp_path / "anthropic_api_key").write_text("sk-in-a-file\n")
-    provider = await ready(asked, who)
+    providers = await ready(asked, who)
 
-    await provider.aclose()
+    await providers.aclose()
 
 
 async def test_a_server_of_ones_own_needs_no_key(own: Tables) -> None:
     asked = options(**OPENAI, base_url="http://127.0.0.1:9/v1")
 
-    provider = await ready(asked, select_provider(asked, own, now=NOW))
+    providers = await ready(asked, select_provider(asked, own, now=NOW))
 
-    assert isinstance(provider, OpenAIProvider)
-    await provider.aclose()
+    assert isinstance(providers.of("openai"), OpenAIProvider)
+    await providers.aclose()
 
 
 async def test_weights_that_are_missing_or_broken_are_told_with_the_way_to_get_them(tmp_path: Path) -> None:
-    asked = options(**LOCAL, settings=settings(models_dir=tmp_path))
+    asked = options(**LOCAL, weights_folder=tmp_path)
     who = select_provider(asked, TABLES, now=NOW)
 
     with pytest.raises(WeightsError, match="no such file; run `agentic-trading models fetch smollm2-135m`"):
@@ -175,19 +178,25 @@ async def test_an_extra_that_is_not_installed_is_named(
     missing = {"openai": "openai", "local": "xllamacpp"}[extra]
     monkeypatch.setitem(sys.modules, missing, None)  # what cannot be imported
 
-    with pytest.raises(OptionError, match=rf"pip install 'agentic-trading\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install 'agentic-trading\[{extra}\]'"):
         await ready(asked, who)
 
 
-def test_the_address_of_a_server_is_the_option_or_else_the_variable() -> None:
-    known = settings(OPENAI_BASE_URL="http://of.the/environment", ANTHROPIC_BASE_URL="http://other")
+def test_the_address_of_a_server_is_the_option_or_else_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def address(provider: str, base_url: str | None = None) -> str | None:
+        return load_run_config(provider=provider, base_url=base_url).providers[provider].base_url
 
-    assert base_url_of(options(**OPENAI, base_url="http://given", settings=known)) == "http://given"
-    assert base_url_of(options(**OPENAI, settings=known)) == "http://of.the/environment"
-    assert base_url_of(options(**ANTHROPIC, settings=known)) == "http://other"
-    assert base_url_of(options(provider="rules", settings=known)) is None
-    with pytest.raises(OptionError, match=r"^OPENAI_BASE_URL is an address with a password"):
-        base_url_of(options(**OPENAI, settings=settings(OPENAI_BASE_URL="http://me:sesame@host")))
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://of.the/environment")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://other")
+
+    assert address("openai", "http://given") == "http://given"
+    assert address("openai") == "http://of.the/environment"
+    assert address("anthropic") == "http://other"
+    assert not load_run_config(provider="rules").providers
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://me:sesame@host")
+    with pytest.raises(ConfigError, match=r"^OPENAI_BASE_URL: providers\.openai\.base_url") as refused:
+        address("openai")
+    assert "sesame" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.llm.store import InteractionStore, Record
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
@@ -143,7 +143,7 @@ async def part(
         bars=BTC,
         store=store,
         most_bars=None,
-        answers=trading.AnswerSource(provider, *PRICED, recorded, lost=lost or {}),
+        answers=trading.AnswerSource(Providers.every(provider), *PRICED, recorded, lost=lost or {}),
         ledger=budget_controls.budget_ledger(budget) if isinstance(budget, int) else budget,
     )
     await play_session(set_up, played, stopping_at(bars, played))

@@ -16,7 +16,7 @@ from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from tests.flows.sessions import LOADED, evening, lines_of, stage
+from tests.flows.sessions import LOADED, evening, lines_of, stage, store_of
 
 BTC = LOADED["btcusdt-5m"][:340]
 
@@ -102,7 +102,7 @@ async def test_a_moment_is_announced_before_anything_is_done_at_it() -> None:
     set_up = stage(bars={"btcusdt-5m": BTC})
 
     async def before(moment: TimeSlice) -> None:
-        happened.append(("before", len([e async for e in set_up.store.scan()])))
+        happened.append(("before", len([e async for e in store_of(set_up).scan()])))
         assert set_up.clock.now() < moment.at
 
     async def after(moment: TimeSlice, _lines: Sequence[bytes]) -> None:

@@ -42,8 +42,8 @@ def test_two_markets_and_an_unknown_one_have_no_companion(symbols: list[str]) ->
 
 
 def test_rules_answer_and_with_faults_only_if_they_are_asked_for() -> None:
-    assert isinstance(trading.rules(inject="", seed="1").provider, RulesProvider)
-    assert isinstance(trading.rules(inject="cut=1%", seed="1").provider, FaultyProvider)
+    assert isinstance(trading.rules(inject="", seed="1").providers.of("rules"), RulesProvider)
+    assert isinstance(trading.rules(inject="cut=1%", seed="1").providers.of("rules"), FaultyProvider)
     with pytest.raises(FaultsError):
         trading.rules(inject="cut", seed="1")
 
@@ -55,7 +55,7 @@ async def test_a_recording_answers_as_the_model_that_was_recorded() -> None:
     answers = trading.replayed(recorded, LLMProvider.SCRIPTED, "scripted-1")
 
     assert (answers.llm, answers.model, answers.recorded) == (LLMProvider.SCRIPTED, "scripted-1", recorded)
-    assert answers.provider is recorded
+    assert answers.providers.of("any") is recorded
     assert await recorded.find(one.envelope, 1) == one.result
 
 

@@ -28,6 +28,7 @@ from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import Providers
 from tests.flows.sessions import LOADED, evening, rules
 from tests.gateway import MemoryGateway, gateway
 
@@ -48,10 +49,13 @@ class Stage:
         self.session: TradingSession = trading.trading_session(
             where,
             session_id="s",
+            tenant="default",
             gateway=self.client,
             clock=self.clock,
             exchange=trading.paper_exchange(where),
-            answers=trading.AnswerSource(self.desk.provider, LLMProvider.RULES, trading.RULES_MODEL),
+            answers=trading.AnswerSource(
+                Providers.every(self.desk.provider), LLMProvider.RULES, trading.RULES_MODEL
+            ),
             companions={},
             before_slice=self.before_slice,
             after_slice=self.after_slice,

@@ -13,10 +13,10 @@ from typing import Any
 import structlog
 
 from agentic_trading.app import trading
-from agentic_trading.app.options import RunOptions
 from agentic_trading.app.report import RunProgress
 from agentic_trading.app.run import run_session
 from agentic_trading.llm.envelope import LLMEnvelope
+from tests.app.asking import run_options
 
 
 def die() -> None:
@@ -54,7 +54,7 @@ def main(asked: dict[str, Any]) -> None:
             die()
 
     given = asked["options"]
-    options = RunOptions(**{**given, "data": tuple(given["data"]), "out": Path(given["out"])})
+    options = run_options(**{**given, "data": tuple(given["data"]), "out": Path(given["out"])})
     asyncio.run(run_session(options, on_progress=on_progress))
 
 

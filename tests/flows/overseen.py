@@ -13,7 +13,6 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.budgets import BudgetLocationOptions, execute
 from agentic_trading.app.session_run import SessionObserver, play_session
 from agentic_trading.clock import SystemClock
@@ -22,7 +21,9 @@ from agentic_trading.governance.commands import OperatorCommand
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider
-from tests.flows.sessions import PRICED, Evening, Priced, stage
+from agentic_trading.platform.adapters import boards_of
+from agentic_trading.platform.config import DEFAULT_TENANT
+from tests.flows.sessions import PRICED, Evening, Priced, stage, store_of
 
 ROOT: Final = Path(__file__).parents[2]
 REHEARSAL: Final = {
@@ -90,12 +91,12 @@ class Obeyed:
         self._has_looked = asyncio.Condition()
 
     async def read(self, tenant: str) -> TenantControls:
-        if tenant == trading.DEFAULT_TENANT:
+        if tenant == DEFAULT_TENANT:
             async with self._has_looked:
                 self._done = self._shown
                 self._has_looked.notify_all()
         controls = await self._board.read(tenant)
-        if tenant == trading.DEFAULT_TENANT:
+        if tenant == DEFAULT_TENANT:
             self._shown = controls.version
         return controls
 
@@ -124,12 +125,12 @@ class Overseen:
     async def play(self) -> Evening:
         """Play it to its end."""
         folder = self.place.folder or Path()
-        made = await asyncio.to_thread(budget_controls.oversight, folder, self.place.ledger_url)
-        self.board = Obeyed(made.controls)
-        beside = replace(made, controls=self.board, limiter=None)
+        controls, statuses = await asyncio.to_thread(boards_of, self.place.ledger_url, folder)
+        self.board = Obeyed(controls)
         fields = {"model": PRICED, "most_bars": 420, **self.changes}
-        set_up = stage(Priced(), **fields, oversight=beside)
-        self.evening = Evening(set_up.store)
+        plain = stage(Priced(), **fields)
+        set_up = replace(plain, ports=replace(plain.ports, controls=self.board, statuses=statuses))
+        self.evening = Evening(store_of(set_up))
         numbers = count(1)
 
         async def before_moment(_moment: TimeSlice) -> None:
@@ -139,13 +140,15 @@ class Overseen:
         async def after_moment(_moment: TimeSlice, lines: Sequence[bytes]) -> None:
             self.evening.log.extend(lines)
 
-        async with aclosing(beside), aclosing(set_up.ledger):
+        ledger = set_up.ports.ledger
+        assert ledger is not None
+        async with aclosing(self.board), aclosing(statuses), aclosing(ledger):
             await play_session(set_up, self.evening.played, SessionObserver(after_moment, before_moment))
         return self.evening
 
     async def order(self, wanted: OperatorCommand) -> None:
         """Give an order as an operator does, and wait until it is followed."""
-        there = await execute(self.place, trading.DEFAULT_TENANT, wanted, "")
+        there = await execute(self.place, DEFAULT_TENANT, wanted, "")
         await self.board.followed(there.version)
 
 

@@ -26,12 +26,15 @@ from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.offline import RulesProvider
 from agentic_trading.llm.store import InteractionStore, Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.platform import Ports
+from tests.app.asking import run_options
 
 SAMPLES: Final = ("btcusdt-5m", "ethusdt-5m")
 BARS: Final = 600
@@ -46,8 +49,8 @@ Line = Mapping[str, Any]
 
 
 def options(out: Path, **changes: Any) -> RunOptions:
-    """Return the options of a short run over both samples; `changes` are fields of `RunOptions`."""
-    return RunOptions(**{"data": SAMPLES, "out": out, "bars": BARS, **changes})
+    """Return the options of a short run over both samples; `changes` are as for `run_options`."""
+    return run_options(**{"data": SAMPLES, "out": out, "bars": BARS, **changes})
 
 
 async def ran(out: Path, **changes: Any) -> RunReport:
@@ -192,30 +195,38 @@ class Evening:
 
 
 def stage(provider: Provider | None = None, **changes: Any) -> SessionSetup:
-    """Return what a session over both samples is played with; `changes` are fields of `Stage`."""
+    """Return what a session over both samples is played with; `changes` are its fields, or mode, workers, store, ledger."""
     bars: Mapping[str, Sequence[Bar]] = changes.pop("bars", MappingProxyType(LOADED))
+    mode = changes.pop("mode", "backtest")
     llm, model = changes.pop("model", (LLMProvider.RULES, trading.RULES_MODEL))
     feeds = [trading.bars_feed(each, symbol=each[0].symbol, name=name) for name, each in bars.items()]
     fields: dict[str, Any] = {
         "session_id": "evening",
-        "mode": "backtest",
         "symbols": [feed.symbol for feed in feeds],
         "feeds": feeds,
         "most_bars": BARS,
-        "answers": trading.AnswerSource(provider or rules(), llm, model),
-        "tables": TABLES,
-        "store": MemoryInteractionStore(),
-        "ledger": budget_controls.budget_ledger(10**12),
-        "clock": trading.clock_for(changes.get("mode", "backtest")),
-        "workers": 4,
+        "answers": trading.AnswerSource(Providers.every(provider or rules()), llm, model),
+        "config": PlatformConfig(mode=mode, concurrency=changes.pop("workers", 4)),
+        "ports": Ports(
+            tables=TABLES,
+            store=changes.pop("store", None) or MemoryInteractionStore(),
+            ledger=changes.pop("ledger", None) or budget_controls.budget_ledger(10**12),
+        ),
+        "clock": trading.clock_for(mode),
     }
     return SessionSetup(**{**fields, **changes})
+
+
+def store_of(set_up: SessionSetup) -> InteractionStore:
+    """Return the log of a session in memory."""
+    assert set_up.ports.store is not None
+    return set_up.ports.store
 
 
 async def evening(provider: Provider | None = None, **changes: Any) -> Evening:
     """Play a session in memory; `changes` are fields of `Stage`, `bars` by name, or `model`."""
     set_up = stage(provider, **changes)
-    played = Evening(set_up.store)
+    played = Evening(store_of(set_up))
 
     async def after_moment(_moment: TimeSlice, lines: Sequence[bytes]) -> None:
         played.log.extend(lines)

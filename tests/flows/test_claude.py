@@ -11,7 +11,7 @@ from agentic_trading.app.providers import UnusableProviderError
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
-from tests.app.asking import options, settings
+from tests.app.asking import options
 from tests.flows.sessions import calls_in, kept_in
 from tests.stubs.running import page_of, serving
 
@@ -28,8 +28,8 @@ def stub() -> Iterator[str]:
 
 
 def asking(out: Path, url: str, *, key: str = "good-key", **changes: Any) -> RunOptions:
-    known = settings(ANTHROPIC_API_KEY=key, ANTHROPIC_BASE_URL=url)
-    return options(out, **{"provider": "anthropic", "model": SONNET, "settings": known, **changes})
+    asked = {"provider": "anthropic", "model": SONNET, "keys": {"anthropic": key}, "base_url": url}
+    return options(out, **{**asked, **changes})
 
 
 async def ran(asked: RunOptions) -> RunReport:

@@ -7,23 +7,15 @@ import pytest
 from agentic_trading.app.options import WARM_UP_BARS
 from agentic_trading.app.replay import replay
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.platform.settings import Settings
 from tests.flows.sessions import calls_in, kept_in, ran
 from tests.local_model import weights_or_skip
 
 CALLS = 1
 
 
-@pytest.fixture
-def settings() -> Settings:
-    """Return settings that know where the weights are."""
-    return Settings(models_dir=weights_or_skip().parent)
-
-
 @pytest.mark.timeout(300)  # a call takes half a minute on an idle core
-async def test_a_session_with_the_local_model_is_played_again_without_it(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_a_session_with_the_local_model_is_played_again_without_it(tmp_path: Path) -> None:
+    weights_folder = weights_or_skip().parent
     report = await ran(
         tmp_path / "out",
         data=("btcusdt-5m",),
@@ -32,7 +24,7 @@ async def test_a_session_with_the_local_model_is_played_again_without_it(
         provider="local",
         max_calls=CALLS,
         workers=1,
-        settings=settings,
+        weights_folder=weights_folder,
     )
     again = await replay(report.log.parent, workers=8)
 

@@ -1,12 +1,12 @@
 """An address may stand in messages: it holds no secret."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
+from pydantic import ValidationError
 
-from agentic_trading.app.options import OptionError, check_url
 from agentic_trading.llm.provider import check_address, fault_of
+from agentic_trading.platform.provider_config import ProviderConfig
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8080", "https://host/v1", "http://[::1]:1/v1/"])
@@ -55,11 +55,16 @@ def test_an_option_and_an_adapter_refuse_the_same_addresses(address: str, fault:
         return False
 
     assert fault_of(address) == fault
-    assert refused(check_address) is refused(partial(check_url, "--base-url")) is bool(fault)
+    assert refused(check_address) is bool(fault)
+    if fault:
+        with pytest.raises(ValidationError):
+            ProviderConfig(base_url=address)
+    else:
+        assert ProviderConfig(base_url=address).base_url == address
 
 
-def test_an_option_shows_no_secret_of_a_query() -> None:
-    with pytest.raises(OptionError) as refused:
-        check_url("--base-url", "http://host?key=secret")
+def test_a_configuration_shows_no_secret_of_a_query() -> None:
+    with pytest.raises(ValidationError) as refused:
+        ProviderConfig(base_url="http://host?key=secret")
 
     assert "secret" not in str(refused.value)

@@ -44,7 +44,7 @@ def test_every_problem_is_found_at_once(tmp_path: Path) -> None:
     assert [problem.partition(" is ")[0] for problem in problems] == [
         f"{file}: providers.house.adapter",
         f"{file}: prices_file",
-        "default: providers.anthropic.secret",
+        "ANTHROPIC_API_KEY: providers.anthropic.secret",
         f"{file}: policy",
     ]
 

@@ -153,16 +153,16 @@ def rebuild(
     from agentic_trading.app.cli.budget_tables import rebuild_lines
     from agentic_trading.app.cli.log_selection import log_of
     from agentic_trading.app.cli.output import print_table, show_json
-    from agentic_trading.app.settings import start
+    from agentic_trading.app.settings import configured
 
     logs = [log_of(store) for store in stores] if stores else [log_of(None)]
-    settings = start()
+    config = configured()
     report = asyncio.run(
         rebuild_ledger(
             logs,
-            ledger or settings.ledger_url,
+            ledger or config.ledger.url,
             tenant,
-            zone=ZoneInfo(settings.zone),
+            zone=ZoneInfo(config.zone),
             discard_server=discard_server,
         )
     )

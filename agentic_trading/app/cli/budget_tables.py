@@ -33,7 +33,7 @@ from agentic_trading.app.cli.output import (
     usd,
 )
 from agentic_trading.app.options import check_ledger_url
-from agentic_trading.app.settings import start
+from agentic_trading.app.settings import configured
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import OperatorCommand
 from agentic_trading.governance.controls_document import TenantControls
@@ -335,11 +335,11 @@ def execute_and_print(
 
 
 def location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
-    """Return the place that the options or the environment name: a server goes before a folder.
+    """Return the place that the options or the configuration name: a server goes before a folder.
 
-    Raises `OptionError` without one and for a wrong address, `SettingsError` for a wrong variable.
+    Raises `OptionError` without one and for a wrong address, `ConfigError` for a wrong configuration.
     """
-    url = ledger or (None if store is not None else start().ledger_url)
+    url = ledger or (None if store is not None else configured().ledger.url)
     if not url:
         return BudgetLocationOptions(log_of(store).parent)
     check_ledger_url(url)

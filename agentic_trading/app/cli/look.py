@@ -203,15 +203,15 @@ def replay_run(
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.cli.summary import comparison
     from agentic_trading.app.replay import replay
-    from agentic_trading.app.settings import start
+    from agentic_trading.app.settings import configured
 
-    settings = start()
+    config = configured()
     report = asyncio.run(
         replay(
             session,
             run=run,
             workers=workers,
-            models_file=settings.models_file,
+            models_file=config.models_file,
             allow_incomplete=allow_incomplete,
         )
     )

@@ -10,7 +10,7 @@ from agentic_trading.app.cli.price_tables import price_parts
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry, TableFinding
 from agentic_trading.app.models.probes import LiveReport
 from agentic_trading.app.prices import rate_text
-from agentic_trading.app.settings import start
+from agentic_trading.app.settings import configured
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, short_id
 from agentic_trading.llm.limits import NANO
@@ -18,9 +18,9 @@ from agentic_trading.llm.models import Capability
 
 
 def load_catalogue() -> Catalogue:
-    """Return today's catalogue, the tables of the settings among its own; raises `SettingsError` and `TableError`."""
-    settings = start()
-    return Catalogue.load(settings.models_file, settings.prices_file, now=SystemClock().now())
+    """Return today's catalogue, the tables of the configuration among its own; raises `ConfigError` and `TableError`."""
+    config = configured()
+    return Catalogue.load(config.models_file, config.prices_file, now=SystemClock().now())
 
 
 def model_table(entries: Iterable[CatalogueEntry], catalogue: Catalogue) -> RenderableType:

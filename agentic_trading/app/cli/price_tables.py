@@ -16,7 +16,7 @@ from agentic_trading.app.prices import (
     multiplier_text,
     rate_text,
 )
-from agentic_trading.app.settings import start
+from agentic_trading.app.settings import configured
 from agentic_trading.audit.spend import COST_FINDINGS, CostCheck
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates, Ratio, short_id
@@ -28,7 +28,7 @@ def load_book() -> PriceBook:
     """Return the packaged book with the user's own over it; raises `SettingsError` and `TableError`."""
     from agentic_trading.app.trading import load_tables
 
-    return load_tables(None, start().prices_file).prices
+    return load_tables(None, configured().prices_file).prices
 
 
 def start_of_day(day: str = "") -> datetime:

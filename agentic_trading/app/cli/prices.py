@@ -86,13 +86,13 @@ def _check_book(*, as_json: bool) -> None:
 def _check_log(log: Path, earlier: list[Path], *, as_json: bool) -> None:
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.cli.price_tables import cost_counts, cost_table
-    from agentic_trading.app.settings import start
+    from agentic_trading.app.settings import configured
     from agentic_trading.app.trading import load_tables, records_of
     from agentic_trading.audit.spend import CostCheck, load_price_books, recompute_costs
 
-    settings = start()
-    books = load_price_books(settings.prices_file, earlier)
-    capabilities = load_tables(settings.models_file).capabilities
+    config = configured()
+    books = load_price_books(config.prices_file, earlier)
+    capabilities = load_tables(config.models_file).capabilities
 
     async def read() -> CostCheck:
         async with aclosing(records_of(log)) as records, aclosing(records.scan()) as entries:

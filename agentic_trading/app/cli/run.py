@@ -6,6 +6,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from agentic_trading.app.cli.config import ConfigFile
+
+FLAGS = {
+    "mode": "--mode",
+    "concurrency": "--workers",
+    "ledger": "--ledger",
+    "policy": "--policy",
+    "sign_as": "--principal",
+}
+"""The options that say what the configuration says too."""
+
 
 def sample_names() -> list[str]:
     """Return what the shell may complete after `--data`."""
@@ -15,7 +26,7 @@ def sample_names() -> list[str]:
 
 
 def provider_names() -> list[str]:
-    """Return what `--provider` may be, for a shell that completes it."""
+    """Return what `--provider` may be without a configuration, for a shell that completes it."""
     from agentic_trading.app.options import PROVIDERS
 
     return list(PROVIDERS)
@@ -39,8 +50,11 @@ MarketData = Annotated[
     ),
 ]
 Mode = Annotated[
-    Literal["backtest", "paper"],
-    typer.Option("--mode", help="Simulated time, or bars as they come."),
+    Literal["backtest", "paper"] | None,
+    typer.Option(
+        "--mode",
+        help="Simulated time, or bars as they come; if left out, the configuration's, else backtest.",
+    ),
 ]
 ProviderOption = Annotated[
     str,
@@ -48,7 +62,8 @@ ProviderOption = Annotated[
         "--provider",
         metavar="NAME",
         autocompletion=provider_names,
-        help="Provider: rules (built in), recorded (an earlier session), or one with models; see `models list`.",
+        help="Provider of every call: rules (built in), recorded (an earlier session), one with models (see `models list`), "
+        "one of the configuration; config asks its [models], as without this option if it has any.",
     ),
 ]
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Which model; see `models list`.")]
@@ -86,7 +101,7 @@ BudgetUsd = Annotated[
         "--budget-usd",
         metavar="X",
         parser=usd_amount,
-        help="What all calls may cost, in dollars; if left out, 5, or the limit at --ledger.",
+        help="What all calls may cost, in dollars; if left out, the configuration's, the limit at --ledger, or 5.",
     ),
 ]
 LedgerUrl = Annotated[
@@ -94,7 +109,7 @@ LedgerUrl = Annotated[
     typer.Option(
         "--ledger",
         metavar="URL",
-        help="A server whose ledger workers share, redis://HOST:PORT; if left out, AGENTIC_LEDGER_URL, else one of the run's own.",
+        help="A server whose ledger workers share, redis://HOST:PORT; if left out, the configuration's, else one of the run's own.",
     ),
 ]
 HowEstimated = Annotated[
@@ -105,15 +120,23 @@ HowEstimated = Annotated[
     ),
 ]
 PrincipalOption = Annotated[
-    str, typer.Option("--principal", metavar="NAME", help="Principal of --policy the agents run as.")
+    str,
+    typer.Option(
+        "--principal", metavar="NAME", help="Principal of --policy the agents run as; if left out, sign_as."
+    ),
 ]
 PolicyFileOption = Annotated[
     Path | None,
     typer.Option(
-        "--policy", metavar="FILE", help="Who may do what, and how fast; if left out, AGENTIC_POLICY_FILE."
+        "--policy", metavar="FILE", help="Who may do what, and how fast; if left out, the configuration's."
     ),
 ]
-Workers = Annotated[int, typer.Option("--workers", metavar="N", help="How many calls at once.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", help="How many calls at once; if left out, the configuration's, else 4."
+    ),
+]
 Inject = Annotated[
     str,
     typer.Option(
@@ -136,8 +159,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, 
 def run_command(
     *,
     data: MarketData,
-    mode: Mode = "backtest",
-    provider: ProviderOption = "rules",
+    config: ConfigFile = None,
+    mode: Mode = None,
+    provider: ProviderOption = "",
     model: Model = "",
     base_url: BaseUrl = None,
     record: Record = False,
@@ -145,7 +169,7 @@ def run_command(
     bars: Bars = None,
     budget_usd: BudgetUsd = None,
     max_calls: MaxCalls = None,
-    workers: Workers = 4,
+    workers: Workers = None,
     inject: Inject = "",
     seed: Seed = "1",
     out: Out = None,
@@ -162,35 +186,37 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops after calls in flight.
     """
     from agentic_trading.app.cli.run_output import run_and_print
-    from agentic_trading.app.options import DEFAULT_BUDGET_USD, WARM_UP_BARS, RunOptions
+    from agentic_trading.app.options import CONFIGURED, WARM_UP_BARS, RunOptions, load_run_config
     from agentic_trading.app.settings import start
 
     settings = start()
+    loaded = load_run_config(
+        config,
+        provider=provider,
+        base_url=base_url,
+        flags=FLAGS,
+        mode=mode,
+        concurrency=workers,
+        ledger={"url": ledger} if ledger else None,
+        policy=policy,
+        sign_as=principal or None,
+    )
     options = RunOptions(
         data=(names := names_in(data)),
-        mode=mode,
-        provider=provider,
+        out=out or settings.runs / folder_for(names),
+        config=loaded,
+        provider=provider or (CONFIGURED if loaded.models else "rules"),
         recorded_from=recorded_from,
         bars=bars,
         warm_up=WARM_UP_BARS if bars else 0,
-        budget_usd=DEFAULT_BUDGET_USD if budget_usd is None else budget_usd,
-        budget_is_given=budget_usd is not None,
-        ledger_url=ledger or settings.ledger_url,
-        policy_file=policy or settings.policy_file,
-        principal=principal,
+        budget_usd=budget_usd,
         estimate=estimate,
-        workers=workers,
         inject=inject,
         seed=seed,
-        out=out or settings.runs / folder_for(names),
         resume=resume,
-        models_file=settings.models_file,
-        prices_file=settings.prices_file,
         model=model,
-        base_url=base_url,
         record=record,
         max_calls=max_calls,
-        settings=settings,
     )
     run_and_print(options, yes=yes, as_json=as_json)
 

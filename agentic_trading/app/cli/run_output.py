@@ -13,7 +13,7 @@ from rich.progress import Progress as ProgressBar
 from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, stop, wait_for_input
 from agentic_trading.app.cli.output import print_table, show_json, terminal_is_watching, usd
 from agentic_trading.app.cli.summary import summary
-from agentic_trading.app.options import MODELS, RunOptions, pluralize
+from agentic_trading.app.options import RunOptions, pluralize
 from agentic_trading.app.preflight import Preflight, preflight
 from agentic_trading.app.report import RunProgress
 from agentic_trading.app.run import run_session
@@ -134,7 +134,7 @@ def no_bar() -> Iterator[OnProgress]:
 def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
     """Run a session, once the user confirms what a model will cost, and print its report."""
     progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
-    if options.provider in MODELS:
+    if options.asks_models:
         _confirm_cost(options, yes=yes)
     try:
         with progress as on_progress:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import assert_never
 
 from agentic_trading import __version__
-from agentic_trading.app import budget_controls, trading
+from agentic_trading.app.budget_controls import budget_ledger
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
 from agentic_trading.app.models.probes import (
     LiveCheckProof,
@@ -19,9 +19,7 @@ from agentic_trading.app.models.probes import (
     probes,
 )
 from agentic_trading.app.options import (
-    HOSTED,
     LEAST_BUDGET_USD,
-    MODELS,
     MOST_BUDGET_USD,
     OptionError,
     RunOptions,
@@ -45,7 +43,7 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import Usage
-from agentic_trading.platform.settings import Settings
+from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig
 from agentic_trading.platform.tables import Tables
 
 ANSWER_WITHIN_S = 60.0
@@ -57,55 +55,53 @@ _NO_CHARGE = Charge(0)
 async def run_live_check(
     names: Sequence[str],
     catalogue: Catalogue,
-    settings: Settings,
+    config: PlatformConfig,
     clock: Clock,
     *,
     max_usd: Decimal,
-    base_url: str | None,
     on_model: Callable[[str], None],
 ) -> LiveReport:
     """Check the models with these names, or else the defaults of all workflows, and return what was found.
 
-    `base_url` is the address of a server, else that of the settings, else the provider's own. All requests pass one
-    gate over a ledger that has `max_usd` and no more. Before anything is sent it raises `UnknownModelError`,
-    `OptionError` for what is no model, a sum that cannot be spent, a missing key or extra, and `WeightsError` for
-    weights that are not right.
+    `config` has the providers. All requests pass one gate over a ledger that has `max_usd` and no more. Before anything is
+    sent it raises `UnknownModelError`, `OptionError` for what is no model and a sum that cannot be spent, `ConfigError`
+    for a missing key or extra, and `WeightsError` for weights that are not right.
     """
-    entries = _select(catalogue, names)
+    entries = _select(catalogue, names, config)
     if not max_usd.is_finite() or not LEAST_BUDGET_USD <= max_usd <= MOST_BUDGET_USD:
         raise OptionError("--max-usd", max_usd, f"an amount above 0, up to {MOST_BUDGET_USD}")
     max_nusd = int(max_usd * NANO)
     gate = Gate(
-        ledger=budget_controls.budget_ledger(max_nusd),
+        ledger=budget_ledger(max_nusd),
         prices=catalogue.prices,
         capabilities=catalogue.capabilities,
         clock=clock,
         mode="live",
-        tenants=frozenset({trading.DEFAULT_TENANT}),
+        tenants=frozenset({DEFAULT_TENANT}),
     )
     proofs: list[LiveCheckProof] = []
     async with AsyncExitStack() as stack:
-        providers = [await _open_provider(entry, catalogue, settings, base_url, stack) for entry in entries]
+        providers = [await _open_provider(entry, catalogue, config, stack) for entry in entries]
         for entry, provider in zip(entries, providers, strict=True):
             on_model(entry.name)
-            check = LiveCheck(gate, provider, tenant=trading.DEFAULT_TENANT)
+            check = LiveCheck(gate, provider, tenant=DEFAULT_TENANT)
             proofs.append(await check.prove(entry.capability))
     return LiveReport(
         version=__version__,
         checked_on=catalogue.today,
-        address=_address(entries, settings, base_url),
+        address=_address(entries, config),
         price_book=catalogue.prices.id,
         max_nusd=max_nusd,
         proofs=tuple(proofs),
     )
 
 
-def _select(catalogue: Catalogue, names: Sequence[str]) -> list[CatalogueEntry]:
+def _select(catalogue: Catalogue, names: Sequence[str], config: PlatformConfig) -> list[CatalogueEntry]:
     defaults = dict.fromkeys(f"{LLMProvider.ANTHROPIC}/{preset.model}" for preset in PRESETS.values())
     entries = [catalogue.of(name) for name in names or defaults]
     for entry in entries:
-        if entry.capability.provider not in MODELS:
-            allowed = f"a model of {listed(MODELS)}"
+        if entry.capability.provider not in config.providers:
+            allowed = f"a model of {listed(sorted(config.providers))}"
             raise OptionError("MODEL", f"{entry.name}, which is no model", allowed)
     return entries
 
@@ -113,29 +109,26 @@ def _select(catalogue: Catalogue, names: Sequence[str]) -> list[CatalogueEntry]:
 async def _open_provider(
     entry: CatalogueEntry,
     catalogue: Catalogue,
-    settings: Settings,
-    base_url: str | None,
+    config: PlatformConfig,
     stack: AsyncExitStack,
 ) -> Provider:
     """Return the provider of a model as a run would choose it; it is closed with `stack`."""
     options = RunOptions(
         data=(entry.name,),
         out=Path(),
+        config=config.model_copy(update={"tenants": {}}),
         provider=entry.capability.provider,
         model=entry.capability.model,
-        base_url=None if entry.capability.provider is LLMProvider.LOCAL else base_url,
         record=True,
-        settings=settings,
     )
     tables = Tables(catalogue.capabilities, catalogue.prices)
-    provider = await ready(options, select_provider(options, tables, now=catalogue.now))
-    stack.push_async_callback(provider.aclose)
-    return provider
+    providers = await ready(options, select_provider(options, tables, now=catalogue.now))
+    stack.push_async_callback(providers.aclose)
+    return providers.of(entry.capability.provider)
 
 
-def _address(entries: Sequence[CatalogueEntry], settings: Settings, base_url: str | None) -> str:
-    providers = {entry.capability.provider for entry in entries} & set(HOSTED)
-    others = any(base_url or settings.of(provider).base_url for provider in providers)
+def _address(entries: Sequence[CatalogueEntry], config: PlatformConfig) -> str:
+    others = any(config.providers[entry.capability.provider].base_url for entry in entries)
     return "another one" if others else "the provider's own"
 
 

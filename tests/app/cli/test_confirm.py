@@ -153,7 +153,10 @@ def test_a_signal_that_does_not_break_into_the_reading_is_heard(
     ("words", "told_of"),
     [
         (["--provider", "anthropic"], "--record"),
-        (["--provider", "anthropic", "--record"], "ANTHROPIC_API_KEY is not set"),
+        (
+            ["--provider", "anthropic", "--record"],
+            "ANTHROPIC_API_KEY: providers.anthropic.secret is without a key of use",
+        ),
         (["--provider", "anthropic", "--record", "--model", "claude-none"], "in no table of models"),
         (["--provider", "openai", "--record"], "AGENTIC_MODELS_FILE"),
         (["--provider", "local"], "models fetch smollm2-135m"),

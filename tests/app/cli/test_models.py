@@ -239,7 +239,7 @@ def test_what_is_no_model_cannot_be_checked_live(command: Command) -> None:
     ended = command("models", "check", "--live", "rules-1")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "allowed: a model of anthropic, openai or local" in ended.err
+    assert "allowed: a model of anthropic, local or openai" in ended.err
 
 
 def test_models_checked_live_are_proved_and_cost_what_the_invoice_says(
