@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, timedelta, tzinfo
 from urllib.parse import urlsplit
 
@@ -12,7 +12,7 @@ from agentic_trading.app.run_setup import PreparedRun
 from agentic_trading.app.trading import Log
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import SetLimit, execute_command
-from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, limit_text
@@ -77,8 +77,7 @@ async def refuse_unusable_server(options: RunOptions) -> None:
                 f"left out, and {host_of(url)} has no limit on tenant {options.tenant}",
                 "an amount, or a limit that is set there: agentic-trading budget set tenant '*' --usd X",
             )
-        limit = options.limit
-        _refuse_to_raise(options, document.limit(limit.scope, limit.id, limit.window))
+        _wanted_on_server(options, document)
         await ledger.checkpoint(options.tenant)
 
 
@@ -93,26 +92,35 @@ class RunBudget:
     async def restore(self, ledger: Ledger, controls: ControlStore | None) -> None:
         """Set the run's limit where operators see it and can change it, and restore what is spent.
 
-        A limit that stands is kept where no budget was given to a run that goes on, and on a shared server; one of an
-        operator where the budget is that of the configuration. On a server a run may ask for less: raises `OptionError`
-        for more, and `LedgerRolledBackError` if the ledger is behind what the log has seen of it.
+        What no option says of a limit that stands is kept in a run that goes on, and on a shared server; one of an operator
+        where the budget is that of the configuration. On a server a run may ask for less: raises `OptionError` for more,
+        and `LedgerRolledBackError` if the ledger is behind what the log has seen of it.
         """
-        options, tenant, limit = self.options, self.options.tenant, self.options.limit
+        options, tenant = self.options, self.options.tenant
         if controls is None:
             raise RuntimeError("a run's folder or server has controls")
-        present = (await controls.read(tenant)).limit(limit.scope, limit.id, limit.window)
         if options.config.ledger.url is not None:
             await self._require_checkpoint(ledger)
-            _refuse_to_raise(options, present)
+            wanted = _wanted_on_server(options, await controls.read(tenant))
+            if wanted is not None:
+                await set_budget(controls, tenant, wanted)
+            return
         if options.budget_usd is None and options.budget_is_given and options.max_calls is None:
             await restart.seed_limit(tenant, options.tenant_row, ledger, controls)
-        elif options.budget_is_given or (options.config.ledger.url is None and self._is_to_be_set(present)):
-            await set_budget(controls, tenant, limit)
-        if options.config.ledger.url is None and self.opened.earlier is not None:
+        else:
+            await set_budget(controls, tenant, self._wanted(await controls.read(tenant)))
+        if self.opened.earlier is not None:
             await ledger.restore(tenant, self.opened.earlier.bookings)
 
-    def _is_to_be_set(self, present: Limit | None) -> bool:
-        return present is None or self.opened.earlier is None
+    def _wanted(self, document: TenantControls) -> Limit:
+        """Return the limit of a run in a folder of its own."""
+        options, limit = self.options, self.options.limit
+        present = document.limit(limit.scope, limit.id, limit.window)
+        if present is None or self.opened.earlier is None:
+            return limit
+        if options.budget_is_given:
+            return replace(present, nusd=limit.nusd, calls=limit.calls)
+        return present if options.max_calls is None else replace(present, calls=options.max_calls)
 
     async def _require_checkpoint(self, ledger: Ledger) -> None:
         """Require the ledger to be as far as the log has seen it; raises `LedgerRolledBackError`."""
@@ -128,14 +136,29 @@ class RunBudget:
                 raise gone
 
 
-def _refuse_to_raise(options: RunOptions, present: Limit | None) -> None:
-    """Raise `OptionError` for a budget above the one that an operator has set for all workers of the server."""
+def _wanted_on_server(options: RunOptions, document: TenantControls) -> Limit | None:
+    """Return the limit that a run sets for all workers of a server, None where it asks for none.
+
+    Raises `OptionError` for more than the one that an operator has set there.
+    """
+    if not options.budget_is_given and options.max_calls is None:
+        return None
     limit = options.limit
-    if not options.budget_is_given or present is None or present.nusd is None or limit.nusd is None:
-        return
-    if limit.nusd > present.nusd:
-        raise OptionError(
-            "--budget-usd",
-            f"{limit.nusd / NANO:g}, and {limit_text(present)} is set on the server",
-            "as much or less; `agentic-trading budget set` raises it for all workers",
-        )
+    present = document.limit(limit.scope, limit.id, limit.window)
+    if present is None:
+        return limit if options.budget_is_given else replace(limit, nusd=None)
+    limit = replace(
+        present,
+        nusd=limit.nusd if options.budget_is_given else present.nusd,
+        calls=present.calls if limit.calls is None else limit.calls,
+    )
+    asked = {"--budget-usd": (limit.nusd, present.nusd), "--max-calls": (limit.calls, present.calls)}
+    for option, (more, most) in asked.items():
+        if more is not None and most is not None and more > most:
+            was = f"{more / NANO:g}" if option == "--budget-usd" else f"{more}"
+            raise OptionError(
+                option,
+                f"{was}, and {limit_text(present)} is set on the server",
+                "as much or less; `agentic-trading budget set` raises it for all workers",
+            )
+    return limit

@@ -212,6 +212,7 @@ def load_run_config(
     *,
     provider: str = "",
     base_url: str | None = None,
+    ledger_url: str | None = None,
     flags: Mapping[str, str] = MappingProxyType({}),
     **overrides: object,
 ) -> PlatformConfig:
@@ -228,6 +229,8 @@ def load_run_config(
         )
     if provider in MODELS or base_url is not None:
         overrides["providers"] = {provider: {} if base_url is None else {"base_url": base_url}}
+    if ledger_url:
+        overrides["ledger"] = {"url": ledger_url}
     config = load_config(path, flags={**flags, "providers": "--base-url"}, **overrides)
     is_left_out = config.origin_of("mode") == "default"
     return config.model_copy(update={"mode": "backtest"}) if is_left_out else config

@@ -20,10 +20,9 @@ from agentic_trading.desk.market.bar import EPOCH
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.prices import bound
-from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
-from agentic_trading.llm.providers.offline import RulesProvider
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.tables import Tables
@@ -85,7 +84,13 @@ async def _preflight(options: RunOptions) -> Preflight:
     remaining = await _remaining(options, manifest)
     if any(without_symbol(source.data.name) == STDIN for source in named):
         return _expected(options, selection, remaining, None)
-    rehearsal = Rehearsal(RulesProvider(trading.RULES), tables, now, remaining.after, selection.alternatives)
+    rehearsal = Rehearsal(
+        trading.rules(inject="", seed="").providers.of(LLMProvider.RULES),
+        tables,
+        now,
+        remaining.after,
+        selection.alternatives,
+    )
     await _rehearse(options, named, selection, remaining, rehearsal)
     return _expected(options, selection, remaining, rehearsal)
 

@@ -33,7 +33,7 @@ from agentic_trading.llm.models import (
 )
 from agentic_trading.llm.provider import ModelRequest, Provider, Providers
 from agentic_trading.platform import adapters
-from agentic_trading.platform.check import check_keys, check_models
+from agentic_trading.platform.check import key_problems, model_problems
 from agentic_trading.platform.config import FallbackConfig, PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
@@ -88,7 +88,7 @@ class ProviderSelection:
 
     @property
     def names(self) -> Mapping[EnvelopeWorkflow, str]:
-        """Whom each workflow asks, as `PROVIDER/MODEL`, where the configuration says it."""
+        """The model that each workflow asks, as `PROVIDER/MODEL`, where the configuration says it."""
         return {
             workflow: f"{row.provider}/{row.model}"
             for workflow, row in self.models.items()
@@ -126,7 +126,7 @@ def _configured(options: RunOptions, tables: Tables, now: datetime) -> ProviderS
         for workflow in WORKFLOWS
         if workflow not in config.models
     ]
-    problems += check_models(config, tables.capabilities, tables.prices, now)
+    problems += model_problems(config, tables.capabilities, tables.prices, now)
     if problems:
         raise ConfigError(problems)
 
@@ -176,7 +176,7 @@ async def _made(
         row = row.model_copy(update={"options": {**row.options, "model": model}})
         config = config.model_copy(update={"providers": {name: row}})
         await asyncio.to_thread(_check_weights, config, str(model))
-    if problems := await check_keys(config, name, factory, [options.tenant]):
+    if problems := await key_problems(config, name, factory, [options.tenant]):
         raise ConfigError(problems)
     return await asyncio.to_thread(
         adapters.configured_provider, config, name, factory, Capabilities(selection.rows)

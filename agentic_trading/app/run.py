@@ -30,7 +30,7 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.events import RunData, RunStarted
 from agentic_trading.llm.runs import RunSummary, run_on_record
 from agentic_trading.platform.adapters import factory_of
-from agentic_trading.platform.check import check_principals
+from agentic_trading.platform.check import principal_problems
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.tables import Tables, tables_of
@@ -266,7 +266,7 @@ def _start_of(manifest: RunManifest, *, resumed: bool) -> RunStarted:
 def _refuse_unknown_principal(options: RunOptions) -> None:
     """Raise `ConfigError` for a principal that the policy does not know, or none where it has some; reads files."""
     config = options.config
-    problems = list(check_principals(config))
+    problems = list(principal_problems(config))
     if not problems and config.policy is not None and not config.sign_as:
         principals = Policy.load(config.policy).principals
         if principals is not None:

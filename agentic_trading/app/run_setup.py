@@ -249,11 +249,6 @@ async def _answer_source(
         name: trading.with_faults(providers.of(name), options.inject, options.seed)
         for name in selection.providers
     }
-    patience = {
-        name: trading.PATIENCE[adapter]
-        for name, row in selection.providers.items()
-        if (adapter := row.adapter_of(name)) in trading.PATIENCE
-    }
     answers = trading.AnswerSource(
         providers=Providers(faulty),
         llm=selection.llm,
@@ -261,7 +256,7 @@ async def _answer_source(
         counts=options.estimate == "exact",
         models=selection.names,
         fallback=selection.fallback,
-        patience=patience,
+        patience=trading.patience_of(_asked(options)),
     )
     return answers, selection.rows
 
@@ -280,16 +275,11 @@ def replayed_run(
             was = f"without a row for {provider}/{model}, which answered the recorded run"
             raise OptionError("AGENTIC_MODELS_FILE", was, "the file that the run was started with")
     answers = trading.replayed(recorded, manifest.provider, manifest.model)
-    patience = {
-        name: trading.PATIENCE[row.adapter]
-        for name, row in manifest.providers.items()
-        if row.adapter in trading.PATIENCE
-    }
     answers = replace(
         answers,
         models=manifest.models,
         fallback=manifest.fallback,
-        patience=patience or answers.patience,
+        patience=trading.patience_of(manifest.providers),
     )
     return answers, manifest.capabilities or [rows[name] for name in asked if name in rows]
 
@@ -307,9 +297,9 @@ def _asked(options: RunOptions) -> dict[str, AskedProvider]:
 
 
 def _base_url(options: RunOptions) -> str:
-    """Return the address of the one provider of a run, without its host; empty for its own, and for several."""
-    rows = list(options.asked.values())
-    return host_free(rows[0].base_url) if len(rows) == 1 else ""
+    """Return the address of the one provider that `--provider` names, without its host; empty for its own."""
+    row = None if options.provider == CONFIGURED else options.asked.get(options.provider)
+    return "" if row is None else host_free(row.base_url)
 
 
 def _session_id(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Protocol
 
 from agentic_trading.app.options import RunMode
 from agentic_trading.client.gateway import Gateway
@@ -58,6 +59,23 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 PATIENCE = {LLMProvider.LOCAL.value: RetryPolicy(attempt_timeout_s=300.0)}
 """How calls are retried where the default does not fit, by adapter: a small machine takes its time."""
 
+
+class HasAdapter(Protocol):
+    """A provider of which it is known what answers for it."""
+
+    @property
+    def adapter(self) -> str:
+        """The name of its adapter."""
+        ...
+
+
+def patience_of(providers: Mapping[str, HasAdapter]) -> Mapping[str, RetryPolicy]:
+    """Return how calls to these providers are retried; to a name that is none of them, as its adapter's."""
+    return PATIENCE | {
+        name: PATIENCE[one.adapter] for name, one in providers.items() if one.adapter in PATIENCE
+    }
+
+
 RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule}
 CHECKS = {
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
@@ -83,7 +101,7 @@ class PaperVenue:
 class AnswerSource:
     """The source of answers: `providers`, unless `recorded` has the answer.
 
-    Whom an agent asks is what `models` says for its workflow, as `PROVIDER/MODEL`, else `llm` and `model`; the ids of a
+    The model that an agent asks is what `models` says for its workflow, as `PROVIDER/MODEL`, else `llm` and `model`; the ids of a
     run are made from those two. `fallback` says what is asked when a call fails. `patience` is how calls to a provider
     are retried, where the default does not fit. `counts` says that a provider's own count of a request bounds the input,
     where it has one, in place of the bytes. `lost` are attempts that an interrupted run has sent and whose end is not
@@ -101,7 +119,7 @@ class AnswerSource:
     patience: Mapping[str, RetryPolicy] = field(default_factory=lambda: PATIENCE)
 
     def asked_by(self, workflow: EnvelopeWorkflow) -> "AskedModel":
-        """Return whom the agent of a workflow asks."""
+        """Return which model the agent of a workflow asks."""
         named = self.models.get(workflow)
         llm, model = (self.llm, self.model) if named is None else provider_and_model(named)
         return AskedModel(LLMProvider(llm), model, self.patience.get(llm))
@@ -109,7 +127,7 @@ class AnswerSource:
 
 @dataclass(frozen=True, slots=True)
 class AskedModel:
-    """Whom an agent asks, and how its calls are retried; an empty model is the default of the workflow."""
+    """The model that an agent asks, and how its calls are retried; an empty model is the default of the workflow."""
 
     llm: LLMProvider
     model: str

@@ -35,10 +35,10 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
         problems.append(_problem(config, place, str(e), "a table whose rows are right"))
         capabilities, prices = await asyncio.to_thread(_shipped)
     else:
-        problems += check_models(config, capabilities, prices, (clock or SystemClock()).now())
+        problems += model_problems(config, capabilities, prices, (clock or SystemClock()).now())
     for name, factory in factories.items():
         problems += await _check_provider(config, name, factory, capabilities)
-    return problems + await asyncio.to_thread(lambda: list(check_principals(config)))
+    return problems + await asyncio.to_thread(lambda: list(principal_problems(config)))
 
 
 def _shipped() -> tuple[Capabilities, PriceBook]:
@@ -67,10 +67,10 @@ async def _check_provider(
     except ConfigError as e:
         return list(e.problems)
     await provider.aclose()
-    return await check_keys(config, name, factory, config.tenant_ids)
+    return await key_problems(config, name, factory, config.tenant_ids)
 
 
-async def check_keys(
+async def key_problems(
     config: PlatformConfig, name: str, factory: adapters.Factory, tenants: Iterable[str]
 ) -> list[ConfigProblem]:
     """Return the tenants for which a provider of ours that cannot ask without a key has none, or one of no use."""
@@ -90,7 +90,7 @@ async def check_keys(
     return problems
 
 
-def check_models(
+def model_problems(
     config: PlatformConfig, capabilities: Capabilities, prices: PriceBook, now: datetime
 ) -> Iterator[ConfigProblem]:
     """Yield what is wrong with the models that workflows and fallbacks name."""
@@ -121,7 +121,7 @@ def _known(capabilities: Capabilities, provider: str) -> str:
     return ", ".join([*known, f"a row in [[providers.{provider}.models]], with a price"])
 
 
-def check_principals(config: PlatformConfig) -> Iterator[ConfigProblem]:
+def principal_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
     """Yield what is wrong with the policy and the keys of principals, and with the one that clients sign as."""
     policy = None
     if config.policy is not None:

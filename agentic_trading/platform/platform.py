@@ -18,17 +18,13 @@ from agentic_trading.client.gateway import GatewayClient, GatewayReply, Structur
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.errors import TradingError
-from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
 from agentic_trading.governance.controls_document import ControlStore
-from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limiter import Limiter
-from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.provider import Provider, Providers
@@ -39,13 +35,11 @@ from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import LoadedFiles, Tables
+from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
-from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
-from agentic_trading.worker.pool import ProducerAcl, WorkerPool
-from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import ResponseCache
-from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
+from agentic_trading.worker.runner import RecordedAnswerSource
 
 
 class Closable(Protocol):
@@ -191,7 +185,7 @@ class Platform:
     async def _open(self) -> None:
         config, given = self.config, self._given
         clock = given.clock or SystemClock()
-        files = await asyncio.to_thread(LoadedFiles.read, config, self._given_providers(), given.tables)
+        files = await asyncio.to_thread(LoadedFiles.read, config, _given_names(config, given), given.tables)
         self._signing = files.signing
         store = await self._opened_log()
         log = adapters.file_log_of(store)
@@ -208,7 +202,7 @@ class Platform:
         ledger = given.ledger or await self._enter(await asyncio.to_thread(self._made_ledger))
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
-        if limiter is None and self._asks_live():
+        if limiter is None and _asks_live(config):
             made = await asyncio.to_thread(adapters.limiter_of, config.ledger.url, files.policy)
             limiter = await self._enter(made)
         cache, lost = ResponseCache(clock), given.lost
@@ -220,60 +214,25 @@ class Platform:
             for tenant, row in config.tenants.items():
                 await restart.seed_limit(tenant, row, ledger, controls)
         providers = await self._opened_providers(files, clock)
-        opened = _Opened(files, store, ledger, controls, statuses, limiter, providers, clock, lost, cache)
-        await self._stack.enter_async_context(running(self._pool(opened)))
-        self._client = await self._stack.enter_async_context(self.client("platform"))
-
-    def _pool(self, opened: "_Opened") -> WorkerPool:
-        config, files, clock = self.config, opened.files, opened.clock
-        recorder, wall = Recorder(opened.store, self._broker), SystemClock()
-        gate = Gate(
-            ledger=opened.ledger,
-            prices=files.tables.prices,
-            capabilities=files.tables.capabilities,
-            clock=clock,
-            mode=config.mode,
-            wall=wall,
-            tenants=frozenset(config.tenant_ids),
-            providers=opened.providers.names,
-            policy=files.policy,
-            throttle=Throttle(opened.limiter, wall),
-        )
-        parts = RunnerDependencies(
-            gate=gate,
-            providers=opened.providers,
-            recorder=recorder,
-            capabilities=files.tables.capabilities,
-            clock=clock,
-            checks=self._checks,
-            recorded=self._given.recorded,
-            lost=opened.lost,
-            response_cache=opened.cache,
-            counted_workflows=frozenset(EnvelopeWorkflow if self._given.counts else ()),
-        )
-        return WorkerPool(
+        opened = OpenPorts(
+            files=files,
+            store=store,
             broker=self._broker,
-            runner=CallRunner(parts),
-            recorder=recorder,
-            claims=self._given.claims or adapters.memory_claims(),
+            claims=given.claims or adapters.memory_claims(),
+            ledger=ledger,
+            controls=controls,
+            statuses=statuses,
+            limiter=limiter,
+            providers=providers,
             clock=clock,
-            workers=config.concurrency,
-            housekeeper=self._housekeeper(opened, gate, recorder),
-            acl=ProducerAcl(files.verifier, config.sign_as, files.policy),
+            lost=lost,
+            cache=cache,
+            checks=self._checks,
+            recorded=given.recorded,
+            counts=given.counts,
         )
-
-    def _housekeeper(self, opened: "_Opened", gate: Gate, recorder: Recorder) -> Housekeeper | None:
-        """Return what reads the commands of operators and reports; None where there is no place for either."""
-        config = self.config
-        if opened.controls is None or opened.statuses is None:
-            return None
-        scope = HousekeepingScope(
-            opened.ledger, gate, opened.controls, opened.statuses, config.tenant_ids,
-            outlives=config.ledger.url is not None,
-        )  # fmt: skip
-        name = (config.name or "worker") + (f"-{random_id()[:8]}" if config.ledger.url else "")
-        meter = BurnRateMeter(Windows(ZoneInfo(config.zone)))
-        return Housekeeper(scope, meter, recorder, opened.clock, SystemClock(), name, Alerts())
+        await self._stack.enter_async_context(running(worker_pool_of(config, opened)))
+        self._client = await self._stack.enter_async_context(self.client("platform"))
 
     async def _enter(self, port: ClosablePort) -> ClosablePort:
         """Return a port that is closed when its turn has come."""
@@ -288,16 +247,6 @@ class Platform:
         is_shared = config.ledger.url is not None
         self._stack.enter_context(await asyncio.to_thread(restart.taken, config.folder, is_shared=is_shared))
         return await self._enter(await adapters.opened_log(config.folder / config.name, config))
-
-    def _given_providers(self) -> frozenset[str]:
-        """Return the configured providers that are handed in: their adapters are not loaded."""
-        given = self._given.providers
-        return frozenset(self.config.providers if isinstance(given, Providers) else map(str, given))
-
-    def _asks_live(self) -> bool:
-        """Whether rates hold: on paper, and in a backtest that asks a model; nothing else there goes by real time."""
-        rows = self.config.providers
-        return self.config.mode == "paper" or any(adapters.is_live(name, row) for name, row in rows.items())
 
     def _made_ledger(self) -> Ledger:
         zone = ZoneInfo(self.config.zone)
@@ -343,34 +292,16 @@ class Platform:
         return Signer(principal, keys[0])
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What a pool is made from, all of it open."""
-
-    files: LoadedFiles
-    store: InteractionStore
-    ledger: Ledger
-    controls: ControlStore | None
-    statuses: StatusFeed | None
-    limiter: Limiter | None
-    providers: Providers
-    clock: Clock
-    lost: Mapping[str, LostAttempt]
-    cache: ResponseCache
+def _given_names(config: PlatformConfig, given: Ports) -> frozenset[str]:
+    """Return the configured providers that are handed in: their adapters are not loaded."""
+    handed_in = given.providers
+    return frozenset(config.providers if isinstance(handed_in, Providers) else map(str, handed_in))
 
 
-@asynccontextmanager
-async def running(pool: WorkerPool) -> AsyncGenerator[None]:
-    """Run a pool; leaving the block, also by an error, finishes the calls under way and keeps what was recorded."""
-    async with asyncio.TaskGroup() as group:
-        work = group.create_task(pool.run(), name="worker-pool")
-        try:
-            yield
-        except Exception:
-            pool.stop()
-            await work  # the group would cancel it, and events that are not stored yet would be lost
-            raise
-        pool.stop()
+def _asks_live(config: PlatformConfig) -> bool:
+    """Whether rates hold: on paper, and in a backtest that asks a model; nothing else there goes by real time."""
+    rows = config.providers.items()
+    return config.mode == "paper" or any(adapters.is_live(name, row) for name, row in rows)
 
 
 def first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -22,7 +22,7 @@ from agentic_trading.governance.controls_document import ControlStore, TenantCon
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider
 from agentic_trading.platform.adapters import boards_of
-from agentic_trading.platform.config import DEFAULT_TENANT
+from agentic_trading.platform.config import DEFAULT_TENANT, LedgerConfig
 from tests.flows.sessions import PRICED, Evening, Priced, stage, store_of
 
 ROOT: Final = Path(__file__).parents[2]
@@ -129,7 +129,11 @@ class Overseen:
         self.board = Obeyed(controls)
         fields = {"model": PRICED, "most_bars": 420, **self.changes}
         plain = stage(Priced(), **fields)
-        set_up = replace(plain, ports=replace(plain.ports, controls=self.board, statuses=statuses))
+        ledger_config = LedgerConfig(url=self.place.ledger_url)
+        config = plain.config.model_copy(update={"ledger": ledger_config})
+        set_up = replace(
+            plain, config=config, ports=replace(plain.ports, controls=self.board, statuses=statuses)
+        )
         self.evening = Evening(store_of(set_up))
         numbers = count(1)
 

@@ -195,7 +195,7 @@ class Evening:
 
 
 def stage(provider: Provider | None = None, **changes: Any) -> SessionSetup:
-    """Return what a session over both samples is played with; `changes` are its fields, or mode, workers, store, ledger."""
+    """Return what a session over both samples is played with; `changes` are its fields, or mode, workers, tables, store, ledger."""
     bars: Mapping[str, Sequence[Bar]] = changes.pop("bars", MappingProxyType(LOADED))
     mode = changes.pop("mode", "backtest")
     llm, model = changes.pop("model", (LLMProvider.RULES, trading.RULES_MODEL))
@@ -208,7 +208,7 @@ def stage(provider: Provider | None = None, **changes: Any) -> SessionSetup:
         "answers": trading.AnswerSource(Providers.every(provider or rules()), llm, model),
         "config": PlatformConfig(mode=mode, concurrency=changes.pop("workers", 4)),
         "ports": Ports(
-            tables=TABLES,
+            tables=changes.pop("tables", TABLES),
             store=changes.pop("store", None) or MemoryInteractionStore(),
             ledger=changes.pop("ledger", None) or budget_controls.budget_ledger(10**12),
         ),

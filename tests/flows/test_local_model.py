@@ -13,9 +13,15 @@ from tests.local_model import weights_or_skip
 CALLS = 1
 
 
+@pytest.fixture
+def weights_folder() -> Path:
+    return weights_or_skip().parent
+
+
 @pytest.mark.timeout(300)  # a call takes half a minute on an idle core
-async def test_a_session_with_the_local_model_is_played_again_without_it(tmp_path: Path) -> None:
-    weights_folder = weights_or_skip().parent
+async def test_a_session_with_the_local_model_is_played_again_without_it(
+    weights_folder: Path, tmp_path: Path
+) -> None:
     report = await ran(
         tmp_path / "out",
         data=("btcusdt-5m",),

@@ -1,10 +1,13 @@
 """A limit on calls: the session goes on without asking, says so, and comes out again byte for byte."""
 
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 from agentic_trading.app.replay import replay
+from agentic_trading.governance.control_stores.file import FileControlStore
+from agentic_trading.llm.limits import NANO
 from tests.flows.sessions import FAULTS, calls_in, decided, kept_in, ran
 
 
@@ -51,6 +54,15 @@ async def test_a_run_that_goes_on_counts_what_was_called_before(tmp_path: Path) 
     assert first.sent == 5
     assert second.sent == 8
     assert (await replay(tmp_path)).identical
+
+
+async def test_a_run_that_goes_on_keeps_the_budget_that_is_not_said_again(tmp_path: Path) -> None:
+    await ran(tmp_path, max_calls=5, bars=450, budget_usd=Decimal("0.25"))
+
+    await ran(tmp_path, max_calls=8, resume=True)
+
+    (limit,) = (await FileControlStore(tmp_path).read("default")).limits
+    assert (limit.nusd, limit.calls) == (NANO // 4, 8)
 
 
 async def test_a_limit_that_is_never_reached_changes_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A session that asks a model over the network: recorded, limited, gone on with, and played again without it."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,15 +51,34 @@ async def test_a_session_with_a_model_is_recorded_and_replayed_without_it(
     with served(answers) as server:
         report = await ran(asking(tmp_path, server.url))
 
-    again = await replay(report.log.parent, workers=8, models_file=tmp_path / "models.json")
+    again = await replay(report.log.parent, workers=8)
 
     assert server.asked == report.sent == report.accepted > 3
     assert (report.provider, report.model) == ("openai", OWN_MODEL)
     assert report.cost_nusd == report.sent * (1000 * 1000 + 100 * 2000)
     assert again.identical
     assert again.answered == report.sent
+
+
+def as_of_an_older_release(session: Path) -> None:
+    """Take from a manifest what version 1 did not have: the rows of the models above all."""
+    path = session / "run.json"
+    fields = json.loads(path.read_text())
+    for name in ("version", "tenant", "models", "fallback", "providers", "capabilities", "config_sha256"):
+        del fields[name]
+    path.write_text(json.dumps(fields))
+
+
+async def test_a_run_of_an_older_release_is_replayed_with_the_table_that_it_was_started_with(
+    answers: Mapping[str, str], tmp_path: Path
+) -> None:
+    with served(answers) as server:
+        report = await ran(asking(tmp_path, server.url, bars=330))
+    await asyncio.to_thread(as_of_an_older_release, report.log.parent)
+
     with pytest.raises(OptionError, match=f"AGENTIC_MODELS_FILE is without a row for openai/{OWN_MODEL}"):
         await replay(report.log.parent)
+    assert (await replay(report.log.parent, models_file=tmp_path / "models.json")).identical
 
 
 async def test_recorded_answers_of_a_model_in_no_table_are_refused_before_anything_is_written(
@@ -66,6 +86,7 @@ async def test_recorded_answers_of_a_model_in_no_table_are_refused_before_anythi
 ) -> None:
     with served(answers) as server:
         report = await ran(asking(tmp_path, server.url, bars=330))
+    await asyncio.to_thread(as_of_an_older_release, report.log.parent)
     played = options(
         tmp_path / "again", bars=330, provider="recorded", record=False, recorded_from=report.log.parent
     )

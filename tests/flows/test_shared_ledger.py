@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from contextlib import aclosing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ import pytest
 
 from agentic_trading.app import budget_controls
 from agentic_trading.app.budget_log import rebuild_ledger
-from agentic_trading.app.budgets import BudgetLocationOptions, read_status
+from agentic_trading.app.budgets import BudgetLocationOptions, execute, open_location, read_status
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.replay import replay
+from agentic_trading.governance.commands import SetLimit
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
-from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.adapters import boards_of, ledger_of, worker_ledger_of
 from tests.flows.overseen import Overseen, rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, kept_in, ran
@@ -95,6 +98,26 @@ async def test_the_same_run_twice_makes_calls_of_its_own(own_redis: RealServer, 
     assert first.cost_nusd == second.cost_nusd > 0
     assert (await spent_on(own_redis)).nusd == first.cost_nusd + second.cost_nusd
     assert (await replay(tmp_path / "second", workers=8)).identical
+
+
+async def test_a_run_leaves_of_a_servers_limits_what_it_says_nothing_of_and_raises_none(
+    own_redis: RealServer, tmp_path: Path
+) -> None:
+    operators = Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=2 * NANO, tokens=9_000_000, calls=5)
+    place = BudgetLocationOptions(None, own_redis.url)
+    await execute(place, "default", SetLimit(operators), "")
+    asked: dict[str, Any] = {"data": SAMPLES[:1], "bars": 360, "ledger_url": own_redis.url}
+
+    with pytest.raises(OptionError, match=r"^--budget-usd is 3, and .* is set on the server"):
+        await ran(tmp_path / "more", budget_usd=Decimal(3), **asked)
+    with pytest.raises(OptionError, match=r"^--max-calls is 6, and .* is set on the server"):
+        await ran(tmp_path / "more", max_calls=6, **asked)
+    await ran(tmp_path / "less", budget_usd=Decimal(1), **asked)
+
+    async with open_location(place) as opened:
+        (limit,) = (await opened.controls.read("default")).limits
+    assert limit == replace(operators, nusd=NANO)
+    assert not (tmp_path / "more").exists()
 
 
 async def test_while_the_server_is_away_nothing_runs_and_all_that_was_paid_is_booked(

@@ -190,16 +190,9 @@ def run_command(
     from agentic_trading.app.settings import start
 
     settings = start()
+    values = {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
     loaded = load_run_config(
-        config,
-        provider=provider,
-        base_url=base_url,
-        flags=FLAGS,
-        mode=mode,
-        concurrency=workers,
-        ledger={"url": ledger} if ledger else None,
-        policy=policy,
-        sign_as=principal or None,
+        config, provider=provider, base_url=base_url, ledger_url=ledger, flags=FLAGS, **values
     )
     options = RunOptions(
         data=(names := names_in(data)),

@@ -1,0 +1,122 @@
+"""The workers of a platform, made from what it has opened, and how they run and end."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+from agentic_trading.bus.topic import Broker
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
+from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limiter import Limiter
+from agentic_trading.governance.limits import Windows
+from agentic_trading.governance.rebuild import LostAttempt
+from agentic_trading.governance.status_feed import StatusFeed
+from agentic_trading.governance.throttle import Throttle
+from agentic_trading.ids import random_id
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.tables import LoadedFiles
+from agentic_trading.worker.call_context import Checks
+from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
+from agentic_trading.worker.pool import ProducerAcl, WorkerPool
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.response_cache import ResponseCache
+from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPorts:
+    """What a pool is made from, all of it open."""
+
+    files: LoadedFiles
+    store: InteractionStore
+    broker: Broker
+    claims: ClaimStore
+    ledger: Ledger
+    controls: ControlStore | None
+    statuses: StatusFeed | None
+    limiter: Limiter | None
+    providers: Providers
+    clock: Clock
+    lost: Mapping[str, LostAttempt]
+    cache: ResponseCache
+    checks: Checks
+    recorded: RecordedAnswerSource | None
+    counts: bool
+
+
+def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
+    """Return the pool of a platform; it does not run yet."""
+    files, clock = opened.files, opened.clock
+    recorder, wall = Recorder(opened.store, opened.broker), SystemClock()
+    gate = Gate(
+        ledger=opened.ledger,
+        prices=files.tables.prices,
+        capabilities=files.tables.capabilities,
+        clock=clock,
+        mode=config.mode,
+        wall=wall,
+        tenants=frozenset(config.tenant_ids),
+        providers=opened.providers.names,
+        policy=files.policy,
+        throttle=Throttle(opened.limiter, wall),
+    )
+    parts = RunnerDependencies(
+        gate=gate,
+        providers=opened.providers,
+        recorder=recorder,
+        capabilities=files.tables.capabilities,
+        clock=clock,
+        checks=opened.checks,
+        recorded=opened.recorded,
+        lost=opened.lost,
+        response_cache=opened.cache,
+        counted_workflows=frozenset(EnvelopeWorkflow if opened.counts else ()),
+    )
+    return WorkerPool(
+        broker=opened.broker,
+        runner=CallRunner(parts),
+        recorder=recorder,
+        claims=opened.claims,
+        clock=clock,
+        workers=config.concurrency,
+        housekeeper=_housekeeper(config, opened, gate, recorder),
+        acl=ProducerAcl(files.verifier, config.sign_as, files.policy),
+    )
+
+
+def _housekeeper(
+    config: PlatformConfig, opened: OpenPorts, gate: Gate, recorder: Recorder
+) -> Housekeeper | None:
+    """Return what reads the commands of operators and reports; None where there is no place for either."""
+    if opened.controls is None or opened.statuses is None:
+        return None
+    scope = HousekeepingScope(
+        opened.ledger, gate, opened.controls, opened.statuses, config.tenant_ids,
+        outlives=config.ledger.url is not None,
+    )  # fmt: skip
+    name = (config.name or "worker") + (f"-{random_id()[:8]}" if config.ledger.url else "")
+    meter = BurnRateMeter(Windows(ZoneInfo(config.zone)))
+    return Housekeeper(scope, meter, recorder, opened.clock, SystemClock(), name, Alerts())
+
+
+@asynccontextmanager
+async def running(pool: WorkerPool) -> AsyncGenerator[None]:
+    """Run a pool; leaving the block, also by an error, finishes the calls under way and keeps what was recorded."""
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(pool.run(), name="worker-pool")
+        try:
+            yield
+        except Exception:
+            pool.stop()
+            await work  # the group would cancel it, and events that are not stored yet would be lost
+            raise
+        pool.stop()
