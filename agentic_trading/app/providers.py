@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
@@ -36,6 +37,7 @@ from agentic_trading.platform import adapters
 from agentic_trading.platform.check import key_problems, model_problems
 from agentic_trading.platform.config import FallbackConfig, PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.platform import PROVIDERS_WITHIN_S
 from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.tables import Tables
 
@@ -154,17 +156,21 @@ async def ready(options: RunOptions, selection: ProviderSelection) -> Providers:
     """
     config = options.config.model_copy(update={"providers": dict(selection.providers)})
     async with AsyncExitStack() as stack:
-        made = {}
+        made: dict[str, Provider] = {}
+        stack.push_async_callback(lambda: Providers(made).aclose())
         for name in selection.providers:
-            made[name] = await _made(config, name, selection, options)
-            stack.push_async_callback(made[name].aclose)
+            await _make(config, name, selection, options, made)
         stack.pop_all()
     return Providers(made)
 
 
-async def _made(
-    config: PlatformConfig, name: str, selection: ProviderSelection, options: RunOptions
-) -> Provider:
+async def _make(
+    config: PlatformConfig,
+    name: str,
+    selection: ProviderSelection,
+    options: RunOptions,
+    made: dict[str, Provider],
+) -> None:
     row = config.providers[name]
     origin = config.origin_of(f"providers.{name}.adapter")
     factory = await asyncio.to_thread(adapters.factory_of, name, row, origin=origin)
@@ -178,9 +184,11 @@ async def _made(
         await asyncio.to_thread(_check_weights, config, str(model))
     if problems := await key_problems(config, name, factory, [options.tenant]):
         raise ConfigError(problems)
-    return await asyncio.to_thread(
-        adapters.configured_provider, config, name, factory, Capabilities(selection.rows)
-    )
+
+    def make() -> None:
+        made[name] = adapters.configured_provider(config, name, factory, Capabilities(selection.rows))
+
+    await run_shielded(asyncio.to_thread(make), longest_s=PROVIDERS_WITHIN_S)
 
 
 def host_free(base_url: str | None) -> str:

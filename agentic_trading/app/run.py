@@ -25,7 +25,6 @@ from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
-from agentic_trading.governance.policy import Policy
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.events import RunData, RunStarted
 from agentic_trading.llm.runs import RunSummary, run_on_record
@@ -207,7 +206,12 @@ class ActiveRun:
         feeds = [self._feed(feed) for feed in self.feeds]
         budget = RunBudget(options, self.opened, self.store)
         tenants = {options.tenant: options.tenant_row}
-        asked = {"providers": dict(options.asked), "tenants": tenants, "concurrency": options.workers}
+        asked = {
+            "providers": dict(options.asked),
+            "tenants": tenants,
+            "concurrency": options.workers,
+            "folder": None,
+        }
         return SessionSetup(
             session_id=manifest.session_id,
             config=options.config.model_copy(update=asked),
@@ -267,11 +271,6 @@ def _refuse_unknown_principal(options: RunOptions) -> None:
     """Raise `ConfigError` for a principal that the policy does not know, or none where it has some; reads files."""
     config = options.config
     problems = list(principal_problems(config))
-    if not problems and config.policy is not None and not config.sign_as:
-        principals = Policy.load(config.policy).principals
-        if principals is not None:
-            known = ", ".join(principals)
-            problems.append(ConfigProblem(str(config.policy), "sign_as", "left out", f"one of {known}"))
     if not problems and config.sign_as and config.policy is None and config.principals_folder is None:
         allowed = "a name of a policy that has principals: --policy, or policy in the configuration"
         problems.append(ConfigProblem(config.origin_of("sign_as"), "sign_as", repr(config.sign_as), allowed))

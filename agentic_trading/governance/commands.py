@@ -244,9 +244,16 @@ def _next(
         version=action.version,
         limits=controls.limits if limits is None else limits,
         halts=controls.halts if halts is None else halts,
-        actions=(*controls.actions, action)[-KEPT_ACTIONS:],
+        actions=_kept((*controls.actions, action)),
         serial=max(controls.serial + 1, milliseconds(action.at)),
     )
+
+
+def _kept(actions: tuple[AppliedCommand, ...]) -> tuple[AppliedCommand, ...]:
+    """Return the last actions, and of older ones the last about each limit: it says whose limit it is, or whose removal."""
+    older, recent = actions[:-KEPT_ACTIONS], actions[-KEPT_ACTIONS:]
+    last = {action.subject: action for action in actions if action.kind.endswith("limit")}
+    return (*(action for action in older if last.get(action.subject) is action), *recent)
 
 
 def _without(those: tuple[T, ...], one: T | None) -> tuple[T, ...]:

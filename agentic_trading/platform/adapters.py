@@ -15,7 +15,7 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.signing import keys_by_principal, read_keys
 from agentic_trading.bus.topic import Broker
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.control_stores.file import FileControlStore
+from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
@@ -24,7 +24,7 @@ from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.status_feeds.file import FileStatusFeed
+from agentic_trading.governance.status_feeds.file import FileStatusFeed, MemoryStatusFeed
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import (
@@ -272,13 +272,14 @@ def _wrong(origin: str, name: str, found: str, allowed: str) -> ConfigError:
 class MissingKey:
     """No key, which is said when one is asked for: not every adapter needs one."""
 
-    def __init__(self, name: str, secret: str) -> None:
+    def __init__(self, name: str, secret: str, *, reads_environment: bool = True) -> None:
         self._name = name
-        self._secret = secret
+        variable = f"{secret_variable(secret)}, or " if reads_environment else ""
+        self._places = f"{variable}a file {secret} in secrets_folder"
 
     async def key_of(self, tenant_id: str) -> str:
         """Raise `ProviderError`."""
-        places = f"{secret_variable(self._secret)}, or a file {self._secret} in secrets_folder"
+        places = self._places
         message = f"provider {self._name} has no key for tenant {tenant_id!r}; allowed is one in {places}"
         raise ProviderError(FailureKind.AUTH_ERROR, message, sent=False)
 
@@ -291,7 +292,8 @@ def keys_of(config: PlatformConfig, name: str, factory: Factory | None = None) -
     provider = config.providers[name]
     secret, key = provider.secret_of(name), config.secret_of(name)
     is_free = isinstance(factory, ShippedAdapter) and not factory.needs_key(provider)
-    one = OneKey(key.get_secret_value() if key else "none") if key or is_free else MissingKey(name, secret)
+    missing = MissingKey(name, secret, reads_environment=config.is_loaded)
+    one = OneKey(key.get_secret_value() if key else "none") if key or is_free else missing
     if config.secrets_folder is None:
         return one
     own = frozenset(tenant for tenant, row in config.tenants.items() if row.provider_keys == "own")
@@ -310,10 +312,15 @@ def worker_ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:
     return DegradedModeLedger(ledger_of(url, zone=zone), clock=SystemClock())
 
 
-def boards_of(url: str | None, folder: Path) -> tuple[ControlStore, StatusFeed]:
-    """Return the controls and statuses on the server at `url`, else in `folder`, where other processes find them."""
+def boards_of(url: str | None, folder: Path | None) -> tuple[ControlStore, StatusFeed]:
+    """Return the controls and statuses on the server at `url`, else in `folder`, where other processes find them.
+
+    Without both they are those of this process.
+    """
+    if url is None and folder is None:
+        return MemoryControlStore(), MemoryStatusFeed()
     if url is None:
-        return FileControlStore(folder), FileStatusFeed(folder)
+        return FileControlStore(folder or Path()), FileStatusFeed(folder or Path())
     from agentic_trading.governance.control_stores.redis import RedisControlStore
     from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 

@@ -38,7 +38,13 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
         problems += model_problems(config, capabilities, prices, (clock or SystemClock()).now())
     for name, factory in factories.items():
         problems += await _check_provider(config, name, factory, capabilities)
-    return problems + await asyncio.to_thread(lambda: list(principal_problems(config)))
+    problems += await asyncio.to_thread(lambda: list(principal_problems(config)))
+    folder = config.secrets_folder
+    if folder is not None and not await asyncio.to_thread(folder.is_dir):
+        problems.append(
+            _problem(config, "secrets_folder", f"{folder}, where no folder is", "a folder of keys")
+        )
+    return problems
 
 
 def _shipped() -> tuple[Capabilities, PriceBook]:
@@ -140,8 +146,9 @@ def principal_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
         known = dict(policy.principals)
     elif config.principals_folder is not None:
         known = dict(read_keys(config.principals_folder))
-    if known is not None and config.sign_as and config.sign_as not in known:
-        yield _problem(config, "sign_as", repr(config.sign_as), ", ".join(known) or "none")
+    if known is not None and config.sign_as not in known:
+        found = repr(config.sign_as) if config.sign_as else "left out, and there are principals"
+        yield _problem(config, "sign_as", found, ", ".join(known) or "none")
 
 
 def _problem(config: PlatformConfig, place: str, found: str, allowed: str) -> ConfigProblem:

@@ -98,6 +98,12 @@ def _zone(name: str) -> str:
     return name
 
 
+def _path(value: Any) -> Any:
+    if value == "":
+        raise ValueError("a path, . for the working directory")
+    return value
+
+
 def _concurrency(number: int) -> int:
     if not 1 <= number <= MOST_CONCURRENT:
         raise ValueError(f"1 to {MOST_CONCURRENT}")
@@ -119,6 +125,7 @@ def _may_fall_back(workflow: EnvelopeWorkflow) -> EnvelopeWorkflow:
 
 
 TenantId = Annotated[StrictStr, AfterValidator(_tenant)]
+PathValue = Annotated[Path, BeforeValidator(_path)]
 Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer("{:f}".format, when_used="json")]
 
 
@@ -168,18 +175,18 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     """
 
     name: Annotated[StrictStr, AfterValidator(lambda name: name and _tenant(name))] = ""
-    folder: Path | None = None
+    folder: PathValue | None = None
     mode: Literal["backtest", "paper"] = "paper"
     durability: Literal["group", "relaxed"] | None = None
     concurrency: Annotated[StrictInt, AfterValidator(_concurrency)] = 4
     zone: Annotated[StrictStr, AfterValidator(_zone)] = "UTC"
-    models_file: Path | None = None
-    prices_file: Path | None = None
-    weights_folder: Path | None = None
-    policy: Path | None = None
-    principals_folder: Path | None = None
+    models_file: PathValue | None = None
+    prices_file: PathValue | None = None
+    weights_folder: PathValue | None = None
+    policy: PathValue | None = None
+    principals_folder: PathValue | None = None
     sign_as: Annotated[StrictStr, AfterValidator(lambda name: name and _tenant(name))] = ""
-    secrets_folder: Path | None = None
+    secrets_folder: PathValue | None = None
     ledger: LedgerConfig = LedgerConfig()
     models: Mapping[EnvelopeWorkflow, ModelName] = Field(default_factory=dict)
     providers: Mapping[ProviderName, ProviderConfig] = Field(default_factory=dict)
@@ -221,6 +228,11 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
                 return origin
             place = place.rpartition(".")[0]
         return "default"
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it was loaded from a file and the environment."""
+        return self._loaded.origins is not None
 
     def secret_of(self, provider: str) -> SecretStr | None:
         """Return the key that the environment had for a provider, if this was loaded and it had one."""

@@ -26,10 +26,12 @@ async def local_gateway(
     models_file: Path | None = None,
     prices_file: Path | None = None,
     policy: Path | None = None,
+    sign_as: str = "",
 ) -> AsyncGenerator[Platform]:
     """Give a platform whose calls `provider` answers, and whose tenant spends `budget_usd` at most, over all its starts.
 
-    `provider` answers to every name; a mapping serves the names in it, and what names another one is refused. The log
+    `provider` answers to every name, and is charged by the row of the name in the envelope: name the one that it is. A
+    mapping serves the names in it, and what names another one is refused. `sign_as` is the principal of `policy`. The log
     is kept in `folder`, or in `store`, which stays open, as it was handed in open. Where it is in a file, that
     folder is the memory: what was spent before is spent, and limits and halts that `agentic-trading budget` and `halt`
     write there hold. That the budget holds is true as long as no usage passes its estimate; one that does is charged
@@ -39,18 +41,19 @@ async def local_gateway(
     what was recorded and closes the providers. Raises what `Platform` raises, and `ValueError` without a budget of
     whole nano-dollars, or with both a folder and a store.
     """
-    if folder is not None and store is not None:
-        raise ValueError("both folder and store are given; allowed is one of them, as each has the log")
     providers = Providers(provider) if isinstance(provider, Mapping) else Providers.every(provider)
-    config = PlatformConfig(
-        folder=None if folder is None else Path(folder),
-        tenants={tenant: TenantConfig(budget_usd=budget_usd)},
-        concurrency=workers,
-        models_file=models_file,
-        prices_file=prices_file,
-        policy=policy,
-    )
     try:
+        if folder is not None and store is not None:
+            raise ValueError("both folder and store are given; allowed is one of them, as each has the log")
+        config = PlatformConfig(
+            folder=None if folder is None else Path(folder),
+            tenants={tenant: TenantConfig(budget_usd=budget_usd)},
+            concurrency=workers,
+            models_file=models_file,
+            prices_file=prices_file,
+            policy=policy,
+            sign_as=sign_as,
+        )
         async with Platform(config, Ports(providers=providers, store=store), checks=checks) as platform:
             yield platform
     finally:

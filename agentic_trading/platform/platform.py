@@ -1,18 +1,18 @@
 """A gateway put together from one configuration: every port opened in one order, handed out, and closed in reverse."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import Broker
-from agentic_trading.cancellation import on_first_signal
+from agentic_trading.cancellation import on_first_signal, run_shielded
 from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
@@ -50,6 +50,11 @@ class Closable(Protocol):
         ...
 
 
+PROVIDERS_WITHIN_S: Final = 600.0
+"""Adapters that take longer to be made are given up, in seconds: one may read the weights of a model."""
+
+_NOT_OPEN: Final = "the platform is not open; use it within `async with Platform(…) as platform`"
+
 ClosablePort = TypeVar("ClosablePort", bound=Closable)
 
 
@@ -60,7 +65,8 @@ class Ports:
     `providers` join the configured ones; a `Providers` takes the place of them all. `recorded` answers what it has before
     a provider is asked; of the attempts in `lost`, by reservation, no end is known, and they are not sent again. With
     `counts` a provider's own count of a request bounds its input. `tables` are read already. `restore` says what is
-    spent and sets limits, in place of the log and of `[tenants]`.
+    spent and sets limits, in place of the log and of `[tenants]`. What a `ledger` knows is left to it: nothing of the log is
+    restored into it. A log in a file takes its folder, as a configured one does.
     """
 
     providers: Providers | Mapping[str, Provider] = field(default_factory=dict)
@@ -84,8 +90,10 @@ class Platform:
 
     Opened in this order: tables, policy and keys; the log; the bus; ledger, controls and rates; what the log knows of
     money is restored; limits of `[tenants]` are set where no operator has set one; providers; workers; a client.
-    Whatever fails closes what is open. Leaving the block closes in reverse: calls under way are finished, what was
-    recorded is kept. Of several errors the one that a user can do something about comes out, the others as its cause.
+    Whatever fails closes what is open. Leaving the block closes in reverse: calls under way are finished (after a
+    cancellation for `CANCELLED_WITHIN_S` at most), what was recorded is kept, and envelopes that no worker has begun are
+    dropped with the bus. An error of the block comes out as it is; of several errors of the platform itself the one
+    that a user can do something about.
 
     The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
@@ -113,10 +121,15 @@ class Platform:
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
         self._client: StructuredGateway | None = None
+        self._broker: Broker | None = None
+        self._names: set[str] = set()
         self._signing: Mapping[str, tuple[bytes, ...]] | None = None
 
     async def __aenter__(self) -> Self:
         """Open everything; raises what is said of the class."""
+        if self._broker is not None:
+            raise RuntimeError("the platform is open already; make another one")
+        self._stack, self._stopping = AsyncExitStack(), asyncio.Event()
         try:
             await self._open()
         except BaseException as e:
@@ -131,7 +144,11 @@ class Platform:
         try:
             await self._stack.__aexit__(kind, e, trace)
         except BaseExceptionGroup as group:
-            raise first_useful(group) from group
+            own = list(leaves(group, without=e))
+            if own:
+                raise first_useful(own) from group
+        finally:
+            self._client = self._broker = None
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
@@ -153,11 +170,20 @@ class Platform:
     async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[StructuredGateway]:
         """Give a client of its own: `name` keeps its replies apart from those of others, `sign_as` is its principal.
 
-        Raises `ConfigError` for a principal without a key.
+        Raises `ConfigError` for a principal without a key, and for the name of another client that is open.
         """
+        if self._broker is None:
+            raise RuntimeError(_NOT_OPEN)
         signer = self._signer(sign_as or self.config.sign_as)
-        async with GatewayClient(self._broker, name=name, signer=signer) as client:
-            yield self._with_fallback(client) if self.config.fallback else client
+        if name in self._names:
+            found = f"{name!r}, which an open client has"
+            raise ConfigError([ConfigProblem("code", "client", found, "a name of its own for each client")])
+        self._names.add(name)
+        try:
+            async with GatewayClient(self._broker, name=name, signer=signer) as client:
+                yield self._with_fallback(client) if self.config.fallback else client
+        finally:
+            self._names.discard(name)
 
     def _with_fallback(self, client: GatewayClient) -> StructuredGateway:
         by_workflow = {}
@@ -179,7 +205,7 @@ class Platform:
     @property
     def _own(self) -> StructuredGateway:
         if self._client is None:
-            raise RuntimeError("the platform is not open; use it within `async with Platform(…) as platform`")
+            raise RuntimeError(_NOT_OPEN)
         return self._client
 
     async def _open(self) -> None:
@@ -198,7 +224,7 @@ class Platform:
                 config_sha256=config.config_sha256,
             )
             await self._stack.enter_async_context(run_on_record(log, started, event_id=random_id()))
-        self._broker = given.broker or await self._enter(adapters.memory_broker())
+        broker = self._broker = given.broker or await self._enter(adapters.memory_broker())
         ledger = given.ledger or await self._enter(await asyncio.to_thread(self._made_ledger))
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
@@ -209,15 +235,13 @@ class Platform:
         if given.restore is not None:
             await given.restore(ledger, controls)
         else:
-            if given.ledger is None:
-                lost = await restart.carry_on(config, ledger, store, cache)
-            for tenant, row in config.tenants.items():
-                await restart.seed_limit(tenant, row, ledger, controls)
+            lost = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
+            await restart.seed_limits(config, ledger, controls)
         providers = await self._opened_providers(files, clock)
         opened = OpenPorts(
             files=files,
             store=store,
-            broker=self._broker,
+            broker=broker,
             claims=given.claims or adapters.memory_claims(),
             ledger=ledger,
             controls=controls,
@@ -239,13 +263,20 @@ class Platform:
         return await self._stack.enter_async_context(aclosing(port))
 
     async def _opened_log(self) -> InteractionStore:
-        config = self.config
-        if self._given.store is not None:
-            return self._given.store
-        if config.folder is None:
-            return adapters.memory_log()
+        config, store = self.config, self._given.store
+        if store is not None and config.folder is not None:
+            found = f"{config.folder}, and a log is handed in"
+            raise ConfigError([ConfigProblem(config.origin_of("folder"), "folder", found, "one of the two")])
+        log = None if store is None else adapters.file_log_of(store)
+        folder = config.folder if log is None else log.path.parent
         is_shared = config.ledger.url is not None
-        self._stack.enter_context(await asyncio.to_thread(restart.taken, config.folder, is_shared=is_shared))
+        if store is not None and not is_shared:
+            self._stack.enter_context(restart.taken_log(store))
+        if folder is not None:
+            held = self._stack.enter_context(ExitStack())  # filled by the thread, which no cancellation ends
+            await run_shielded(asyncio.to_thread(restart.take_folder, folder, held, is_shared=is_shared))
+        if store is not None or config.folder is None:
+            return store or adapters.memory_log()
         return await self._enter(await adapters.opened_log(config.folder / config.name, config))
 
     def _made_ledger(self) -> Ledger:
@@ -256,23 +287,26 @@ class Platform:
     async def _boards(self, folder: Path | None) -> tuple[ControlStore | None, StatusFeed | None]:
         """Return where operators command and workers report: on the ledger's server, else in the log's folder, if any."""
         controls, statuses, url = self._given.controls, self._given.statuses, self.config.ledger.url
-        if (controls and statuses) or (folder is None and url is None):
+        if (controls is None) is (statuses is None) and (controls or (folder is None and url is None)):
             return controls, statuses
-        made = await asyncio.to_thread(adapters.boards_of, url, folder or Path())
+        made = await asyncio.to_thread(adapters.boards_of, url, folder)
         return controls or await self._enter(made[0]), statuses or await self._enter(made[1])
 
     async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:
         given = self._given.providers
         if isinstance(given, Providers):
             return given
-        made: dict[str, Provider] = dict(given)
-        for name, factory in files.factories.items():
-            provider = await asyncio.to_thread(
-                adapters.configured_provider,
-                self.config, name, factory, files.tables.capabilities, clock=clock, rules=self._rules,
-            )  # fmt: skip
-            made[name] = await self._enter(provider)
-        return Providers(made)
+        made: dict[str, Provider] = {}
+        self._stack.push_async_callback(lambda: Providers(made).aclose())
+
+        def make() -> None:
+            for name, factory in files.factories.items():
+                made[name] = adapters.configured_provider(
+                    self.config, name, factory, files.tables.capabilities, clock=clock, rules=self._rules
+                )
+
+        await run_shielded(asyncio.to_thread(make), longest_s=PROVIDERS_WITHIN_S)
+        return Providers({**given, **made})
 
     def _signer(self, principal: str) -> Signer | None:
         """Return what signs as a principal; None where nothing is signed, and the sender is trusted."""
@@ -304,15 +338,17 @@ def _asks_live(config: PlatformConfig) -> bool:
     return config.mode == "paper" or any(adapters.is_live(name, row) for name, row in rows)
 
 
-def first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_useful(errors: Sequence[BaseException]) -> BaseException:
     """Return the error that a user can do something about, or else the first one."""
-    leaves = list(_leaves(group))
-    return next((leaf for leaf in leaves if isinstance(leaf, TradingError)), leaves[0])
+    return next((error for error in errors if isinstance(error, TradingError)), errors[0])
 
 
-def _leaves(error: BaseException) -> Generator[BaseException]:
+def leaves(error: BaseException, *, without: BaseException | None = None) -> Generator[BaseException]:
+    """Yield the errors of a group and of the groups in it, but for those `without`."""
+    if error is without:
+        return
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
-            yield from _leaves(each)
+            yield from leaves(each, without=without)
     else:
         yield error

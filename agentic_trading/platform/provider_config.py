@@ -37,7 +37,7 @@ def _model_name(name: str) -> str:
 
 
 def _secret_name(name: str) -> str:
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or name.startswith("sk-"):
         raise ValueError("the name of a file or a variable with the key, never the key itself")
     return name
 

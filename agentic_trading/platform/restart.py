@@ -2,18 +2,19 @@
 
 import fcntl
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack, aclosing
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
 import structlog
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.commands import SetLimit, execute_command
+from agentic_trading.governance.commands import RemoveLimit, SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.governance.errors import CommandError
-from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.ledger import Ledger, LedgerCheckpoint
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, ceiling_text, limited_text
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt, rollback_error
 from agentic_trading.llm.errors import StoreError
@@ -30,12 +31,18 @@ CONFIG: Final = "config"
 
 
 async def carry_on(
-    config: PlatformConfig, ledger: Ledger, store: InteractionStore, cache: ResponseCache
+    config: PlatformConfig,
+    ledger: Ledger,
+    store: InteractionStore,
+    cache: ResponseCache,
+    *,
+    restores: bool = True,
 ) -> Mapping[str, LostAttempt]:
     """Restore what the log knows of money and cache its answers of level `recorded`, in one pass.
 
     Returns the attempts that no earlier start has ended, by reservation. A ledger on a server has to be as far as the log has seen it; other workers may still end what has no end here.
-    Raises `LedgerRolledBackError` for one that is not, and `StoreError` for a log that cannot be read.
+    One that is not to be restored is left as it is. Raises `LedgerRolledBackError` for one that is behind, what it
+    raises where it cannot be reached, and `StoreError` for a log that cannot be read.
     """
     answers: list[LLMInteraction] = []
     rebuilds = {tenant: LedgerRebuild(tenant, config.mode) for tenant in config.tenant_ids}
@@ -49,14 +56,45 @@ async def carry_on(
     lost: dict[str, LostAttempt] = {}
     for tenant, rebuild in rebuilds.items():
         if config.ledger.url is None:
-            await ledger.restore(tenant, rebuild.entries())
             lost |= rebuild.lost()
-        elif rebuild.checkpoint is not None:
-            await ledger.require_at_least(tenant, rebuild.checkpoint)
-            found = await ledger.checkpoint(tenant)
-            if (gone := rollback_error(tenant, rebuild.checkpoint, found)) is not None:
-                raise gone
+            if restores:
+                await ledger.restore(tenant, rebuild.entries())
+        elif restores:
+            await _require_not_behind(tenant, rebuild.checkpoint, ledger)
     return lost
+
+
+async def _require_not_behind(tenant: str, known: LedgerCheckpoint | None, ledger: Ledger) -> None:
+    """Raise `LedgerRolledBackError` for a ledger behind its checkpoint in a log, if that has one; asks it in any case."""
+    if known is not None:
+        await ledger.require_at_least(tenant, known)
+    found = await ledger.checkpoint(tenant)
+    if known is not None and (gone := rollback_error(tenant, known, found)) is not None:
+        raise gone
+
+
+async def seed_limits(config: PlatformConfig, ledger: Ledger, controls: ControlStore | None) -> None:
+    """Set the limits of `[tenants]`, unless an operator has set or removed one in the same place.
+
+    In a folder, limits of an earlier configuration are removed that the present one does not have; on a server another
+    platform may have set them.
+    """
+    for tenant in config.tenant_ids:
+        row = config.tenants.get(tenant, TenantConfig())
+        if controls is not None and config.ledger.url is None:
+            await _remove_stale(tenant, row, controls)
+        await seed_limit(tenant, row, ledger, controls)
+
+
+async def _remove_stale(tenant: str, row: TenantConfig, controls: ControlStore) -> None:
+    document = await controls.read(tenant)
+    kept = row.window if row.budget_usd is not None or row.calls is not None else None
+    for limit in document.limits:
+        is_of_a_row = limit.scope is ScopeKind.TENANT and limit.id == ANY and limit.window != kept
+        if is_of_a_row and not _is_an_operators(document, limit, limit):
+            gone = RemoveLimit(limit.scope, limit.id, limit.window)
+            why = "no longer in the configuration"
+            await execute_command(controls, tenant, gone, by=CONFIG, why=why, at=SystemClock().now())
 
 
 async def seed_limit(tenant: str, row: TenantConfig, ledger: Ledger, controls: ControlStore | None) -> None:
@@ -78,6 +116,9 @@ async def seed_limit(tenant: str, row: TenantConfig, ledger: Ledger, controls: C
             "limit_of_operator_stands", tenant=tenant, stands=stands, config=ceiling_text(limit.ceiling)
         )
         return
+    if present is not None:
+        was, now = ceiling_text(present.ceiling), ceiling_text(limit.ceiling)
+        log.warning("limit_of_configuration_replaced", tenant=tenant, was=was, now=now)
     try:
         why = "[tenants] of the configuration"
         await execute_command(controls, tenant, SetLimit(limit), by=CONFIG, why=why, at=SystemClock().now())
@@ -93,8 +134,8 @@ def _is_an_operators(document: TenantControls, limit: Limit, present: Limit | No
     return by[-1] != CONFIG if by else present is not None
 
 
-def taken(folder: Path, *, is_shared: bool) -> ExitStack:
-    """Return a context that gives a folder back, which is now taken: by one platform, or by all with a shared ledger.
+def take_folder(folder: Path, held: ExitStack, *, is_shared: bool) -> None:
+    """Take a folder for one platform, or for all with a shared ledger, until `held` is left.
 
     Raises `StoreError` for a folder that cannot be made, and for one that another platform has taken.
     """
@@ -103,15 +144,30 @@ def taken(folder: Path, *, is_shared: bool) -> ExitStack:
         handle = os.open(folder, os.O_RDONLY)
     except OSError as e:
         raise StoreError(folder, f"cannot be used ({e.strerror}); choose another folder") from e
+    held.callback(os.close, handle)
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as e:
-        os.close(handle)
         why = "another platform is open in it; allowed is one, or several that share a [ledger] url, each with a name"
         raise StoreError(folder, why) from e
-    given_back = ExitStack()
-    given_back.callback(os.close, handle)
-    return given_back
+
+
+_TAKEN_LOGS: Final[WeakSet[InteractionStore]] = WeakSet()
+
+
+@contextmanager
+def taken_log(store: InteractionStore) -> Generator[None]:
+    """Take a log for one platform; raises `StoreError` for one on which another platform of this process is open."""
+    if store in _TAKEN_LOGS:
+        name = getattr(store, "path", Path("the log"))
+        raise StoreError(
+            name, "another platform is open on it; allowed is one, or several that share a [ledger] url"
+        )
+    _TAKEN_LOGS.add(store)
+    try:
+        yield
+    finally:
+        _TAKEN_LOGS.discard(store)
 
 
 def _tenant_of(record: Record) -> str:

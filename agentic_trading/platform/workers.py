@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from agentic_trading.bus.topic import Broker
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
 from agentic_trading.governance.controls_document import ControlStore
@@ -30,6 +32,9 @@ from agentic_trading.worker.pool import ProducerAcl, WorkerPool
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
+
+CANCELLED_WITHIN_S: Final = 2.0
+"""How long calls under way go on after a cancellation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +115,20 @@ def _housekeeper(
 
 @asynccontextmanager
 async def running(pool: WorkerPool) -> AsyncGenerator[None]:
-    """Run a pool; leaving the block, also by an error, finishes the calls under way and keeps what was recorded."""
+    """Run a pool; leaving the block, also by an error, finishes the calls under way and keeps what was recorded.
+
+    A cancellation gives the calls under way `CANCELLED_WITHIN_S`, and cancels what is then left.
+    """
     async with asyncio.TaskGroup() as group:
         work = group.create_task(pool.run(), name="worker-pool")
         try:
             yield
-        except Exception:
+        except BaseException as e:
+            # The group would cancel it, and events that are not stored yet would be lost.
             pool.stop()
-            await work  # the group would cancel it, and events that are not stored yet would be lost
+            if isinstance(e, Exception):
+                await asyncio.wait([work])
+            else:
+                await run_shielded(asyncio.wait([work], timeout=CANCELLED_WITHIN_S))
             raise
         pool.stop()

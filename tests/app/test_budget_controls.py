@@ -47,7 +47,10 @@ async def test_a_principal_whom_the_policy_does_not_name_is_refused(tmp_path: Pa
 
 async def test_a_policy_with_principals_needs_one_of_them(tmp_path: Path, policy: Path) -> None:
     await refused(
-        tmp_path, ConfigError, r"policy\.toml: sign_as is left out; allowed: one of desk", policy_file=policy
+        tmp_path,
+        ConfigError,
+        "sign_as is left out, and there are principals; allowed: desk",
+        policy_file=policy,
     )
 
 

@@ -330,7 +330,7 @@ def test_a_key_is_in_a_file_of_the_tenant_or_of_all_else_in_the_variable(
 
 
 def test_a_missing_key_is_named_by_variable_and_file_when_it_is_asked_for() -> None:
-    keys = keys_of(PlatformConfig(providers={"house": ProviderConfig()}), "house")
+    keys = keys_of(load_config(providers={"house": {}}), "house")
 
     with pytest.raises(
         ProviderError, match=r"provider house has no key .* HOUSE_API_KEY, or a file house_api_key"

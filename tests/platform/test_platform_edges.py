@@ -1,0 +1,296 @@
+"""What surrounds a platform does not weaken it: ports handed in, neighbours in a folder, cancellation, names, restarts."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from agentic_trading.governance.commands import AddHalt, RemoveHalt, execute_command
+from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
+from agentic_trading.governance.controls_document import KEPT_ACTIONS, HaltScope
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.llm import Event, FailureKind
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.provider import Provider, Providers
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.platform import (
+    ConfigError,
+    Platform,
+    PlatformConfig,
+    Ports,
+    ProviderConfig,
+    TenantConfig,
+    local_gateway,
+)
+from agentic_trading.platform.adapters import ProviderContext
+from tests.build import NOW
+from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripted
+
+EXHAUSTED = FailureKind.BUDGET_EXHAUSTED
+
+
+def config(folder: Path | None = None, usd: Decimal | None = SMALL_USD, **row: object) -> PlatformConfig:
+    """Return a configuration whose tenant may make three calls."""
+    return PlatformConfig(
+        folder=folder, tenants={"default": TenantConfig.model_validate({"budget_usd": usd, **row})}
+    )
+
+
+def platform(settings: PlatformConfig, **ports: object) -> Platform:
+    return Platform(settings, Ports(**{"providers": {"scripted": scripted()}, **ports}))  # type: ignore[arg-type]
+
+
+def fact(n: int) -> Event:
+    return Event(
+        kind="venue.filled", id=f"fill-{n}", trace_id="t", tenant_id="default", causation_id="o",
+        time=NOW, body={"n": n},
+    )  # fmt: skip
+
+
+async def kinds_in(log: Path) -> list[str]:
+    records = JsonlRecords(log)
+    kinds = [getattr(entry.record, "kind", "interaction") async for entry in records.scan()]
+    await records.aclose()
+    return kinds
+
+
+async def test_a_limit_holds_where_only_the_controls_are_handed_in() -> None:
+    async with platform(config(), controls=MemoryControlStore()) as opened:
+        failures = await asked(opened, *(envelope(n) for n in range(6)))
+
+    assert failures == [None] * 3 + [EXHAUSTED] * 3
+
+
+async def test_a_log_that_is_handed_in_takes_its_folder(tmp_path: Path) -> None:
+    one, other = (JsonFileInteractionStore(tmp_path / name) for name in ("a.jsonl", "b.jsonl"))
+    async with AsyncExitStack() as stack:
+        for store in (one, other):
+            await store.open()
+            stack.push_async_callback(store.aclose)
+        async with platform(config(), store=one) as first:
+            with pytest.raises(StoreError, match="another platform is open in it"):
+                await platform(config(usd=Decimal(5)), store=other).__aenter__()
+            failures = await asked(first, *(envelope(n) for n in range(4)))
+        async with platform(config(usd=Decimal(5)), store=other) as second:
+            assert await asked(second, envelope(9)) == [None]
+
+    assert failures == [None] * 3 + [EXHAUSTED]
+
+
+async def test_one_log_is_of_one_platform_at_a_time() -> None:
+    store = MemoryInteractionStore()
+    async with platform(config(), store=store) as first:
+        with pytest.raises(StoreError, match="another platform is open on it"):
+            await platform(config(), store=store).__aenter__()
+        await asked(first, envelope(0), envelope(1))
+    async with platform(config(), store=store) as second:
+        failures = await asked(second, envelope(2), envelope(3))
+
+    assert failures == [None, EXHAUSTED]
+
+
+async def test_a_folder_beside_a_log_that_is_handed_in_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"folder is .*, and a log is handed in; allowed: one of the two"):
+        await platform(config(tmp_path), store=MemoryInteractionStore()).__aenter__()
+
+
+async def test_a_ledger_that_is_handed_in_is_left_to_itself(tmp_path: Path) -> None:
+    failures = []
+    for start in range(2):
+        async with platform(config(tmp_path), ledger=MemoryLedger()) as opened:
+            failures += await asked(opened, *(envelope(4 * start + n) for n in range(4)))
+
+    assert failures == ([None] * 3 + [EXHAUSTED]) * 2
+
+
+async def test_a_limit_that_is_gone_from_the_configuration_is_gone_from_the_folder(tmp_path: Path) -> None:
+    async with platform(config(tmp_path, window="day")) as opened:
+        await asked(opened, envelope(0), envelope(1), envelope(2))
+    async with platform(config(tmp_path, Decimal(100), window="month")) as opened:
+        monthly = await asked(opened, envelope(3))
+    async with platform(config(tmp_path, None)) as opened:
+        unlimited = await asked(opened, envelope(4))
+
+    assert monthly + unlimited == [None, None]
+    assert (await FileControlStore(tmp_path).read("default")).limits == ()
+
+
+async def test_a_limit_of_the_configuration_stays_its_own_however_many_commands_follow(
+    tmp_path: Path,
+) -> None:
+    async with platform(config(tmp_path, Decimal(100))):
+        pass
+    controls = FileControlStore(tmp_path)
+    for number in range(KEPT_ACTIONS // 2 + 1):
+        for command in (AddHalt(HaltScope.AGENT, "a"), RemoveHalt(HaltScope.AGENT, "a")):
+            await execute_command(controls, "default", command, by="op", why=str(number), at=NOW)
+
+    async with platform(config(tmp_path)) as opened:
+        failures = await asked(opened, *(envelope(n) for n in range(4)))
+
+    assert failures == [None] * 3 + [EXHAUSTED]
+
+
+async def test_clients_have_names_of_their_own() -> None:
+    async with platform(config()) as opened:
+        async with opened.client("desk"):
+            for name in ("desk", "platform"):
+                with pytest.raises(ConfigError, match=f"client is '{name}', which an open client has"):
+                    await opened.client(name).__aenter__()
+        async with opened.client("desk") as again:
+            assert (await again.ask(envelope())).failure is None
+
+
+@pytest.mark.parametrize("ending", ["clean", "error", "cancelled"])
+async def test_events_are_kept_however_the_block_is_left(ending: str, tmp_path: Path) -> None:
+    async def use() -> None:
+        async with platform(config(tmp_path)) as opened:
+            for n in range(50):
+                await opened.record(fact(n))
+            if ending == "error":
+                raise ValueError(ending)
+            if ending == "cancelled":
+                asyncio.current_task().cancel()  # type: ignore[union-attr]
+                await asyncio.sleep(0)
+
+    task = asyncio.Task(use())
+    await asyncio.wait([task])
+
+    ended = "cancelled" if task.cancelled() else "error" if task.exception() else "clean"
+    assert ended == ending
+    kinds = await kinds_in(tmp_path / "interactions.jsonl")
+    assert kinds.count("venue.filled") == 50
+    assert kinds[-1] == "run.ended"
+
+
+async def test_an_error_of_the_block_comes_out_as_it_is() -> None:
+    mine = ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
+    with pytest.raises(ExceptionGroup) as several:
+        async with platform(config()):
+            raise mine
+    cause = KeyError("cause")
+    with pytest.raises(ValueError, match="one") as single:
+        async with platform(config()):
+            raise ValueError("one") from cause
+
+    assert several.value is mine
+    assert single.value.__cause__ is cause
+
+
+async def test_an_opening_that_is_cancelled_gives_the_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def slow(folder: Path, *, parents: bool, exist_ok: bool) -> None:
+        del parents, exist_ok
+        under_way.set()
+        assert go_on.wait(10), folder
+
+    monkeypatch.setattr(Path, "mkdir", slow)
+    opening = asyncio.Task(platform(config(tmp_path)).__aenter__())
+    await asyncio.to_thread(under_way.wait)
+    opening.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    monkeypatch.undo()
+
+    async with platform(config(tmp_path)) as opened:
+        assert await asked(opened, envelope()) == [None]
+
+
+class Closing(ScriptedProvider):
+    """Says how many of its kind are open."""
+
+    opened = 0
+
+    def __init__(self, made: Callable[[], object]) -> None:
+        super().__init__(["{}"])
+        Closing.opened += 1
+        made()
+
+    @override
+    async def aclose(self) -> None:
+        Closing.opened -= 1
+
+
+_MADE = threading.Event()
+_MAY_GO_ON = threading.Event()
+
+
+def slowly_made(_context: ProviderContext) -> Provider:
+    def wait() -> None:
+        _MADE.set()
+        assert _MAY_GO_ON.wait(10)
+
+    return Closing(wait)
+
+
+async def test_an_opening_that_is_cancelled_closes_the_provider_that_was_being_made() -> None:
+    settings = PlatformConfig(
+        providers={"house": ProviderConfig(adapter="tests.platform.test_platform_edges:slowly_made")}
+    )
+    opening = asyncio.Task(Platform(settings).__aenter__())
+    await asyncio.to_thread(_MADE.wait)
+    opening.cancel()
+    _MAY_GO_ON.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+    assert Closing.opened == 0
+
+
+async def test_a_platform_that_is_not_open_says_so_and_one_that_was_closed_opens_again(
+    tmp_path: Path,
+) -> None:
+    gateway = platform(config(tmp_path))
+    with pytest.raises(RuntimeError, match="is not open"):
+        await gateway.client("desk").__aenter__()
+    async with gateway:
+        with pytest.raises(RuntimeError, match="open already"):
+            await gateway.__aenter__()
+        gateway.stop()
+    with pytest.raises(RuntimeError, match="is not open"):
+        await gateway.ask(envelope())
+
+    async with gateway as again:
+        served = asyncio.Task(again.serve())
+        assert await asked(again, envelope()) == [None]
+        assert not served.done()
+        again.stop()
+        await served
+
+
+async def test_providers_that_are_handed_in_as_one_take_the_place_of_all() -> None:
+    settings = PlatformConfig(providers={"house": ProviderConfig(adapter="nobody:offers_this")})
+    async with Platform(settings, Ports(providers=Providers({"scripted": scripted()}))) as opened:
+        assert await asked(opened, envelope()) == [None]
+
+
+async def test_the_provider_of_an_embedded_gateway_is_closed_though_it_cannot_be_opened() -> None:
+    provider = Closing(lambda: None)
+    with pytest.raises(ConfigError, match="concurrency is 0; allowed: 1 to 256"):
+        await local_gateway(provider, budget_usd=BUDGET_USD, workers=0).__aenter__()
+
+    assert Closing.opened == 0
+
+
+@pytest.mark.parametrize("place", ["folder", "policy", "models_file", "secrets_folder"])
+def test_an_empty_path_is_no_path(place: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{place} is ''; allowed: a path"):
+        PlatformConfig.model_validate({place: ""})
+
+
+def test_a_key_is_no_name_of_a_secret_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="never the key itself") as refused:
+        PlatformConfig.model_validate({"providers": {"house": {"secret": "sk-ant-api03-sesame"}}})
+
+    assert "sesame" not in str(refused.value)
