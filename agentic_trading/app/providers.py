@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions
+from agentic_trading.app.trading import RULES
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.errors import TradingError
@@ -186,7 +187,8 @@ async def _make(
         raise ConfigError(problems)
 
     def make() -> None:
-        made[name] = adapters.configured_provider(config, name, factory, Capabilities(selection.rows))
+        rows = Capabilities(selection.rows)
+        made[name] = adapters.configured_provider(config, name, factory, rows, rules=RULES)
 
     await run_shielded(asyncio.to_thread(make), longest_s=PROVIDERS_WITHIN_S)
 

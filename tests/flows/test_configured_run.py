@@ -206,6 +206,21 @@ async def test_an_option_goes_before_the_file(tmp_path: Path) -> None:
     assert asked_of == {"desk-b"}
 
 
+async def test_the_rules_may_answer_under_a_name_and_a_price_of_ones_own(tmp_path: Path) -> None:
+    dry = FILE.replace("desk-b/small", "desk-b/rules-1").replace('model = "small"', 'model = "rules-1"')
+    dry = dry.replace(
+        '[providers.desk-b]\nadapter = "tests.flows.test_configured_run:priced"',
+        '[providers.desk-b]\nadapter = "rules"',
+    )
+    options = await asyncio.to_thread(asked, tmp_path, dry)
+
+    report = await ran(options)
+
+    executions = [call for call in calls_in(await kept_in(report.log)) if call.result.provider == "desk-b"]
+    assert executions
+    assert all(call.result.success and call.result.cost_nusd for call in executions)
+
+
 async def test_an_estimate_bounds_each_call_with_all_that_it_falls_back_on(tmp_path: Path) -> None:
     plain = await preflight(await asyncio.to_thread(asked, tmp_path, bars=420))
     falling = await preflight(await asyncio.to_thread(asked, tmp_path, FALLING_BACK, bars=420))
