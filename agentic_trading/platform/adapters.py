@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.signing import keys_by_principal, read_keys
 from agentic_trading.bus.topic import Broker
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.controls_document import ControlStore
@@ -371,7 +372,7 @@ async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractio
     try:
         await store.open()
     except BaseException:
-        await store.aclose()
+        await run_shielded(store.aclose())
         raise
     return store
 

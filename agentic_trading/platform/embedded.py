@@ -10,6 +10,7 @@ from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.worker.call_context import Checks
 
 
@@ -50,8 +51,6 @@ async def local_gateway(
         prices_file=prices_file,
         policy=policy,
     )
-    try:
-        async with Platform(config, Ports(providers=providers, store=store), checks=checks) as platform:
-            yield platform
-    finally:
-        await providers.aclose()
+    async with PortStack() as opened:
+        opened.keep(providers)
+        yield await opened.enter(Platform(config, Ports(providers=providers, store=store), checks=checks))

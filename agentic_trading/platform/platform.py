@@ -1,12 +1,13 @@
 """A gateway put together from one configuration: every port opened in one order, handed out, and closed in reverse."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
@@ -17,7 +18,6 @@ from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, Fal
 from agentic_trading.client.gateway import GatewayClient, GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.errors import TradingError
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limiter import Limiter
@@ -33,6 +33,7 @@ from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import LoadedFiles, Tables
 from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
@@ -40,17 +41,6 @@ from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
-
-
-class Closable(Protocol):
-    """A port that holds something open."""
-
-    async def aclose(self) -> None:
-        """Close it; harmless twice."""
-        ...
-
-
-ClosablePort = TypeVar("ClosablePort", bound=Closable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +75,7 @@ class Platform:
     Opened in this order: tables, policy and keys; the log; the bus; ledger, controls and rates; what the log knows of
     money is restored; limits of `[tenants]` are set where no operator has set one; providers; workers; a client.
     Whatever fails closes what is open. Leaving the block closes in reverse: calls under way are finished, what was
-    recorded is kept. Of several errors the one that a user can do something about comes out, the others as its cause.
+    recorded is kept. Of several errors one comes out, as `PortStack` says.
 
     The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
@@ -110,13 +100,14 @@ class Platform:
         self._checks = checks
         self._rules = rules
         self._records_run = records_run
-        self._stack = AsyncExitStack()
+        self._stack = PortStack()
         self._stopping = asyncio.Event()
         self._client: StructuredGateway | None = None
         self._signing: Mapping[str, tuple[bytes, ...]] | None = None
 
     async def __aenter__(self) -> Self:
         """Open everything; raises what is said of the class."""
+        await self._stack.__aenter__()
         try:
             await self._open()
         except BaseException as e:
@@ -128,10 +119,7 @@ class Platform:
         self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close everything, in reverse."""
-        try:
-            await self._stack.__aexit__(kind, e, trace)
-        except BaseExceptionGroup as group:
-            raise first_useful(group) from group
+        await self._stack.__aexit__(kind, e, trace)
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
@@ -197,14 +185,14 @@ class Platform:
                 package=__version__,
                 config_sha256=config.config_sha256,
             )
-            await self._stack.enter_async_context(run_on_record(log, started, event_id=random_id()))
-        self._broker = given.broker or await self._enter(adapters.memory_broker())
-        ledger = given.ledger or await self._enter(await asyncio.to_thread(self._made_ledger))
+            await self._stack.enter(run_on_record(log, started, event_id=random_id()))
+        self._broker = given.broker or self._stack.keep(adapters.memory_broker())
+        ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
         if limiter is None and _asks_live(config):
-            made = await asyncio.to_thread(adapters.limiter_of, config.ledger.url, files.policy)
-            limiter = await self._enter(made)
+            made = partial(adapters.limiter_of, config.ledger.url, files.policy)
+            limiter = await self._stack.make(made)
         cache, lost = ResponseCache(clock), given.lost
         if given.restore is not None:
             await given.restore(ledger, controls)
@@ -231,12 +219,8 @@ class Platform:
             recorded=given.recorded,
             counts=given.counts,
         )
-        await self._stack.enter_async_context(running(worker_pool_of(config, opened)))
-        self._client = await self._stack.enter_async_context(self.client("platform"))
-
-    async def _enter(self, port: ClosablePort) -> ClosablePort:
-        """Return a port that is closed when its turn has come."""
-        return await self._stack.enter_async_context(aclosing(port))
+        await self._stack.enter(running(worker_pool_of(config, opened)))
+        self._client = await self._stack.enter(self.client("platform"))
 
     async def _opened_log(self) -> InteractionStore:
         config = self.config
@@ -245,8 +229,8 @@ class Platform:
         if config.folder is None:
             return adapters.memory_log()
         is_shared = config.ledger.url is not None
-        self._stack.enter_context(await asyncio.to_thread(restart.taken, config.folder, is_shared=is_shared))
-        return await self._enter(await adapters.opened_log(config.folder / config.name, config))
+        await self._stack.make(partial(restart.TakenFolder, config.folder, is_shared=is_shared))
+        return self._stack.keep(await adapters.opened_log(config.folder / config.name, config))
 
     def _made_ledger(self) -> Ledger:
         zone = ZoneInfo(self.config.zone)
@@ -259,7 +243,7 @@ class Platform:
         if (controls and statuses) or (folder is None and url is None):
             return controls, statuses
         made = await asyncio.to_thread(adapters.boards_of, url, folder or Path())
-        return controls or await self._enter(made[0]), statuses or await self._enter(made[1])
+        return controls or self._stack.keep(made[0]), statuses or self._stack.keep(made[1])
 
     async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:
         given = self._given.providers
@@ -267,11 +251,11 @@ class Platform:
             return given
         made: dict[str, Provider] = dict(given)
         for name, factory in files.factories.items():
-            provider = await asyncio.to_thread(
+            make = partial(
                 adapters.configured_provider,
                 self.config, name, factory, files.tables.capabilities, clock=clock, rules=self._rules,
             )  # fmt: skip
-            made[name] = await self._enter(provider)
+            made[name] = await self._stack.make(make)
         return Providers(made)
 
     def _signer(self, principal: str) -> Signer | None:
@@ -302,17 +286,3 @@ def _asks_live(config: PlatformConfig) -> bool:
     """Whether rates hold: on paper, and in a backtest that asks a model; nothing else there goes by real time."""
     rows = config.providers.items()
     return config.mode == "paper" or any(adapters.is_live(name, row) for name, row in rows)
-
-
-def first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that a user can do something about, or else the first one."""
-    leaves = list(_leaves(group))
-    return next((leaf for leaf in leaves if isinstance(leaf, TradingError)), leaves[0])
-
-
-def _leaves(error: BaseException) -> Generator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _leaves(each)
-    else:
-        yield error

@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
@@ -93,25 +93,26 @@ def _is_an_operators(document: TenantControls, limit: Limit, present: Limit | No
     return by[-1] != CONFIG if by else present is not None
 
 
-def taken(folder: Path, *, is_shared: bool) -> ExitStack:
-    """Return a context that gives a folder back, which is now taken: by one platform, or by all with a shared ledger.
+class TakenFolder:
+    """A folder that is taken until it is given back: by one platform, or by all with a shared ledger."""
 
-    Raises `StoreError` for a folder that cannot be made, and for one that another platform has taken.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as e:
-        raise StoreError(folder, f"cannot be used ({e.strerror}); choose another folder") from e
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as e:
-        os.close(handle)
-        why = "another platform is open in it; allowed is one, or several that share a [ledger] url, each with a name"
-        raise StoreError(folder, why) from e
-    given_back = ExitStack()
-    given_back.callback(os.close, handle)
-    return given_back
+    def __init__(self, folder: Path, *, is_shared: bool) -> None:
+        """Take it; raises `StoreError` for a folder that cannot be made, and for one that another platform has taken."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(folder, os.O_RDONLY)
+        except OSError as e:
+            raise StoreError(folder, f"cannot be used ({e.strerror}); choose another folder") from e
+        try:
+            fcntl.flock(self._handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as e:
+            os.close(self._handle)
+            why = "another platform is open in it; allowed is one, or several that share a [ledger] url, each with a name"
+            raise StoreError(folder, why) from e
+
+    async def aclose(self) -> None:
+        """Give it back; it is given back once."""
+        os.close(self._handle)
 
 
 def _tenant_of(record: Record) -> str:
