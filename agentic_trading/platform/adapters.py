@@ -255,14 +255,15 @@ def _entry_point(origin: str, name: str, adapter: str) -> EntryPoint:
 
 
 @contextmanager
-def explained(origin: str, place: str, adapter: str) -> Iterator[None]:
+def explained(origin: str, place: str, adapter: str, what: str = "made") -> Iterator[None]:
+    """Raise `ConfigError` for whatever the code of an adapter raises while it is imported, made or closed."""
     try:
         yield
     except ConfigError:
         raise
     except Exception as e:  # code of others is imported and run here, and may raise anything
-        allowed = "an adapter that can be imported and made"
-        found = f"{adapter}, which cannot be made ({type(e).__name__}: {e})"
+        allowed = "an adapter that can be imported, made and closed"
+        found = f"{adapter}, which cannot be {what} ({type(e).__name__}: {e})"
         raise ConfigError([ConfigProblem(origin, place, found, allowed)]) from e
 
 

@@ -35,10 +35,10 @@ from agentic_trading.platform import (
     PlatformConfig,
     Ports,
     ProviderConfig,
+    ProviderContext,
     TenantConfig,
     local_gateway,
 )
-from agentic_trading.platform.adapters import ProviderContext
 from tests.platform.calls import BUDGET_USD, asked, envelope, scripted
 
 
