@@ -127,6 +127,7 @@ DOORS = {
         "Ports",
         "PriceConfig",
         "ProviderConfig",
+        "ProviderContext",
         "TenantConfig",
         "load_config",
         "local_gateway",

@@ -1,8 +1,8 @@
 """The provider of a run: which models it uses, and whether they can be used, found before anything is written."""
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +38,6 @@ from agentic_trading.platform import adapters
 from agentic_trading.platform.check import key_problems, model_problems
 from agentic_trading.platform.config import FallbackConfig, PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
-from agentic_trading.platform.platform import PROVIDERS_WITHIN_S
 from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.tables import Tables
 
@@ -156,12 +155,13 @@ async def ready(options: RunOptions, selection: ProviderSelection) -> Providers:
     `WeightsError` for weights that are missing or are not those that were published.
     """
     config = options.config.model_copy(update={"providers": dict(selection.providers)})
-    async with AsyncExitStack() as stack:
-        made: dict[str, Provider] = {}
-        stack.push_async_callback(lambda: Providers(made).aclose())
+    made: dict[str, Provider] = {}
+    try:
         for name in selection.providers:
             await _make(config, name, selection, options, made)
-        stack.pop_all()
+    except BaseException:
+        await Providers(made).aclose()
+        raise
     return Providers(made)
 
 
@@ -190,7 +190,7 @@ async def _make(
         rows = Capabilities(selection.rows)
         made[name] = adapters.configured_provider(config, name, factory, rows, rules=RULES)
 
-    await run_shielded(asyncio.to_thread(make), longest_s=PROVIDERS_WITHIN_S)
+    await run_shielded(asyncio.to_thread(make), longest_s=math.inf)
 
 
 def host_free(base_url: str | None) -> str:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError
@@ -49,20 +50,25 @@ async def run_on_record(log: RunLog, started: RunStarted, *, event_id: str) -> A
     """Put the start of a run on record, and its end when the block is left.
 
     The start is on disk before the block begins, the end before this returns: nothing else may be written to the log
-    for this run before or after. A block that is left by an error has an interrupted end, unless the log takes no more.
+    for this run before or after. A block that is left by an error has an interrupted end, unless the log takes no more;
+    a cancellation, however often it comes, waits for either.
     """
     start = started.as_event(event_id=event_id, trace_id=event_id, tenant_id=PLATFORM, time=_clock.now())
-    await log.record(start)
-    await log.flush()
     summary = RunSummary()
     try:
+        await run_shielded(_begin(log, start))
         yield summary
     except BaseException:
         summary.interrupted = True
         with suppress(StoreError):
-            await _end(log, start, started, summary)
+            await run_shielded(_end(log, start, started, summary))
         raise
-    await _end(log, start, started, summary)
+    await run_shielded(_end(log, start, started, summary))
+
+
+async def _begin(log: RunLog, start: Event) -> None:
+    await log.record(start)
+    await log.flush()
 
 
 async def _end(log: RunLog, start: Event, started: RunStarted, summary: RunSummary) -> None:

@@ -1,5 +1,6 @@
 """Where a gateway is put together: one configuration, one object, and what an application needs to embed it."""
 
+from agentic_trading.platform.adapters import ProviderContext
 from agentic_trading.platform.config import FallbackConfig, LedgerConfig, PlatformConfig, TenantConfig
 from agentic_trading.platform.embedded import local_gateway
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
@@ -18,6 +19,7 @@ __all__ = [
     "Ports",
     "PriceConfig",
     "ProviderConfig",
+    "ProviderContext",
     "TenantConfig",
     "load_config",
     "local_gateway",

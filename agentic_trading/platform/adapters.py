@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.signing import keys_by_principal, read_keys
 from agentic_trading.bus.topic import Broker
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.controls_document import ControlStore
@@ -254,14 +255,15 @@ def _entry_point(origin: str, name: str, adapter: str) -> EntryPoint:
 
 
 @contextmanager
-def explained(origin: str, place: str, adapter: str) -> Iterator[None]:
+def explained(origin: str, place: str, adapter: str, what: str = "made") -> Iterator[None]:
+    """Raise `ConfigError` for whatever the code of an adapter raises while it is imported, made or closed."""
     try:
         yield
     except ConfigError:
         raise
     except Exception as e:  # code of others is imported and run here, and may raise anything
-        allowed = "an adapter that can be imported and made"
-        found = f"{adapter}, which cannot be made ({type(e).__name__}: {e})"
+        allowed = "an adapter that can be imported, made and closed"
+        found = f"{adapter}, which cannot be {what} ({type(e).__name__}: {e})"
         raise ConfigError([ConfigProblem(origin, place, found, allowed)]) from e
 
 
@@ -378,7 +380,7 @@ async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractio
     try:
         await store.open()
     except BaseException:
-        await store.aclose()
+        await run_shielded(store.aclose())
         raise
     return store
 

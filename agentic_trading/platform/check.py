@@ -72,8 +72,14 @@ async def _check_provider(
         provider = await asyncio.to_thread(adapters.configured_provider, config, name, factory, capabilities)
     except ConfigError as e:
         return list(e.problems)
-    await provider.aclose()
-    return await key_problems(config, name, factory, config.tenant_ids)
+    problems: list[ConfigProblem] = []
+    place, adapter = f"providers.{name}.adapter", config.providers[name].adapter_of(name)
+    try:
+        with adapters.explained(config.origin_of(place), place, adapter, "closed"):
+            await provider.aclose()
+    except ConfigError as e:
+        problems += e.problems
+    return problems + await key_problems(config, name, factory, config.tenant_ids)
 
 
 async def key_problems(

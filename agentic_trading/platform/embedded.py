@@ -10,6 +10,7 @@ from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.worker.call_context import Checks
 
 
@@ -42,7 +43,8 @@ async def local_gateway(
     whole nano-dollars, or with both a folder and a store.
     """
     providers = Providers(provider) if isinstance(provider, Mapping) else Providers.every(provider)
-    try:
+    async with PortStack() as opened:
+        opened.keep(providers)
         if folder is not None and store is not None:
             raise ValueError("both folder and store are given; allowed is one of them, as each has the log")
         config = PlatformConfig(
@@ -54,7 +56,4 @@ async def local_gateway(
             policy=policy,
             sign_as=sign_as,
         )
-        async with Platform(config, Ports(providers=providers, store=store), checks=checks) as platform:
-            yield platform
-    finally:
-        await providers.aclose()
+        yield await opened.enter(Platform(config, Ports(providers=providers, store=store), checks=checks))

@@ -1,23 +1,23 @@
 """A gateway put together from one configuration: every port opened in one order, handed out, and closed in reverse."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, Self
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import Broker
-from agentic_trading.cancellation import on_first_signal, run_shielded
+from agentic_trading.cancellation import on_first_signal
 from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.errors import TradingError
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limiter import Limiter
@@ -33,6 +33,7 @@ from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import LoadedFiles, Tables
 from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
@@ -41,21 +42,7 @@ from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
 
-
-class Closable(Protocol):
-    """A port that holds something open."""
-
-    async def aclose(self) -> None:
-        """Close it; harmless twice."""
-        ...
-
-
-PROVIDERS_WITHIN_S: Final = 600.0
-"""Adapters that take longer to be made are given up, in seconds: one may read the weights of a model."""
-
 _NOT_OPEN: Final = "the platform is not open; use it within `async with Platform(…) as platform`"
-
-ClosablePort = TypeVar("ClosablePort", bound=Closable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +79,7 @@ class Platform:
     money is restored; limits of `[tenants]` are set where no operator has set one; providers; workers; a client.
     Whatever fails closes what is open. Leaving the block closes in reverse: calls under way are finished (after a
     cancellation for `CANCELLED_WITHIN_S` at most), what was recorded is kept, and envelopes that no worker has begun are
-    dropped with the bus. An error of the block comes out as it is; of several errors of the platform itself the one
-    that a user can do something about.
+    dropped with the bus. Of several errors one comes out, as `PortStack` says.
 
     The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
@@ -118,7 +104,7 @@ class Platform:
         self._checks = checks
         self._rules = rules
         self._records_run = records_run
-        self._stack = AsyncExitStack()
+        self._stack = PortStack()
         self._stopping = asyncio.Event()
         self._client: StructuredGateway | None = None
         self._broker: Broker | None = None
@@ -129,7 +115,8 @@ class Platform:
         """Open everything; raises what is said of the class."""
         if self._broker is not None:
             raise RuntimeError("the platform is open already; make another one")
-        self._stack, self._stopping = AsyncExitStack(), asyncio.Event()
+        self._stack, self._stopping = PortStack(), asyncio.Event()
+        await self._stack.__aenter__()
         try:
             await self._open()
         except BaseException as e:
@@ -143,10 +130,6 @@ class Platform:
         """Close everything, in reverse."""
         try:
             await self._stack.__aexit__(kind, e, trace)
-        except BaseExceptionGroup as group:
-            own = list(leaves(group, without=e))
-            if own:
-                raise first_useful(own) from group
         finally:
             self._client = self._broker = None
 
@@ -223,14 +206,14 @@ class Platform:
                 package=__version__,
                 config_sha256=config.config_sha256,
             )
-            await self._stack.enter_async_context(run_on_record(log, started, event_id=random_id()))
-        broker = self._broker = given.broker or await self._enter(adapters.memory_broker())
-        ledger = given.ledger or await self._enter(await asyncio.to_thread(self._made_ledger))
+            await self._stack.enter(run_on_record(log, started, event_id=random_id()))
+        broker = self._broker = given.broker or self._stack.keep(adapters.memory_broker())
+        ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
         if limiter is None and _asks_live(config):
-            made = await asyncio.to_thread(adapters.limiter_of, config.ledger.url, files.policy)
-            limiter = await self._enter(made)
+            made = partial(adapters.limiter_of, config.ledger.url, files.policy)
+            limiter = await self._stack.make(made)
         cache, lost = ResponseCache(clock), given.lost
         if given.restore is not None:
             await given.restore(ledger, controls)
@@ -255,12 +238,8 @@ class Platform:
             recorded=given.recorded,
             counts=given.counts,
         )
-        await self._stack.enter_async_context(running(worker_pool_of(config, opened)))
-        self._client = await self._stack.enter_async_context(self.client("platform"))
-
-    async def _enter(self, port: ClosablePort) -> ClosablePort:
-        """Return a port that is closed when its turn has come."""
-        return await self._stack.enter_async_context(aclosing(port))
+        await self._stack.enter(running(worker_pool_of(config, opened)))
+        self._client = await self._stack.enter(self.client("platform"))
 
     async def _opened_log(self) -> InteractionStore:
         config, store = self.config, self._given.store
@@ -271,13 +250,12 @@ class Platform:
         folder = config.folder if log is None else log.path.parent
         is_shared = config.ledger.url is not None
         if store is not None and not is_shared:
-            self._stack.enter_context(restart.taken_log(store))
+            await self._stack.enter(restart.taken_log(store))
         if folder is not None:
-            held = self._stack.enter_context(ExitStack())  # filled by the thread, which no cancellation ends
-            await run_shielded(asyncio.to_thread(restart.take_folder, folder, held, is_shared=is_shared))
+            await self._stack.make(partial(restart.TakenFolder, folder, is_shared=is_shared))
         if store is not None or config.folder is None:
             return store or adapters.memory_log()
-        return await self._enter(await adapters.opened_log(config.folder / config.name, config))
+        return self._stack.keep(await adapters.opened_log(config.folder / config.name, config))
 
     def _made_ledger(self) -> Ledger:
         zone = ZoneInfo(self.config.zone)
@@ -290,23 +268,20 @@ class Platform:
         if (controls is None) is (statuses is None) and (controls or (folder is None and url is None)):
             return controls, statuses
         made = await asyncio.to_thread(adapters.boards_of, url, folder)
-        return controls or await self._enter(made[0]), statuses or await self._enter(made[1])
+        return controls or self._stack.keep(made[0]), statuses or self._stack.keep(made[1])
 
     async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:
         given = self._given.providers
         if isinstance(given, Providers):
             return given
-        made: dict[str, Provider] = {}
-        self._stack.push_async_callback(lambda: Providers(made).aclose())
-
-        def make() -> None:
-            for name, factory in files.factories.items():
-                made[name] = adapters.configured_provider(
-                    self.config, name, factory, files.tables.capabilities, clock=clock, rules=self._rules
-                )
-
-        await run_shielded(asyncio.to_thread(make), longest_s=PROVIDERS_WITHIN_S)
-        return Providers({**given, **made})
+        made: dict[str, Provider] = dict(given)
+        for name, factory in files.factories.items():
+            make = partial(
+                adapters.configured_provider,
+                self.config, name, factory, files.tables.capabilities, clock=clock, rules=self._rules,
+            )  # fmt: skip
+            made[name] = await self._stack.make(make)
+        return Providers(made)
 
     def _signer(self, principal: str) -> Signer | None:
         """Return what signs as a principal; None where nothing is signed, and the sender is trusted."""
@@ -336,19 +311,3 @@ def _asks_live(config: PlatformConfig) -> bool:
     """Whether rates hold: on paper, and in a backtest that asks a model; nothing else there goes by real time."""
     rows = config.providers.items()
     return config.mode == "paper" or any(adapters.is_live(name, row) for name, row in rows)
-
-
-def first_useful(errors: Sequence[BaseException]) -> BaseException:
-    """Return the error that a user can do something about, or else the first one."""
-    return next((error for error in errors if isinstance(error, TradingError)), errors[0])
-
-
-def leaves(error: BaseException, *, without: BaseException | None = None) -> Generator[BaseException]:
-    """Yield the errors of a group and of the groups in it, but for those `without`."""
-    if error is without:
-        return
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from leaves(each, without=without)
-    else:
-        yield error

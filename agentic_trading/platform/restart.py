@@ -2,8 +2,8 @@
 
 import fcntl
 import os
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack, aclosing, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
@@ -134,29 +134,11 @@ def _is_an_operators(document: TenantControls, limit: Limit, present: Limit | No
     return by[-1] != CONFIG if by else present is not None
 
 
-def take_folder(folder: Path, held: ExitStack, *, is_shared: bool) -> None:
-    """Take a folder for one platform, or for all with a shared ledger, until `held` is left.
-
-    Raises `StoreError` for a folder that cannot be made, and for one that another platform has taken.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as e:
-        raise StoreError(folder, f"cannot be used ({e.strerror}); choose another folder") from e
-    held.callback(os.close, handle)
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as e:
-        why = "another platform is open in it; allowed is one, or several that share a [ledger] url, each with a name"
-        raise StoreError(folder, why) from e
-
-
 _TAKEN_LOGS: Final[WeakSet[InteractionStore]] = WeakSet()
 
 
-@contextmanager
-def taken_log(store: InteractionStore) -> Generator[None]:
+@asynccontextmanager
+async def taken_log(store: InteractionStore) -> AsyncGenerator[None]:
     """Take a log for one platform; raises `StoreError` for one on which another platform of this process is open."""
     if store in _TAKEN_LOGS:
         name = getattr(store, "path", Path("the log"))
@@ -168,6 +150,28 @@ def taken_log(store: InteractionStore) -> Generator[None]:
         yield
     finally:
         _TAKEN_LOGS.discard(store)
+
+
+class TakenFolder:
+    """A folder that is taken until it is given back: by one platform, or by all with a shared ledger."""
+
+    def __init__(self, folder: Path, *, is_shared: bool) -> None:
+        """Take it; raises `StoreError` for a folder that cannot be made, and for one that another platform has taken."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(folder, os.O_RDONLY)
+        except OSError as e:
+            raise StoreError(folder, f"cannot be used ({e.strerror}); choose another folder") from e
+        try:
+            fcntl.flock(self._handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as e:
+            os.close(self._handle)
+            why = "another platform is open in it; allowed is one, or several that share a [ledger] url, each with a name"
+            raise StoreError(folder, why) from e
+
+    async def aclose(self) -> None:
+        """Give it back; it is given back once."""
+        os.close(self._handle)
 
 
 def _tenant_of(record: Record) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from agentic_trading.bus.signing import Verifier
 from agentic_trading.governance.policy import Policy
@@ -13,6 +13,7 @@ from agentic_trading.llm.models import (
     Capabilities,
     Capability,
     DatedTable,
+    Row,
     read_table,
     sha256_of_rows,
 )
@@ -44,11 +45,7 @@ class LoadedFiles:
 
         The adapters of providers that are `given` are not loaded.
         """
-        factories = {
-            name: factory_of(name, row, origin=config.origin_of(f"providers.{name}.adapter"))
-            for name, row in config.providers.items()
-            if name not in given
-        }
+        factories = factories_of(config, given)
         tables = tables or Tables(*tables_of(config, factories))
         policy = Policy.load(config.policy) if config.policy is not None else None
         signing = signing_keys_of(config.principals_folder, policy)
@@ -60,6 +57,54 @@ class LoadedFiles:
         return None if self.signing is None else Verifier(self.signing)
 
 
+def factories_of(config: PlatformConfig, given: frozenset[str] = frozenset()) -> dict[str, Factory]:
+    """Return what makes each provider of the configuration, but for those that are `given`; raises as `factory_of` does."""
+    return {
+        name: factory_of(name, row, origin=config.origin_of(f"providers.{name}.adapter"))
+        for name, row in config.providers.items()
+        if name not in given
+    }
+
+
+RowOrigin = Literal["shipped", "adapter", "file", "config"]
+"""What a row is from: our package, an adapter, `models_file` or `prices_file`, the configuration; a later one goes before."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayers:
+    """Tables by what they are from: of several rows for a model the one in the last table counts."""
+
+    models: Mapping[RowOrigin, DatedTable[Capability]]
+    prices: Mapping[RowOrigin, DatedTable[ModelPrice]]
+
+    @classmethod
+    def read(cls, config: PlatformConfig, factories: Mapping[str, Factory]) -> Self:
+        """Read files, and the rows of adapters; raises what `tables_of` raises."""
+        given = {name: row.models for name, row in config.providers.items()}
+        brought = {name: _rows_of(config, name, factory) for name, factory in factories.items()}
+        models: dict[RowOrigin, DatedTable[Capability]] = {
+            "shipped": read_table(PACKAGED_MODELS, Capability),
+            **_layer("adapter", "adapters", _capabilities(brought)),
+        }
+        prices: dict[RowOrigin, DatedTable[ModelPrice]] = {
+            "shipped": read_table(PACKAGED_PRICES, ModelPrice),
+            **_layer("adapter", "adapters", _prices(brought)),
+        }
+        if config.models_file is not None:
+            models["file"] = read_table(config.models_file, Capability)
+        if config.prices_file is not None:
+            prices["file"] = read_table(config.prices_file, ModelPrice)
+        return cls(
+            models | _layer("config", "config", _capabilities(given)),
+            prices | _layer("config", "config", _prices(given)),
+        )
+
+    def tables(self) -> Tables:
+        """Return what is known of models and prices."""
+        rows = (row for table in self.models.values() for row in table.rows)
+        return Tables(Capabilities(rows), PriceBook(*self.prices.values()))
+
+
 def tables_of(config: PlatformConfig, factories: Mapping[str, Factory]) -> tuple[Capabilities, PriceBook]:
     """Return what is known of models and prices; reads files.
 
@@ -67,28 +112,16 @@ def tables_of(config: PlatformConfig, factories: Mapping[str, Factory]) -> tuple
     brings, and that before a shipped one. Raises `TableError` that names file, row and field, `ConfigError` for an
     adapter whose rows are none.
     """
-    brought = {name: _rows_of(name, factory) for name, factory in factories.items()}
-    given = {name: row.models for name, row in config.providers.items()}
-    models = [
-        *read_table(PACKAGED_MODELS, Capability).rows,
-        *_capabilities(brought),
-        *(read_table(config.models_file, Capability).rows if config.models_file else ()),
-        *_capabilities(given),
-    ]
-    prices = [
-        read_table(PACKAGED_PRICES, ModelPrice),
-        *_prices("adapters", brought),
-        *([read_table(config.prices_file, ModelPrice)] if config.prices_file else []),
-        *_prices("config", given),
-    ]
-    return Capabilities(models), PriceBook(*prices)
+    tables = TableLayers.read(config, factories).tables()
+    return tables.capabilities, tables.prices
 
 
-def _rows_of(name: str, factory: Factory) -> tuple[ModelConfig, ...]:
+def _rows_of(config: PlatformConfig, name: str, factory: Factory) -> tuple[ModelConfig, ...]:
     models = getattr(factory, "models", None)
     if not callable(models):
         return ()
-    with explained("code", f"providers.{name}.adapter", name):
+    place = f"providers.{name}.adapter"
+    with explained(config.origin_of(place), place, name):
         return tuple(map(ModelConfig.model_validate, models()))
 
 
@@ -96,9 +129,14 @@ def _capabilities(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[Capabil
     return (row.capability_of(name) for name, models in rows.items() for row in models)
 
 
-def _prices(book: str, rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[DatedTable[ModelPrice]]:
-    """Yield the prices of these rows as a table, if there are any."""
-    prices = tuple(price for name, models in rows.items() for row in models if (price := row.price_of(name)))
-    if prices:
-        digest = sha256_of_rows([price.model_dump(mode="json") for price in prices])
-        yield DatedTable(Path(book), prices, {"name": book}, digest)
+def _prices(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[ModelPrice]:
+    return (
+        price for name, models in rows.items() for row in models if (price := row.price_of(name)) is not None
+    )
+
+
+def _layer(origin: RowOrigin, name: str, rows: Iterable[Row]) -> dict[RowOrigin, DatedTable[Row]]:
+    """Return these rows as a table, if there are any."""
+    kept = tuple(rows)
+    digest = sha256_of_rows([row.model_dump(mode="json") for row in kept])
+    return {origin: DatedTable(Path(name), kept, {"name": name}, digest)} if kept else {}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
@@ -145,14 +145,13 @@ class WorkerPool:
 
     async def run(self) -> None:
         """Serve all lanes and keep all events until `stop`; raises `StoreError` if the log gave up."""
-        envelopes = await self._broker.subscribe([ENVELOPES[lane] for lane in LANES], "workers")
-        events = await self._broker.subscribe([EVENTS], EVENTS_GROUP)
-        try:
-            async with self._housekeeping():
-                await self._serve_all(envelopes, events)
-        finally:
-            await envelopes.aclose()
-            await events.aclose()
+        lanes = [ENVELOPES[lane] for lane in LANES]
+        async with (
+            aclosing(await self._broker.subscribe(lanes, "workers")) as envelopes,
+            aclosing(await self._broker.subscribe([EVENTS], EVENTS_GROUP)) as events,
+            self._housekeeping(),
+        ):
+            await self._serve_all(envelopes, events)
         if self._fatal is not None:
             raise self._fatal
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.platform import PlatformConfig, ProviderConfig, load_config
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.platform import PlatformConfig, ProviderConfig, ProviderContext, load_config
 from agentic_trading.platform.check import check_platform
 
 CLAUDE = "anthropic/claude-sonnet-5-5"
@@ -78,6 +79,30 @@ def test_a_model_that_cannot_be_asked_is_found(fields: dict[str, Any], problem: 
     [one] = found(PlatformConfig(**{"providers": served, **fields}))
 
     assert one.startswith(problem)
+
+
+class Unclosable(ScriptedProvider):
+    """An adapter of a third party that cannot be closed."""
+
+    def __init__(self, _context: ProviderContext) -> None:
+        super().__init__([])
+
+    async def aclose(self) -> None:
+        raise OSError("the socket is gone")
+
+
+def test_a_provider_that_cannot_be_closed_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(
+        f'policy = "none.toml"\n[providers.house]\nadapter = "{__name__}:Unclosable"\n', encoding="utf-8"
+    )
+
+    unclosable, policy = found(load_config(tmp_path / "gateway.toml"))
+
+    assert unclosable == (
+        f"{tmp_path}/gateway.toml: providers.house.adapter is {__name__}:Unclosable, which cannot be closed "
+        "(OSError: the socket is gone); allowed: an adapter that can be imported, made and closed"
+    )
+    assert "policy is " in policy
 
 
 def test_principals_need_their_keys_and_clients_sign_as_one_of_them(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.app.log_check import check_file
 from agentic_trading.llm import (
     EnvelopeBuilder,
     EnvelopeWorkflow,
@@ -17,6 +19,8 @@ from agentic_trading.llm import (
     LLMInteraction,
     LLMProvider,
 )
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.platform import (
     ConfigError,
     FallbackConfig,
@@ -27,7 +31,7 @@ from agentic_trading.platform import (
     TenantConfig,
     local_gateway,
 )
-from tests.platform.calls import BUDGET_USD, ROW, asked, envelope, scripted
+from tests.platform.calls import BUDGET_USD, ROW, asked, envelope, scripted, spent_nusd
 
 
 async def test_each_tenant_has_its_own_limit_and_an_unlisted_one_is_refused() -> None:
@@ -128,6 +132,39 @@ async def test_it_serves_until_it_is_stopped() -> None:
         assert not serving.done()
         platform.stop()
         platform.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_serving_and_the_calls_under_way_are_finished(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    class Slow(ScriptedProvider):
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            is_asked.set()
+            await may_answer.wait()
+            return await super().complete(request)
+
+    config = PlatformConfig(folder=tmp_path, tenants={"default": TenantConfig(budget_usd=BUDGET_USD)})
+    async with (
+        asyncio.timeout(5),
+        asyncio.TaskGroup() as group,
+        Platform(config, Ports(providers={"scripted": Slow(["{}"])})) as platform,
+    ):
+        await platform.submit(envelope())
+        serving = group.create_task(platform.serve())
+        await is_asked.wait()
+        signal.raise_signal(number)
+        await serving
+        group.create_task(set_soon(may_answer))
+
+    assert await spent_nusd(tmp_path / "interactions.jsonl") == 212_000
+    assert (await check_file(tmp_path / "interactions.jsonl")).verdict == "whole"
+
+
+async def set_soon(event: asyncio.Event) -> None:
+    event.set()
 
 
 async def test_it_is_used_within_its_block() -> None:

@@ -31,9 +31,9 @@ from agentic_trading.platform import (
     PlatformConfig,
     Ports,
     ProviderConfig,
+    ProviderContext,
     local_gateway,
 )
-from agentic_trading.platform.adapters import ProviderContext
 from tests.gateway import START
 from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripted, spent_nusd
 
@@ -168,6 +168,13 @@ async def test_a_call_that_an_earlier_start_has_lost_is_in_doubt_and_goes_on_und
     assert await spent_nusd(tmp_path / "interactions.jsonl") <= int(BUDGET_USD * NANO)
 
 
+async def kinds_of_events(folder: Path) -> list[str]:
+    records = JsonlRecords(folder / "interactions.jsonl")
+    kinds = [entry.record.kind async for entry in records.scan() if isinstance(entry.record, Event)]
+    await records.aclose()
+    return kinds
+
+
 async def asked_until_refused(platform: Platform) -> FailureKind | None:
     """Ask until nothing more is answered, and return why."""
     for n in range(1000, 1100):
@@ -195,9 +202,7 @@ async def test_what_was_opened_before_a_step_failed_is_closed_again(tmp_path: Pa
 
     async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
         assert await asked(platform, envelope()) == [None]
-    records = JsonlRecords(tmp_path / "interactions.jsonl")
-    kinds = [entry.record.kind async for entry in records.scan() if isinstance(entry.record, Event)]
-    await records.aclose()
+    kinds = await kinds_of_events(tmp_path)
     assert kinds[:3] == ["run.started", "run.ended", "run.started"]
     assert kinds[-1] == "run.ended"
 
@@ -222,3 +227,6 @@ async def test_an_answer_of_level_recorded_is_given_again_after_a_restart(tmp_pa
             assert await asked(platform, the_same()) == [None]
 
     assert (len(first.requests), len(second.requests)) == (1, 0)
+    assert [kind for kind in await kinds_of_events(tmp_path) if kind.startswith("attempt.")] == [
+        "attempt.dispatched"
+    ]

@@ -19,6 +19,7 @@ from agentic_trading.worker.error_boundary import AttemptTakenError
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway, held
 from tests.governance.asking import tenant
 from tests.governance.away import AwayLedger
+from tests.worker.caching import fixed, run
 from tests.worker.ticking import events
 
 ORDER = '{"action":"buy","size":1,"end":"ok"}'
@@ -66,6 +67,18 @@ async def test_recorded_answers_leave_no_dispatch() -> None:
     await desk.runner.run(asking().build())
 
     assert await events(desk, "attempt.dispatched") == []
+
+
+async def test_an_answer_that_is_given_again_leaves_no_dispatch() -> None:
+    desk = gateway([GOOD])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(desk.runner.run(fixed().build()))
+    (again,) = await run(desk, fixed().build())
+
+    (dispatched,) = await events(desk)
+    assert (dispatched.kind, again.served_from) == ("attempt.dispatched", "recorded")
 
 
 async def test_with_no_time_left_the_dispatch_is_taken_back() -> None:

@@ -19,13 +19,12 @@ from agentic_trading.llm.models import Capability
 
 def load_catalogue() -> Catalogue:
     """Return today's catalogue, the tables of the configuration among its own; raises `ConfigError` and `TableError`."""
-    config = configured()
-    return Catalogue.load(config.models_file, config.prices_file, now=SystemClock().now())
+    return Catalogue.load(configured(), now=SystemClock().now())
 
 
 def model_table(entries: Iterable[CatalogueEntry], catalogue: Catalogue) -> RenderableType:
     """Return a row for each model; prices are those of the catalogue's day."""
-    columns = ("provider", "model", "in", "out", "context", "cutoff", "last day")
+    columns = ("provider", "model", "in", "out", "context", "cutoff", "last day", "from")
     cells = (
         (
             entry.capability.provider,
@@ -35,6 +34,7 @@ def model_table(entries: Iterable[CatalogueEntry], catalogue: Catalogue) -> Rend
             f"{entry.capability.context_tokens:,}",
             str(entry.capability.training_cutoff or "-"),
             str(entry.capability.retires_on or "-"),
+            entry.origin_kind,
         )
         for entry in entries
     )
@@ -46,7 +46,7 @@ def _price_range(price: ModelPrice | None, field: str) -> str:
     """Return the price of a class, from that of the shortest to that of the longest request."""
     if price is None:
         return "none"
-    return " … ".join(dict.fromkeys(rate_text(getattr(rates, field)) for rates in (price, *price.tiers)))
+    return "…".join(dict.fromkeys(rate_text(getattr(rates, field)) for rates in (price, *price.tiers)))
 
 
 def model_details(entry: CatalogueEntry, catalogue: Catalogue) -> RenderableType:
@@ -75,7 +75,8 @@ def _model_facts(entry: CatalogueEntry) -> Iterator[tuple[str, str]]:
     yield "served as", ", ".join([row.model, *row.served_as])
     yield "training cutoff", str(row.training_cutoff or "not known")
     yield "retires", _retirement(entry)
-    yield "source file", f"{entry.origin}, checked on {row.checked_on}"
+    file = entry.origin if entry.origin_kind == "shipped" else f"{entry.origin} ({entry.origin_kind})"
+    yield "source file", f"{file}, checked on {row.checked_on}"
     yield "source", row.source
 
 

@@ -1,20 +1,22 @@
 """Every model with its price of a day and the files that both came from, and what is wrong with the tables."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, assert_never
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
+from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.models import PACKAGED_MODELS, Capabilities, Capability, DatedTable, read_table
+from agentic_trading.llm.models import Capabilities, Capability, DatedTable
 from agentic_trading.llm.provider import Transport
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.tables import RowOrigin, TableLayers, factories_of
 from agentic_trading.structured.prompts import transport_for
 
 PACKAGED = "packaged"
@@ -25,14 +27,16 @@ SOON_DAYS = 30
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One model: its row, its price of the day, and the files that both came from (`packaged`, or a path).
+    """One model: its row, its price of the day, and where both came from: `packaged`, a path, or the name of an adapter.
 
+    `origin_kind` says which of these the row's `origin` is; a row of the configuration is from its file or from code.
     `transport` is that of a JSON answer. `days_left` counts the days until the last one on which
     the model is served: 0 on that day, below 0 once it has retired, None where no such day is known.
     """
 
     capability: Capability
     origin: str
+    origin_kind: RowOrigin
     price: ModelPrice | None
     price_origin: str
     transport: Transport
@@ -57,6 +61,7 @@ class CatalogueEntry:
             "days_left": self.days_left,
             "retired": self.retired,
             "origin": self.origin,
+            "origin_kind": self.origin_kind,
             "capability": self.capability.model_dump(mode="json"),
             "price_origin": self.price_origin,
             "nusd_per_token": None if self.price is None else self.price.model_dump(mode="json"),
@@ -69,20 +74,20 @@ class Catalogue:
 
     capabilities: Capabilities
     prices: PriceBook
-    model_tables: tuple[DatedTable[Capability], ...]
-    price_tables: tuple[DatedTable[ModelPrice], ...]
+    layers: TableLayers
+    config: PlatformConfig
     now: datetime
 
     @classmethod
-    def load(cls, models_file: Path | None, prices_file: Path | None, *, now: datetime) -> Self:
-        """Read the packaged tables, and over them the user's own.
+    def load(cls, config: PlatformConfig, *, now: datetime) -> Self:
+        """Read the packaged tables, and over them those of the configuration: its adapters', its files', its own rows.
 
-        `now` fixes the prices and what has retired. Raises `TableError` that names file, row and field.
+        `now` fixes the prices and what has retired. Raises `TableError` that names file, row and field, `ConfigError` for
+        an adapter that cannot be had.
         """
-        models = tuple(read_table(path, Capability) for path in (PACKAGED_MODELS, models_file) if path)
-        prices = tuple(read_table(path, ModelPrice) for path in (PACKAGED_PRICES, prices_file) if path)
-        capabilities = Capabilities(row for table in models for row in table.rows)
-        return cls(capabilities, PriceBook(*prices), models, prices, now)
+        layers = TableLayers.read(config, factories_of(config))
+        tables = layers.tables()
+        return cls(tables.capabilities, tables.prices, layers, config, now)
 
     @property
     def today(self) -> date:
@@ -90,14 +95,16 @@ class Catalogue:
         return self.now.astimezone(UTC).date()
 
     def __iter__(self) -> Iterator[CatalogueEntry]:
-        origins, price_origins = _origins(self.model_tables), _origins(self.price_tables)
+        origins, price_origins = self._origins(self.layers.models), self._origins(self.layers.prices)
         for row in self.capabilities:
             key = (row.provider, row.model)
+            origin_kind, origin = origins[key]
             yield CatalogueEntry(
                 capability=row,
-                origin=origins[key],
+                origin=origin,
+                origin_kind=origin_kind,
                 price=self._price(row),
-                price_origin=price_origins.get(key, ""),
+                price_origin=price_origins[key][1] if key in price_origins else "",
                 transport=_transport(row),
                 days_left=None if row.retires_on is None else (row.retires_on - self.today).days,
             )
@@ -121,21 +128,34 @@ class Catalogue:
             return found[0]
         raise UnknownModelError(name, "capability table", [entry.name for entry in found or entries])
 
+    def _origins(
+        self, layers: Mapping[RowOrigin, DatedTable[Any]]
+    ) -> dict[tuple[LLMProvider, str], tuple[RowOrigin, str]]:
+        """Return what each model's row was taken from: the last table that names it."""
+        return {
+            (row.provider, row.model): (kind, self._origin(kind, table.path, row.provider))
+            for kind, table in layers.items()
+            for row in table.rows
+        }
+
+    def _origin(self, kind: RowOrigin, path: Path, provider: str) -> str:
+        match kind:
+            case "shipped":
+                return PACKAGED
+            case "adapter":
+                return self.config.providers[provider].adapter_of(provider)
+            case "file":
+                return str(path)
+            case "config":
+                return self.config.origin_of(f"providers.{provider}.models")
+            case _:
+                assert_never(kind)
+
     def _price(self, row: Capability) -> ModelPrice | None:
         try:
             return self.prices.price(row.provider, row.model, at=self.now)
         except UnknownModelError:
             return None
-
-
-def _origins(tables: tuple[DatedTable[Any], ...]) -> dict[tuple[LLMProvider, str], str]:
-    """Return which file each model's row was taken from: the last one that names it."""
-    packaged = {PACKAGED_MODELS, PACKAGED_PRICES}
-    return {
-        (row.provider, row.model): PACKAGED if table.path in packaged else str(table.path)
-        for table in tables
-        for row in table.rows
-    }
 
 
 def _transport(row: Capability) -> Transport:
@@ -207,7 +227,7 @@ def _row_problems(row: Capability, today: date) -> Iterator[str]:
 
 
 def _check_between_rows(catalogue: Catalogue, entries: list[CatalogueEntry]) -> Iterator[TableFinding]:
-    for table in catalogue.model_tables:
+    for table in catalogue.layers.models.values():
         for name, number in Counter(f"{row.provider}/{row.model}" for row in table.rows).items():
             if number > 1:
                 text = f"has {number} rows in {table.path}; only the last one is read"
@@ -222,7 +242,7 @@ def _check_between_rows(catalogue: Catalogue, entries: list[CatalogueEntry]) -> 
                 yield TableFinding("wrong", entry.name, text)
 
     known = {(row.provider, row.model) for row in rows}
-    priced = {(row.provider, row.model) for table in catalogue.price_tables for row in table.rows}
+    priced = {(row.provider, row.model) for table in catalogue.layers.prices.values() for row in table.rows}
     for provider, model in sorted(priced - known):
         yield TableFinding("wrong", f"{provider}/{model}", "has a price and no row in the table of models")
 

@@ -17,6 +17,8 @@ from agentic_trading.app.cli.model_tables import load_catalogue, model_table
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.models import WEIGHTS
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.platform import ModelConfig, ProviderContext
 from tests.app.cli.conftest import Command
 from tests.app.models.tables import model_row, models_file, price_row, prices_file
 from tests.app.models.wheels import pip_looks_only_at, wheel
@@ -108,6 +110,76 @@ def test_a_model_of_ones_own_is_shown_with_its_files(command: Command) -> None:
     assert Path(shown["origin"]).name == "models.json"
     assert Path(shown["price_origin"]).name == "prices.json"
     assert "+house@" in shown["price_book"]
+
+
+class HouseProvider(ScriptedProvider):
+    """An adapter of a third party that brings a row."""
+
+    def __init__(self, _context: ProviderContext) -> None:
+        super().__init__([])
+
+    @staticmethod
+    def models() -> list[ModelConfig]:
+        return [ModelConfig.model_validate({**CONFIGURED, "model": "brought-1b"})]
+
+
+CONFIGURED = {
+    "model": "quant-7b",
+    "context_tokens": 8192,
+    "max_output_tokens": 1024,
+    "source": "own cluster",
+    "checked_on": "2026-11-22",
+    "price": {"input": 20, "output": 150},
+}
+
+
+@pytest.mark.usefixtures("own_tables")
+def test_each_row_says_whether_it_is_of_the_configuration_a_file_an_adapter_or_shipped(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "agentic-trading.toml").write_text(
+        f'[providers.house]\nadapter = "{__name__}:HouseProvider"\n[[providers.house.models]]\nmodel = "quant-7b"\n'
+        "context_tokens = 8192\nmax_output_tokens = 1024\nprice = { input = 20, output = 150 }\n"
+        'source = "own cluster"\nchecked_on = 2026-11-22\n',
+        encoding="utf-8",
+    )
+
+    listed = {row["model"]: row for row in json.loads(command("models", "list", "--json").out)}
+    drawn = command("models", "list").out
+    shown = " ".join(command("models", "show", "quant-7b").out.split())
+
+    assert {
+        model: (
+            listed[model]["origin_kind"],
+            Path(listed[model]["origin"]).name,
+            listed[model]["price_origin"],
+        )
+        for model in ("quant-7b", "brought-1b", "house-8b", SMOL)
+    } == {
+        "quant-7b": ("config", "agentic-trading.toml", "agentic-trading.toml"),
+        "brought-1b": ("adapter", f"{__name__}:HouseProvider", f"{__name__}:HouseProvider"),
+        "house-8b": ("file", "models.json", str(tmp_path / "prices.json")),
+        SMOL: ("shipped", "packaged", "packaged"),
+    }
+    lines = {
+        line.split()[1]: line.split(maxsplit=1)[1]
+        for line in drawn.splitlines()
+        if " quant-" in line or " brought-" in line
+    }
+    assert lines["quant-7b"].rstrip().endswith("config")
+    assert lines["brought-1b"].rstrip().endswith("adapter")
+    assert "source file agentic-trading.toml (config), checked on 2026-11-22" in shown
+
+
+def test_an_adapter_that_cannot_be_had_is_bad_input_of_the_configuration(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "agentic-trading.toml").write_text("[providers.hose]\n", encoding="utf-8")
+
+    ended = command("models", "list")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "providers.hose.adapter is 'hose', which no installed package offers" in ended.err
 
 
 def test_a_model_without_a_price_is_shown_as_one_that_is_refused(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trading.app.models.catalogue import Catalogue
+from agentic_trading.platform import PlatformConfig
 
 TODAY = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -49,4 +50,4 @@ def prices_file(folder: Path, *rows: dict[str, Any]) -> Path:
 
 def catalogue(models: Path | None = None, prices: Path | None = None, *, now: datetime = TODAY) -> Catalogue:
     """Return the catalogue of 22 November 2026, or of `now`."""
-    return Catalogue.load(models, prices, now=now)
+    return Catalogue.load(PlatformConfig(models_file=models, prices_file=prices), now=now)

@@ -1,0 +1,122 @@
+"""Platforms that share a ledger on a real server: what they spend is one sum, and operators reach all of them."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.governance.commands import AddHalt, execute_command
+from agentic_trading.governance.control_stores.redis import RedisControlStore
+from agentic_trading.governance.controls_document import HaltScope
+from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.llm import FailureKind, StoreError, StoreLockedError
+from agentic_trading.llm.limits import NANO
+from agentic_trading.platform import LedgerConfig, Platform, PlatformConfig, Ports, TenantConfig
+from tests.gateway import START
+from tests.platform.calls import SMALL_USD, asked, envelope, scripted, spent_nusd
+from tests.redis_server import RealServer
+
+ONE_FOLDER: Mapping[str, str] = {"desk-a": "desks", "desk-b": "desks"}
+TWO_FOLDERS: Mapping[str, str] = {"desk-a": "here", "desk-b": "there"}
+
+
+def config(folder: Path, name: str, url: str | None) -> PlatformConfig:
+    tenants = {"default": TenantConfig(budget_usd=SMALL_USD)}
+    return PlatformConfig(folder=folder, name=name, ledger=LedgerConfig(url=url), tenants=tenants)
+
+
+def made(folder: Path, name: str, url: str | None) -> Platform:
+    return Platform(config(folder, name, url), Ports(providers={"scripted": scripted()}))
+
+
+@asynccontextmanager
+async def opened(
+    root: Path, url: str, places: Mapping[str, str] = ONE_FOLDER
+) -> AsyncGenerator[Sequence[Platform]]:
+    """Open a platform of each name in its folder."""
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(made(root / folder, name, url)) for name, folder in places.items()
+        ]
+
+
+async def asked_of_all(
+    platforms: Sequence[Platform], calls: int, *, first: int = 0
+) -> list[FailureKind | None]:
+    """Ask all at once, `calls` of each, and return how each call failed."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(asked(platform, envelope(first + 1000 * at + n)))
+            for at, platform in enumerate(platforms)
+            for n in range(calls)
+        ]
+    return [kind for task in tasks for kind in task.result()]
+
+
+@pytest.mark.parametrize("places", [ONE_FOLDER, TWO_FOLDERS], ids=["one folder", "two folders"])
+async def test_the_limit_of_a_tenant_holds_for_all_of_them_and_over_their_starts(
+    tmp_path: Path, own_redis: RealServer, places: Mapping[str, str]
+) -> None:
+    answered = []
+    for start in range(2):
+        async with opened(tmp_path, own_redis.url, places) as platforms:
+            kinds = await asked_of_all(platforms, 8, first=100 * start)
+            answered.append((kinds.count(None), kinds.count(FailureKind.BUDGET_EXHAUSTED)))
+
+    assert answered == [(3, 13), (0, 16)]
+    logs = [tmp_path / folder / name / "interactions.jsonl" for name, folder in places.items()]
+    assert sum([await spent_nusd(log) for log in logs]) == 3 * 212_000 <= int(SMALL_USD * NANO)
+
+
+async def test_a_halt_reaches_all_of_them_within_a_second(tmp_path: Path, own_redis: RealServer) -> None:
+    controls = await asyncio.to_thread(RedisControlStore, own_redis.url)
+
+    async with opened(tmp_path, own_redis.url) as platforms, aclosing(controls):
+        await asked_of_all(platforms, 1)
+        halt = AddHalt(HaltScope.TENANT, "default")
+        await execute_command(controls, "default", halt, by="ann", why="", at=START)
+        async with asyncio.timeout(1):
+            for platform in platforms:
+                n = 10
+                while await asked(platform, envelope(n)) != [FailureKind.HALTED]:
+                    n += 1
+
+    async with opened(tmp_path, own_redis.url) as platforms:
+        assert await asked_of_all(platforms, 1, first=50) == [FailureKind.HALTED] * 2
+
+
+async def test_a_server_that_has_forgotten_is_not_gone_on_with(tmp_path: Path, own_redis: RealServer) -> None:
+    async with opened(tmp_path, own_redis.url) as platforms:
+        assert await asked_of_all(platforms, 1) == [None] * 2
+    own_redis.kill()
+    await asyncio.to_thread(shutil.rmtree, own_redis.append_only_files)
+    await asyncio.to_thread(own_redis.start)
+
+    for name in ONE_FOLDER:
+        with pytest.raises(LedgerRolledBackError, match="budget rebuild"):
+            async with made(tmp_path / "desks", name, own_redis.url):
+                pass
+
+
+async def test_two_of_one_name_are_refused(tmp_path: Path, own_redis: RealServer) -> None:
+    async with made(tmp_path, "desk-a", own_redis.url):
+        with pytest.raises(StoreLockedError, match=r"desk-a/interactions\.jsonl"):
+            async with made(tmp_path, "desk-a", own_redis.url):
+                pass
+        async with made(tmp_path, "desk-b", own_redis.url) as other:
+            assert await asked(other, envelope()) == [None]
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+async def test_one_without_the_shared_ledger_is_alone_in_its_folder(
+    tmp_path: Path, own_redis: RealServer, shared: int
+) -> None:
+    urls = [None, own_redis.url]
+
+    async with made(tmp_path, "desk-a", urls[shared]):
+        with pytest.raises(StoreError, match=r"another platform is open in it; .*share a \[ledger\] url"):
+            async with made(tmp_path, "desk-b", urls[1 - shared]):
+                pass
