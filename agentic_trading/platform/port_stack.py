@@ -85,6 +85,7 @@ class PortStack:
         try:
             await run_shielded(close())
         except Exception as e:  # noqa: BLE001 - adapters of others are closed here, and may raise anything
+            e.add_note(f"while {type(port).__name__} was closed")
             self._unclosed.append(e)
 
     def _useful(self, errors: Sequence[BaseException]) -> BaseException:

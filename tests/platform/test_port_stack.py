@@ -1,15 +1,13 @@
 """Whatever fails or is cancelled while a platform opens or closes: all of it is closed once, in reverse, and nothing hidden."""
 
 import asyncio
-import errno
+import resource
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,146 +15,40 @@ from structlog.testing import capture_logs
 from agentic_trading.app.log_check import check_file
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import BusClosedError
-from agentic_trading.bus.topic import Subscription, Topic
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.errors import ControlsUnreadableError, LedgerUnavailableError, PolicyError
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
-from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.result import Usage
-from agentic_trading.llm.stores.jsonl.file import Disk
-from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import (
     ConfigError,
     LedgerConfig,
     Platform,
     PlatformConfig,
     Ports,
-    ProviderConfig,
     ProviderContext,
-    TenantConfig,
     local_gateway,
 )
 from tests.platform.calls import BUDGET_USD, asked, envelope, scripted
-
-
-@dataclass
-class Adapters:
-    """What the third party's adapters below have made and closed, in order."""
-
-    made: list[str] = field(default_factory=list)
-    closed: list[str] = field(default_factory=list)
-
-
-_seen = Adapters()
+from tests.platform.closing import (
+    SEEN,
+    Adapters,
+    Cancellation,
+    DeafBroker,
+    FullDisk,
+    HouseProvider,
+    everything,
+    house,
+    left_open,
+    unended_runs,
+)
 
 
 @pytest.fixture
 def seen() -> Adapters:
-    _seen.made.clear()
-    _seen.closed.clear()
-    return _seen
-
-
-class HouseProvider:
-    """An adapter of a third party: `close` among its options says what it fails with when it is closed."""
-
-    def __init__(self, context: ProviderContext) -> None:
-        self._name = context.name
-        self._close = str(context.config.options.get("close", ""))
-        _seen.made.append(self._name)
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        return ModelResponse("{}", "end_turn", Usage(input_tokens=1, output_tokens=1), request.envelope.model)
-
-    async def count_tokens(self, _request: ModelRequest) -> int | None:
-        return None
-
-    async def aclose(self) -> None:
-        await asyncio.sleep(0)  # a wait in which it may be cancelled
-        _seen.closed.append(self._name)
-        if self._close:
-            raise OSError(self._close)
-
-
-def broken(_context: ProviderContext) -> HouseProvider:
-    """An adapter that cannot be made."""
-    raise OSError("no such device")
-
-
-def house(*, close: str = "", make: str = "HouseProvider") -> ProviderConfig:
-    return ProviderConfig(adapter=f"{__name__}:{make}", options={"close": close} if close else {})
-
-
-class DeafBroker(MemoryBroker):
-    """A bus that takes so many readers and no more."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._left = most
-        self.opened: list[Subscription] = []
-
-    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
-        if not self._left:
-            raise TradingError("the bus takes no more readers")
-        self._left -= 1
-        self.opened.append(await super().subscribe(topics, group))
-        return self.opened[-1]
-
-
-class FullDisk(Disk):
-    """Takes nothing that is appended."""
-
-    def append(self, _fd: int, _data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left")
-
-
-@dataclass(frozen=True)
-class Cancellation:
-    """A task is cancelled at `times` of its waits; with `threads`, when they have done what it waits for."""
-
-    times: int = 1
-    threads: ThreadPoolExecutor | None = None
-
-    async def ends(self, work: Awaitable[object], *, at: int) -> bool:
-        """Cancel `work` at its wait number `at`, counted from 0; returns whether that ended it."""
-
-        async def cancelled() -> None:
-            await CancelledWork(self, work, at)
-
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(cancelled())
-        return task.cancelled()
-
-
-@dataclass(frozen=True)
-class CancelledWork:
-    """Work whose own task is cancelled while it waits."""
-
-    by: Cancellation
-    work: Awaitable[object]
-    at: int
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        steps: Any = self.work.__await__()
-        error: BaseException | None = None
-        for number in count():
-            try:
-                waits_for = next(steps) if error is None else steps.throw(error)
-            except StopIteration:
-                return
-            task = asyncio.current_task()
-            if number in range(self.at, self.at + self.by.times) and task is not None:
-                if self.by.threads is not None:
-                    self.by.threads.submit(int).result()
-                task.cancel()
-            error = None
-            try:
-                yield waits_for
-            except BaseException as e:  # noqa: BLE001 - handed on
-                error = e
+    SEEN.made.clear()
+    SEEN.closed.clear()
+    return SEEN
 
 
 @pytest.fixture(params=["before threads", "after threads", "three times"])
@@ -166,35 +58,6 @@ async def cancellation(request: pytest.FixtureRequest) -> AsyncGenerator[Cancell
         asyncio.get_running_loop().set_default_executor(one_thread)
         after = one_thread if request.param == "after threads" else None
         yield Cancellation(3 if request.param == "three times" else 1, after)
-
-
-def left_open(folder: Path) -> list[str]:
-    """Return the tasks, and the files below `folder`, that are still open."""
-    targets = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            targets.append(str(descriptor.readlink()))
-    files = [target for target in targets if target.startswith(str(folder))]
-    return files + [task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}]
-
-
-async def unended_runs(log: Path) -> list[str]:
-    """Return the starts of runs, by id, that no end is on record for."""
-    records = JsonlRecords(log)
-    verified = await records.verify()
-    await records.aclose()
-    starts = [run.event.id for run in verified.runs if run.event.kind == RunStarted.KIND]
-    ended = {run.event.causation_id for run in verified.runs}
-    return [start for start in starts if start not in ended]
-
-
-def everything(folder: Path) -> PlatformConfig:
-    """A platform with one of every step of opening: a folder, a limit, providers of a third party."""
-    return PlatformConfig(
-        folder=folder,
-        tenants={"default": TenantConfig(budget_usd=BUDGET_USD)},
-        providers={"house-a": house(), "house-b": house()},
-    )
 
 
 async def test_an_opening_that_is_cancelled_at_any_wait_leaves_nothing_open(
@@ -330,7 +193,7 @@ async def test_providers_that_fail_to_close_keep_nothing_else_open(tmp_path: Pat
 
     assert seen.closed == ["house-c", "house-b", "house-a"]
     assert left_open(tmp_path) == []
-    assert raised.value.__notes__ == ["beside it: OSError: a hangs"]
+    assert raised.value.__notes__ == ["while HouseProvider was closed", "beside it: OSError: a hangs"]
     assert [line["error"] for line in logged] == ["OSError: a hangs"]
     assert (await check_file(tmp_path / "interactions.jsonl")).verdict == "whole"
 
@@ -386,6 +249,32 @@ async def test_a_log_that_gives_up_comes_out_alone_though_a_provider_fails_to_cl
         await log.aclose()
 
 
+@pytest.fixture
+def full_disk() -> Generator[Callable[[Path], None]]:
+    """Return what lets no file of this process grow beyond the size of another one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def no_more_than(file: Path) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, before[1]))
+
+    yield no_more_than
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_log_whose_end_cannot_be_written_is_given_back_with_all_else(
+    tmp_path: Path, seen: Adapters, full_disk: Callable[[Path], None]
+) -> None:
+    log = tmp_path / "interactions.jsonl"
+
+    with pytest.raises(StoreError, match="File too large"):
+        async with Platform(everything(tmp_path)):
+            full_disk(log)
+
+    assert seen.closed == ["house-b", "house-a"]
+    assert left_open(tmp_path) == []
+    assert len(await unended_runs(log)) == 1
+
+
 async def test_providers_of_an_embedded_gateway_are_closed_and_hide_no_error(
     tmp_path: Path, seen: Adapters
 ) -> None:
@@ -399,3 +288,35 @@ async def test_providers_of_an_embedded_gateway_are_closed_and_hide_no_error(
     assert mistake.__notes__ == ["beside it: OSError: it hangs"]
     assert raised.value is mistake
     assert seen.closed == ["house"]
+
+
+async def test_providers_of_an_embedded_gateway_that_cannot_be_opened_are_closed(
+    tmp_path: Path, seen: Adapters
+) -> None:
+    context = ProviderContext("house", house(), OneKey("k"), Capabilities([]))
+    gateway = local_gateway(
+        HouseProvider(context), folder=tmp_path, budget_usd=BUDGET_USD, policy=tmp_path / "none.toml"
+    )
+
+    with pytest.raises(PolicyError, match=r"none\.toml"):
+        async with gateway:
+            pass
+
+    assert seen.closed == ["house"]
+    assert left_open(tmp_path) == []
+
+
+async def test_ports_that_are_handed_in_stay_open(tmp_path: Path, seen: Adapters) -> None:
+    context = ProviderContext("scripted", house(), OneKey("k"), Capabilities([]))
+    store, broker = JsonFileInteractionStore(tmp_path / "log.jsonl"), MemoryBroker()
+    ports = Ports(providers={"scripted": HouseProvider(context)}, store=store, broker=broker)
+    limited = everything(tmp_path).model_copy(update={"folder": None})
+
+    for number in range(2):
+        async with Platform(limited, ports) as platform:
+            assert await asked(platform, envelope(number)) == [None]
+
+    assert seen.closed == ["house-b", "house-a"] * 2
+    assert len(await store.recent()) == 2
+    await store.aclose()
+    await broker.aclose()

@@ -101,6 +101,18 @@ async def test_a_server_that_has_forgotten_is_not_gone_on_with(tmp_path: Path, o
                 pass
 
 
+async def test_a_server_that_is_gone_keeps_nothing_open(tmp_path: Path, own_redis: RealServer) -> None:
+    async with asyncio.timeout(10):
+        async with opened(tmp_path, own_redis.url) as platforms:
+            assert await asked_of_all(platforms, 1) == [None] * 2
+            await asyncio.to_thread(own_redis.kill)
+
+    await asyncio.to_thread(own_redis.start)
+    async with opened(tmp_path, own_redis.url) as platforms:
+        kinds = await asked_of_all(platforms, 8, first=100)
+    assert (kinds.count(None), kinds.count(FailureKind.BUDGET_EXHAUSTED)) == (1, 15)
+
+
 async def test_two_of_one_name_are_refused(tmp_path: Path, own_redis: RealServer) -> None:
     async with made(tmp_path, "desk-a", own_redis.url):
         with pytest.raises(StoreLockedError, match=r"desk-a/interactions\.jsonl"):
