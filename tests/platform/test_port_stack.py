@@ -164,6 +164,21 @@ async def test_a_step_that_fails_closes_what_is_open_and_its_error_comes_out(
     assert left_open(tmp_path) == []
 
 
+async def test_a_log_that_is_broken_in_the_middle_is_not_gone_on_with(tmp_path: Path, seen: Adapters) -> None:
+    async with Platform(everything(tmp_path), Ports(providers={"scripted": scripted()})) as platform:
+        assert await asked(platform, envelope()) == [None]
+    log = tmp_path / "interactions.jsonl"
+    log.write_text(log.read_text(encoding="utf-8").replace("Advise.", "Advice."), encoding="utf-8")
+    seen.made.clear()
+
+    with pytest.raises(StoreError, match=r"interactions\.jsonl:4: its hash is not that of its bytes"):
+        async with Platform(everything(tmp_path)):
+            pass
+
+    assert seen.made == []
+    assert left_open(tmp_path) == []
+
+
 @pytest.mark.parametrize("readers", [0, 1, 2])
 async def test_a_bus_that_takes_no_more_readers_closes_what_is_open(
     tmp_path: Path, seen: Adapters, readers: int

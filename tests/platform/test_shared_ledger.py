@@ -11,10 +11,15 @@ import pytest
 from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.control_stores.redis import RedisControlStore
 from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.governance.errors import (
+    LedgerRolledBackError,
+    LedgerSettingsError,
+    LedgerUnavailableError,
+)
 from agentic_trading.llm import FailureKind, StoreError, StoreLockedError
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform import LedgerConfig, Platform, PlatformConfig, Ports, TenantConfig
+from tests import redis_server
 from tests.gateway import START
 from tests.platform.calls import SMALL_USD, asked, envelope, scripted, spent_nusd
 from tests.redis_server import RealServer
@@ -99,6 +104,26 @@ async def test_a_server_that_has_forgotten_is_not_gone_on_with(tmp_path: Path, o
         with pytest.raises(LedgerRolledBackError, match="budget rebuild"):
             async with made(tmp_path / "desks", name, own_redis.url):
                 pass
+
+
+async def test_a_server_that_cannot_be_reached_is_an_error_of_opening(
+    tmp_path: Path, own_redis: RealServer
+) -> None:
+    await asyncio.to_thread(own_redis.kill)
+    without_a_limit = config(tmp_path, "desk-a", own_redis.url).model_copy(update={"tenants": {}})
+
+    with pytest.raises(LedgerUnavailableError, match="cannot be reached"):
+        async with Platform(without_a_limit):
+            pass
+
+
+async def test_a_server_that_may_forget_is_an_error_of_opening(tmp_path: Path) -> None:
+    with (
+        redis_server.own_server("valkey", options=("--appendonly", "no", "--save", "")) as server,
+        pytest.raises(LedgerSettingsError, match="appendonly = 'no'; allowed is yes"),
+    ):
+        async with made(tmp_path, "desk-a", server.url):
+            pass
 
 
 async def test_a_server_that_is_gone_keeps_nothing_open(tmp_path: Path, own_redis: RealServer) -> None:
