@@ -19,6 +19,7 @@ from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.port_stack import first_useful
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,8 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
     try:
         async with _platform_of(setup) as platform:
             await _trade(setup, result, observer, platform, venue, exchange)
+    except BaseExceptionGroup as group:  # agents of one moment work side by side
+        raise first_useful(group) from group
     finally:
         result.account = await exchange.account()
         result.open_orders = await exchange.open_orders()

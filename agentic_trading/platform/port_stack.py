@@ -103,6 +103,12 @@ class PortStack:
         return useful
 
 
+def first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error of a group that a user can do something about, the first `TradingError`, else the first one."""
+    errors = list(_leaves(group, without=None))
+    return next((error for error in errors if isinstance(error, TradingError)), errors[0])
+
+
 def _leaves(error: BaseException, *, without: BaseException | None) -> Generator[BaseException]:
     """Yield the errors of a group and of the groups in it, but for one of the block."""
     if error is without:
