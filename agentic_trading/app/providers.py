@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions
+from agentic_trading.app.session_folder import AskedProvider
 from agentic_trading.app.trading import RULES
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.client.gateway import Gateway, GatewayReply
@@ -191,6 +192,20 @@ async def _make(
         made[name] = adapters.configured_provider(config, name, factory, rows, rules=RULES)
 
     await run_shielded(asyncio.to_thread(make), longest_s=math.inf)
+
+
+def asked_providers(options: RunOptions) -> dict[str, AskedProvider]:
+    """Return what a manifest keeps of the providers that may be asked."""
+    return {
+        name: AskedProvider(adapter=row.adapter_of(name), base_url=host_free(row.base_url))
+        for name, row in options.asked.items()
+    }
+
+
+def base_url_of(options: RunOptions) -> str:
+    """Return the address of the one provider that `--provider` names, without its host; empty for its own."""
+    row = None if options.provider == CONFIGURED else options.asked.get(options.provider)
+    return "" if row is None else host_free(row.base_url)
 
 
 def host_free(base_url: str | None) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,8 +11,14 @@ from agentic_trading.app import trading
 from agentic_trading.app.feeds import BarSource, KeptBars, ReadAhead, kept_bars
 from agentic_trading.app.log_check import check_log
 from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions, pluralize
-from agentic_trading.app.providers import check_providers, host_free, ready, select_provider
-from agentic_trading.app.session_folder import AskedProvider, RunManifest, SessionFolder, session_folder
+from agentic_trading.app.providers import (
+    asked_providers,
+    base_url_of,
+    check_providers,
+    ready,
+    select_provider,
+)
+from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.ledger import LedgerEntry
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
@@ -83,39 +89,40 @@ async def new_run(
     if recorded is not None:
         _refuse_other_symbols(recorded.manifest, named)
     answers, capabilities = await _answer_source(options, recorded, tables)
-    await asyncio.to_thread(folder.prepare)
-    await store.open()
-    run_number = await asyncio.to_thread(folder.last_run) + 1
-    symbols = [source.data.symbol for source in named]
-    manifest = RunManifest(
-        version=2,
-        package=__version__,
-        session_id=_session_id(options, recorded, answers, run_number, symbols),
-        run_number=run_number,
-        tenant=options.tenant,
-        mode=options.mode,
-        answers=options.provider,
-        provider=answers.llm,
-        model=answers.model,
-        base_url=_base_url(options),
-        models=answers.models,
-        fallback=answers.fallback,
-        providers=_asked(options),
-        capabilities=tuple(capabilities),
-        config_sha256=options.config.config_sha256,
-        data=tuple(source.data for source in named),
-        bars=options.most_bars,
-        budget_usd=options.budget,
-        max_calls=options.max_calls,
-        inject=options.inject,
-        seed=options.seed,
-        workers=options.workers,
-        first_seq=(await store.verify()).lines,
-        starts=1,
-        started_at=SystemClock().now(),
-    )
-    await asyncio.to_thread(folder.write_manifest, manifest)
-    return PreparedRun(manifest, answers)
+    async with _closed_on_error(answers.providers):
+        await asyncio.to_thread(folder.prepare)
+        await store.open()
+        run_number = await asyncio.to_thread(folder.last_run) + 1
+        symbols = [source.data.symbol for source in named]
+        manifest = RunManifest(
+            version=2,
+            package=__version__,
+            session_id=_session_id(options, recorded, answers, run_number, symbols),
+            run_number=run_number,
+            tenant=options.tenant,
+            mode=options.mode,
+            answers=options.provider,
+            provider=answers.llm,
+            model=answers.model,
+            base_url=base_url_of(options),
+            models=answers.models,
+            fallback=answers.fallback,
+            providers=asked_providers(options),
+            capabilities=tuple(capabilities),
+            config_sha256=options.config.config_sha256,
+            data=tuple(source.data for source in named),
+            bars=options.most_bars,
+            budget_usd=options.budget,
+            max_calls=options.max_calls,
+            inject=options.inject,
+            seed=options.seed,
+            workers=options.workers,
+            first_seq=(await store.verify()).lines,
+            starts=1,
+            started_at=SystemClock().now(),
+        )
+        await asyncio.to_thread(folder.write_manifest, manifest)
+        return PreparedRun(manifest, answers)
 
 
 async def resumed_run(
@@ -133,29 +140,40 @@ async def resumed_run(
     """
     manifest = await _resumable_manifest(options, folder, feeds)
     answers, _ = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
-    await asyncio.to_thread(folder.prepare)
-    await store.open()
-    # Once more: until the lock was ours, another process may have ended the run.
-    manifest = await _resumable_manifest(options, folder, feeds)
-    await _refuse_incomplete(folder, manifest, store)
-    earlier = await read_interrupted_run(folder, manifest, store)
-    if options.is_repeatable:
-        earlier = earlier.without_lost()
-    if options.provider != "recorded":
-        answers = replace(answers, recorded=earlier.answers, lost=earlier.lost)
-    resumed = {
-        "bars": options.most_bars,
-        "budget_usd": options.budget,
-        "config_sha256": options.config.config_sha256,
-        "max_calls": options.max_calls,
-        "workers": options.workers,
-        "interrupted": False,
-        "digest": None,
-        "starts": manifest.starts + 1,
-    }
-    manifest = manifest.model_copy(update=resumed)
-    await asyncio.to_thread(folder.write_manifest, manifest)
-    return PreparedRun(manifest, answers, earlier)
+    async with _closed_on_error(answers.providers):
+        await asyncio.to_thread(folder.prepare)
+        await store.open()
+        # Once more: until the lock was ours, another process may have ended the run.
+        manifest = await _resumable_manifest(options, folder, feeds)
+        await _refuse_incomplete(folder, manifest, store)
+        earlier = await read_interrupted_run(folder, manifest, store)
+        if options.is_repeatable:
+            earlier = earlier.without_lost()
+        if options.provider != "recorded":
+            answers = replace(answers, recorded=earlier.answers, lost=earlier.lost)
+        resumed = {
+            "bars": options.most_bars,
+            "budget_usd": options.budget,
+            "config_sha256": options.config.config_sha256,
+            "max_calls": options.max_calls,
+            "workers": options.workers,
+            "interrupted": False,
+            "digest": None,
+            "starts": manifest.starts + 1,
+        }
+        manifest = manifest.model_copy(update=resumed)
+        await asyncio.to_thread(folder.write_manifest, manifest)
+        return PreparedRun(manifest, answers, earlier)
+
+
+@asynccontextmanager
+async def _closed_on_error(providers: Providers) -> AsyncGenerator[None]:
+    """Close the providers of a run that cannot begin."""
+    try:
+        yield
+    except BaseException:
+        await providers.aclose()
+        raise
 
 
 async def _refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: trading.Log) -> None:
@@ -239,16 +257,13 @@ async def _answer_source(
         return rules, [tables.capabilities.of(rules.llm, rules.model)]
     selection = select_provider(options, tables, now=SystemClock().now(), model=model)
     providers = await ready(options, selection)
-    if options.hosted:
-        try:
+    async with _closed_on_error(providers):
+        if options.hosted:
             await check_providers(providers, selection)
-        except BaseException:
-            await providers.aclose()
-            raise
-    faulty = {
-        name: trading.with_faults(providers.of(name), options.inject, options.seed)
-        for name in selection.providers
-    }
+        faulty = {
+            name: trading.with_faults(providers.of(name), options.inject, options.seed)
+            for name in selection.providers
+        }
     answers = trading.AnswerSource(
         providers=Providers(faulty),
         llm=selection.llm,
@@ -256,7 +271,7 @@ async def _answer_source(
         counts=options.estimate == "exact",
         models=selection.names,
         fallback=selection.fallback,
-        patience=trading.patience_of(_asked(options)),
+        patience=trading.patience_of(asked_providers(options)),
     )
     return answers, selection.rows
 
@@ -287,19 +302,6 @@ def replayed_run(
 def tables_with(tables: Tables, capabilities: Iterable[Capability]) -> Tables:
     """Return the tables with these rows of models in place of theirs, or in addition."""
     return replace(tables, capabilities=Capabilities([*tables.capabilities, *capabilities]))
-
-
-def _asked(options: RunOptions) -> dict[str, AskedProvider]:
-    return {
-        name: AskedProvider(adapter=row.adapter_of(name), base_url=host_free(row.base_url))
-        for name, row in options.asked.items()
-    }
-
-
-def _base_url(options: RunOptions) -> str:
-    """Return the address of the one provider that `--provider` names, without its host; empty for its own."""
-    row = None if options.provider == CONFIGURED else options.asked.get(options.provider)
-    return "" if row is None else host_free(row.base_url)
 
 
 def _session_id(
@@ -370,7 +372,7 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         "--mode": (options.mode, manifest.mode),
         "--provider": (options.provider, manifest.answers),
         "--model": (options.model or manifest.model, manifest.model),
-        "--base-url": (_base_url(options), manifest.base_url),
+        "--base-url": (base_url_of(options), manifest.base_url),
         "--inject": (options.inject, manifest.inject),
         "--seed": (options.seed, manifest.seed),
         "the tenant": (options.tenant, manifest.tenant),
@@ -382,7 +384,7 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         models = {workflow: name for workflow, name in config.models.items() if workflow in kept}
         now_and_before["[models]"] = (models, dict(manifest.models))
         now_and_before["[fallback]"] = (fallback, before_fallback)
-        now_and_before["[providers]"] = (_asked(options), dict(manifest.providers))
+        now_and_before["[providers]"] = (asked_providers(options), dict(manifest.providers))
     for option, (now, before) in now_and_before.items():
         if now != before:
             allowed = f"{before!r}, as run {manifest.run_number} was started with"

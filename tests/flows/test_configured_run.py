@@ -19,9 +19,10 @@ from agentic_trading.app.run import run_session
 from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.errors import FailureKind, ProviderError, StoreLockedError
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.platform.adapters import ProviderContext
 from agentic_trading.platform.errors import ConfigError
 from tests.build import NOW
@@ -56,6 +57,25 @@ WITH_TENANT = FILE + '[tenants.acme]\nbudget_usd = "0.75"\nwindow = "day"\n'
 def priced(_context: ProviderContext) -> Provider:
     """Make a provider that answers by the rules under its models' names."""
     return Priced()
+
+
+class Counted(Priced):
+    """Says how many of its kind are open."""
+
+    opened = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Counted.opened += 1
+
+    @override
+    async def aclose(self) -> None:
+        Counted.opened -= 1
+
+
+def counted(_context: ProviderContext) -> Provider:
+    """Make a provider that is counted for as long as it is open."""
+    return Counted()
 
 
 class Choosy(Priced):
@@ -153,6 +173,22 @@ async def test_a_run_that_goes_on_asks_the_models_that_it_was_started_with(tmp_p
 
     assert report.data[0].bars == 430
     assert (await replay(tmp_path / "out")).identical
+
+
+async def test_the_providers_of_a_run_that_cannot_begin_are_closed(tmp_path: Path) -> None:
+    text = FILE.replace(":priced", ":counted")
+    first = await asyncio.to_thread(asked, tmp_path, text, bars=420)
+    await ran(first)
+    assert Counted.opened == 0
+
+    lock = JsonFileInteractionStore(first.out / "interactions.jsonl")
+    await lock.open()
+    for options in (first, replace(first, resume=True, bars=430)):
+        with pytest.raises(StoreLockedError):
+            await ran(options)
+    await lock.aclose()
+
+    assert Counted.opened == 0
 
 
 async def test_a_run_in_two_parts_with_a_fallback_decides_as_one_in_one(tmp_path: Path) -> None:
