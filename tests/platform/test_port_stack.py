@@ -65,7 +65,7 @@ async def test_an_opening_that_is_cancelled_at_any_wait_leaves_nothing_open(
 ) -> None:
     wait, platform = 0, Platform(everything(tmp_path))
     while await cancellation.ends(platform.__aenter__(), at=wait):
-        assert (wait, left_open(tmp_path)) == (wait, [])
+        assert (wait, await left_open(tmp_path)) == (wait, [])
         assert (wait, seen.closed) == (wait, seen.made[::-1])
         seen.made.clear()
         seen.closed.clear()
@@ -89,7 +89,7 @@ async def test_a_closing_that_is_cancelled_at_any_wait_closes_everything(
 
         is_cancelled = await cancellation.ends(platform.__aexit__(None, None, None), at=wait)
 
-        assert (wait, left_open(tmp_path)) == (wait, [])
+        assert (wait, await left_open(tmp_path)) == (wait, [])
         assert (wait, seen.closed) == (wait, ["house-b", "house-a"])
         seen.closed.clear()
 
@@ -161,7 +161,7 @@ async def test_a_step_that_fails_closes_what_is_open_and_its_error_comes_out(
             pass
 
     assert (len(seen.made), seen.closed) == (made, seen.made[::-1])
-    assert left_open(tmp_path) == []
+    assert await left_open(tmp_path) == []
 
 
 async def test_a_log_that_is_broken_in_the_middle_is_not_gone_on_with(tmp_path: Path, seen: Adapters) -> None:
@@ -176,7 +176,7 @@ async def test_a_log_that_is_broken_in_the_middle_is_not_gone_on_with(tmp_path: 
             pass
 
     assert seen.made == []
-    assert left_open(tmp_path) == []
+    assert await left_open(tmp_path) == []
 
 
 @pytest.mark.parametrize("readers", [0, 1, 2])
@@ -190,7 +190,7 @@ async def test_a_bus_that_takes_no_more_readers_closes_what_is_open(
             await asyncio.Event().wait()
 
     assert seen.closed == ["house-b", "house-a"]
-    assert left_open(tmp_path) == []
+    assert await left_open(tmp_path) == []
     for reader in broker.opened:
         with pytest.raises(BusClosedError):
             await reader.take()
@@ -207,7 +207,7 @@ async def test_providers_that_fail_to_close_keep_nothing_else_open(tmp_path: Pat
             pass
 
     assert seen.closed == ["house-c", "house-b", "house-a"]
-    assert left_open(tmp_path) == []
+    assert await left_open(tmp_path) == []
     assert raised.value.__notes__ == ["while HouseProvider was closed", "beside it: OSError: a hangs"]
     assert [line["error"] for line in logged] == ["OSError: a hangs"]
     assert (await check_file(tmp_path / "interactions.jsonl")).verdict == "whole"
@@ -239,12 +239,21 @@ async def test_an_error_of_opening_is_not_hidden_by_one_of_closing(tmp_path: Pat
 
 
 async def test_a_cancellation_is_not_hidden_by_an_error_of_closing(tmp_path: Path, seen: Adapters) -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05), Platform(failing_to_close(tmp_path)):
+    is_open = asyncio.Event()
+
+    async def serving() -> None:
+        async with Platform(failing_to_close(tmp_path)):
+            is_open.set()
             await asyncio.Event().wait()
 
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        task = group.create_task(serving())
+        await is_open.wait()
+        task.cancel()
+
+    assert task.cancelled()
     assert len(seen.closed) == 3
-    assert left_open(tmp_path) == []
+    assert await left_open(tmp_path) == []
 
 
 async def test_a_log_that_gives_up_comes_out_alone_though_a_provider_fails_to_close(
@@ -286,7 +295,7 @@ async def test_a_log_whose_end_cannot_be_written_is_given_back_with_all_else(
             full_disk(log)
 
     assert seen.closed == ["house-b", "house-a"]
-    assert left_open(tmp_path) == []
+    assert await left_open(tmp_path) == []
     assert len(await unended_runs(log)) == 1
 
 
@@ -318,7 +327,7 @@ async def test_providers_of_an_embedded_gateway_that_cannot_be_opened_are_closed
             pass
 
     assert seen.closed == ["house"]
-    assert left_open(tmp_path) == []
+    assert await left_open(tmp_path) == []
 
 
 async def test_ports_that_are_handed_in_stay_open(tmp_path: Path, seen: Adapters) -> None:
