@@ -1,8 +1,8 @@
 """Budgets from the log: what happened to them, and a ledger rebuilt from what is on record."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -23,10 +23,10 @@ from agentic_trading.governance.events import (
     LedgerCheckpointed,
     ReservationExpired,
 )
-from agentic_trading.governance.ledger import Balance, LedgerEntry, ReservationState
+from agentic_trading.governance.ledger import Balance, LedgerEntry, RebuildableLedger, ReservationState
 from agentic_trading.governance.limits import UNITS, ScopeKind, Window, agent_of, amount_text, usd_text
-from agentic_trading.governance.rebuild import LedgerRebuild
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.governance.rebuild import KeptCharge, LedgerRebuild, join
+from agentic_trading.llm.errors import EventError, FailureKind, StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
@@ -74,11 +74,23 @@ def budget_events(records: Iterable[Record], tenant: str) -> Iterator[BudgetEven
 async def read_budget_events(log: Path, tenant: str, *, together: bool) -> list[BudgetEvent]:
     """Return the budget events of a tenant in a log; with `together`, repeated ones are one.
 
-    Raises `StoreError` for a log that cannot be read.
+    Raises `StoreError` for a log that cannot be read or understood.
     """
+    found: list[BudgetEvent] = []
     async with aclosing(trading.records_of(log)) as records:
-        found = [event async for entry in records.scan() for event in budget_events([entry.record], tenant)]
+        async for entry in records.scan():
+            with _placed(log, entry.seq):
+                found += budget_events([entry.record], tenant)
     return _merge_repeated(found) if together else found
+
+
+@contextmanager
+def _placed(log: Path, line: int) -> Generator[None]:
+    """Raise `StoreError` with the place for an event that cannot be understood."""
+    try:
+        yield
+    except EventError as e:
+        raise StoreError(log, str(e), line=line) from e
 
 
 def _merge_repeated(events: Iterable[BudgetEvent]) -> list[BudgetEvent]:
@@ -146,7 +158,8 @@ def _with_reason(text: str, why: str) -> str:
 class LedgerRebuildReport:
     """What a rebuild has charged, in nano-dollars; `knew_nusd` is what the ledger had before.
 
-    `discarded` are the totals that the ledger had higher than the logs, where that was asked for.
+    `kept` are charges of the ledger that no log explains. `discarded` are the totals that the ledger had higher, where
+    that was asked for.
     """
 
     tenant: str
@@ -158,6 +171,7 @@ class LedgerRebuildReport:
     knew_nusd: int
     generation: int
     discarded: tuple[str, ...] = ()
+    kept: tuple[KeptCharge, ...] = ()
 
 
 async def rebuild_ledger(
@@ -168,12 +182,12 @@ async def rebuild_ledger(
     zone: tzinfo = UTC,
     discard_server: bool = False,
 ) -> LedgerRebuildReport:
-    """Charge every call of a tenant that is on record on a server, in place of what its ledger had of them.
+    """Charge every call of a tenant that is on record on a server, joined with what its ledger still knows of each call.
 
     `zone` is where days and months begin, the same as for the workers that share the server.
-    Raises `OptionError` without a server, and for a server that has charged more than the logs know, which would be free
-    to be spent again: nothing is then changed, unless with `discard_server`. Raises `StoreError` for a log that cannot be
-    read, `LedgerUnavailableError`.
+    Raises `OptionError` without a server, and for a server with higher totals than logs and known calls come to, which
+    would be free to be spent again: nothing is then changed. With `discard_server` only the logs count.
+    Raises `StoreError` for a log that cannot be read or understood, `LedgerUnavailableError`.
     """
     if not ledger_url:
         raise OptionError(
@@ -190,19 +204,20 @@ async def rebuild_ledger(
         knew = await ledger.balances(tenant)
         for reader in readers:  # what was charged up to now is on record a moment later
             await reader.read_on(calls)
-        lowered = await _lowered(knew, tenant, calls.entries())
+        bookings, _ = await _joined(calls, ledger, discard_server=discard_server)
+        lowered = await _lowered(knew, tenant, bookings)
         if lowered and not discard_server:
             raise OptionError(
                 "--discard-server",
-                f"left out, and the server has charged what is in none of the logs: {'; '.join(lowered)}",
+                f"left out, and the server has charged what is in none of the logs, nor known call by call: {'; '.join(lowered)}",
                 "every log that was written with the server, or --discard-server to let that be spent again",
             )
         await ledger.fence(tenant)
         for reader in readers:  # what comes on record later has just ended, and that the ledger remembers
             await reader.read_on(calls)
-        bookings = calls.entries()
         if calls.checkpoint is not None:
             await ledger.require_at_least(tenant, calls.checkpoint)
+        bookings, kept = await _joined(calls, ledger, discard_server=discard_server)
         position = await ledger.restore(tenant, bookings)
     doubtful = [one for one in bookings if one.state is ReservationState.IN_DOUBT]
     return LedgerRebuildReport(
@@ -215,7 +230,15 @@ async def rebuild_ledger(
         knew_nusd=sum(one.spent.nusd for one in knew if _is_of_tenant(one)),
         generation=position.epoch,
         discarded=tuple(lowered),
+        kept=tuple(kept),
     )
+
+
+async def _joined(
+    calls: LedgerRebuild, ledger: RebuildableLedger, *, discard_server: bool
+) -> tuple[list[LedgerEntry], list[KeptCharge]]:
+    """Return what has to be booked by the logs, and by what the ledger has charged unless that is discarded."""
+    return join(calls.entries(), [] if discard_server else await ledger.entries(calls.tenant))
 
 
 @dataclass(slots=True)
@@ -227,11 +250,12 @@ class _LogReader:
     last: int = 0
 
     async def read_on(self, calls: LedgerRebuild) -> None:
-        """Add to `calls` what has come on record since."""
+        """Add to `calls` what has come on record since; raises `StoreError` for an event that cannot be understood."""
         calls.mode = self.mode
         async with aclosing(trading.records_of(self.log)) as records:
             async for entry in records.scan(self.last):
-                calls.read(entry.record)
+                with _placed(self.log, entry.seq):
+                    calls.read(entry.record)
                 self.last = entry.seq
 
 

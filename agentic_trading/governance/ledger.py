@@ -162,9 +162,10 @@ class ExpiredReservation:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A past call, restored from the log: `settled` or `in_doubt`, and what it was charged.
+    """A past call, known to a log or a ledger: `settled` or `in_doubt`, and what it was charged.
 
-    `request.at` chooses the windows and must be given.
+    `request.at` chooses the windows and must be given. One of a ledger that has gone back may be `dispatched`: it held
+    `charged` then, which a rebuild has to charge if no log knows more.
     """
 
     request: ReservationRequest
@@ -341,6 +342,14 @@ class RebuildableLedger(Protocol):
         """Reserve and dispatch nothing more for a tenant until `restore`: `LedgerRolledBackError`.
 
         What is in flight may end, also after a log was read that does not know of it yet: `restore` does. Harmless twice.
+        """
+        ...
+
+    async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
+        """Return every call of a tenant that was charged, as far as each is still known by itself; others only add up in `balances`.
+
+        A moment is within the windows that its call was counted in. Calls in flight, which `restore` leaves as they are,
+        are named only by a ledger that has gone back, and only the dispatched ones.
         """
         ...
 

@@ -59,6 +59,11 @@ class Windows:
             self._spans = self._spans_from(self._since)
         return self._spans
 
+    def start_of(self, window: Window, window_id: str) -> datetime:
+        """Return when the window with this id begins; raises `ValueError` for `Window.NONE`, and for no such id."""
+        first = datetime.fromisoformat(window_id + ("-01" if window is Window.MONTH else ""))
+        return (first if first.tzinfo else first.replace(tzinfo=self.zone)).astimezone(UTC)
+
     def _spans_from(self, minute: datetime) -> Mapping[Window, TimeWindow]:
         local = minute.astimezone(self.zone)
         day = local.replace(hour=0, minute=0, fold=0)

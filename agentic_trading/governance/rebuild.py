@@ -1,4 +1,4 @@
-"""Rebuild a ledger from the log: what was charged, and how far the ledger had come."""
+"""Rebuild a ledger from logs, joined with what it still knows: what was charged, and how far the ledger had come."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -32,7 +32,7 @@ from agentic_trading.governance.ledger import (
     tenant_of,
 )
 from agentic_trading.governance.limits import ScopeKind
-from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
@@ -233,6 +233,63 @@ class LedgerRebuild:
         known = self.checkpoint
         if known is None or (found.epoch, found.sequence) >= (known.epoch, known.sequence):
             self.checkpoint = found
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCharge:
+    """A charge that a ledger knows and the logs do not: `logged` is what they have of it, nothing or less in a unit."""
+
+    reservation_id: str
+    charged: Amount
+    logged: Amount
+
+
+def join(
+    logged: Iterable[LedgerEntry], charged: Iterable[LedgerEntry]
+) -> tuple[list[LedgerEntry], list[KeptCharge]]:
+    """Return what a ledger has to hold by the logs and by what it has `charged`, and which charges the logs do not explain.
+
+    Each reservation counts once, in the scopes and windows of the ledger if it knows it, and at the dearer charge: no sum is lower
+    afterwards. What a ledger that has gone back held for a dispatched call is in doubt, unless a log knows how it ended.
+    """
+    joined = {entry.request.reservation_id: entry for entry in logged}
+    kept = []
+    for known in charged:
+        id_ = known.request.reservation_id
+        entry = joined.get(id_)
+        if entry is not None and _explains(entry, known):
+            joined[id_] = replace(entry, request=_counted_as(entry.request, known.request))
+            continue
+        joined[id_] = _dearer_entry(entry, known)
+        kept.append(KeptCharge(id_, known.charged, NOTHING if entry is None else entry.charged))
+    return list(joined.values()), kept
+
+
+def _explains(entry: LedgerEntry, known: LedgerEntry) -> bool:
+    """Whether a log knows all that a ledger has charged for a call, or how it ended that the ledger takes for in flight."""
+    is_held = known.state is ReservationState.DISPATCHED
+    return (is_held and entry.state is ReservationState.SETTLED) or _covers(entry.charged, known.charged)
+
+
+def _dearer_entry(entry: LedgerEntry | None, known: LedgerEntry) -> LedgerEntry:
+    """Return the entry of a call for which a ledger has charged what is in no log; its end is known if one knows it all."""
+    charged = known.charged if entry is None else _dearer(known.charged, entry.charged)
+    is_settled = known.state is ReservationState.SETTLED and charged == known.charged
+    request = known.request if entry is None else _counted_as(entry.request, known.request)
+    return LedgerEntry(
+        replace(request, amount=_dearer(request.amount, charged)),
+        ReservationState.SETTLED if is_settled else ReservationState.IN_DOUBT,
+        charged,
+    )
+
+
+def _counted_as(logged: ReservationRequest, known: ReservationRequest) -> ReservationRequest:
+    """Return the request of a log where the ledger has counted it: elsewhere it would be free again there."""
+    return replace(logged, at=known.at, scope_ids={**logged.scope_ids, **known.scope_ids})
+
+
+def _covers(one: Amount, other: Amount) -> bool:
+    return _dearer(one, other) == one
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:

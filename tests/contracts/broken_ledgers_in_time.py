@@ -26,6 +26,7 @@ from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import ANY, Limit
 from agentic_trading.governance.prices import Amount
 from tests.contracts import ledger_changes as changes
+from tests.contracts import ledger_entries as entries_
 from tests.contracts import ledger_history as history
 from tests.contracts import ledger_leases as leases
 from tests.contracts import ledger_limits
@@ -212,6 +213,29 @@ class TrustsWhatHasGoneBack(Whole):
         return await super().restore(tenant, entries)
 
 
+class KnowsOnlySums(Whole):
+    async def entries(self, _tenant: str) -> list[LedgerEntry]:
+        return []
+
+
+class ForgetsTheMoment(Whole):
+    async def entries(self, tenant: str) -> list[LedgerEntry]:
+        found = await super().entries(tenant)
+        return [replace(one, request=replace(one.request, at=AT)) for one in found]
+
+
+class ForgetsWhatWasSent(Whole):
+    async def entries(self, tenant: str) -> list[LedgerEntry]:
+        found = await super().entries(tenant)
+        return [one for one in found if one.state is not ReservationState.DISPATCHED]
+
+
+class ForgetsDoubts(Whole):
+    async def entries(self, tenant: str) -> list[LedgerEntry]:
+        found = await super().entries(tenant)
+        return [one for one in found if one.state is ReservationState.SETTLED]
+
+
 class ShowsAllTheSame(Whole):
     async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
         return await super().balances(tenant, limited=limited and not self._ledger_of(tenant).calls.past)
@@ -281,6 +305,10 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (ForgetsWhatEndsWhenItHasGoneBack, history.what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten),
     (ForgetsWhatIsInFlight, history.what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so),
     (TrustsWhatHasGoneBack, history.what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten),
+    (KnowsOnlySums, entries_.what_was_charged_is_known_call_by_call),
+    (ForgetsTheMoment, entries_.what_is_known_call_by_call_can_be_booked_again_as_it_was),
+    (ForgetsWhatWasSent, entries_.a_ledger_that_has_gone_back_names_what_was_sent),
+    (ForgetsDoubts, entries_.what_is_joined_with_logs_counts_each_call_once),
     (ShowsAllTheSame, history.a_look_at_what_can_run_out_shows_nothing_else),
     (ShowsEverybody, history.a_tenant_sees_only_its_own),
     (LivesInThePast, history.without_a_moment_it_is_the_present),

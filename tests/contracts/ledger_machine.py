@@ -27,6 +27,7 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.rebuild import join
 from tests.contracts.ledger_model import CHARGED, Model, ModelCall
 from tests.contracts.ledger_opening import Opens, memory
 from tests.governance.asking import AT, ask
@@ -244,6 +245,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.position = self.run(self.ledger.restore("acme", self.model.entries(sent=logged)))
         assert self.position.epoch > before.epoch
         self.run(self.ledger.require_at_least("acme", before))
+
+    @precondition(lambda self: self.model.calls)
+    @rule(every=st.integers(1, 4))
+    def rebuild_from_a_part_of_the_log(self, every: int) -> None:
+        """Restore what a log knows of some calls, and the ledger itself of all."""
+        logged = self.model.entries(sent=False)[::every]
+        entries, kept = join(logged, self.run(self.ledger.entries("acme")))
+        assert not {one.reservation_id for one in kept} & {one.request.reservation_id for one in logged}
+        self.position = self.run(self.ledger.restore("acme", entries))
 
     @invariant()
     def every_counter_is_the_sum_of_its_calls(self) -> None:

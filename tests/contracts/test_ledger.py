@@ -12,6 +12,7 @@ from tests import redis_server
 from tests.contracts.broken_ledgers import BROKEN
 from tests.contracts.broken_ledgers_in_time import BROKEN_IN_TIME
 from tests.contracts.ledger_changes import CHANGES
+from tests.contracts.ledger_entries import ENTRIES
 from tests.contracts.ledger_history import HISTORY
 from tests.contracts.ledger_leases import LEASES
 from tests.contracts.ledger_limits import LIMITS
@@ -22,7 +23,7 @@ from tests.contracts.ledger_steps import STEPS
 from tests.contracts.whole_ledger import Whole, opening
 
 PATIENCE_S = 4.0
-PROMISES = (*LIMITS, *STEPS, *LINE, *LEASES, *CHANGES, *HISTORY)
+PROMISES = (*LIMITS, *STEPS, *LINE, *LEASES, *CHANGES, *HISTORY, *ENTRIES)
 FOUND_OUT = (*BROKEN, *BROKEN_IN_TIME)
 FOUND = (AssertionError, TimeoutError, ExceptionGroup, LedgerError, pytest.fail.Exception)
 

@@ -187,7 +187,7 @@ async def test_a_server_that_was_set_back_lets_nothing_run_until_it_is_rebuilt(
     assert (await spent_on(own_redis)).nusd == charged(calls_in(await kept_in(again.log)))
 
 
-async def test_a_rebuild_that_would_free_what_the_server_has_charged_needs_to_be_told_so(
+async def test_a_rebuild_frees_what_only_the_server_has_charged_if_it_is_told_so(
     own_redis: RealServer, tmp_path: Path
 ) -> None:
     asked: dict[str, Any] = {
@@ -200,14 +200,16 @@ async def test_a_rebuild_that_would_free_what_the_server_has_charged_needs_to_be
     first, second = await ran(tmp_path / "first", **asked), await ran(tmp_path / "second", **asked)
     before = await spent_on(own_redis)
 
-    with pytest.raises(OptionError, match=r"--discard-server is left out, .* tenant default .* instead of"):
-        await rebuild_ledger([Path(first.log)], own_redis.url, "default")
-    unchanged = await spent_on(own_redis)
     whole = await rebuild_ledger([Path(first.log), Path(second.log)], own_redis.url, "default")
     with_both = await spent_on(own_redis)
+    joined = await rebuild_ledger([Path(first.log)], own_redis.url, "default")
+    with_one = await spent_on(own_redis)
     report = await rebuild_ledger([Path(first.log)], own_redis.url, "default", discard_server=True)
 
-    assert before == unchanged == with_both
-    assert whole.discarded == ()
+    assert before == with_both == with_one
+    assert (whole.kept, whole.discarded, joined.discarded) == ((), (), ())
+    assert len(joined.kept) == second.attempts
+    assert sum(one.charged.nusd for one in joined.kept) == second.cost_nusd
     assert report.knew_nusd == before.nusd > report.charged_nusd
+    assert report.kept == ()
     assert any(one.startswith("tenant default") for one in report.discarded)

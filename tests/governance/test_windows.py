@@ -198,6 +198,19 @@ def test_a_window_is_over_when_it_says_and_never_comes_back(
     assert id_at(zone, window, span.over_by) != span.id
 
 
+@given(st.sampled_from(ZONES), moments, st.sampled_from([w for w in Window if w is not Window.NONE]))
+def test_a_window_is_found_by_its_id(zone: str, moment: datetime, window: Window) -> None:
+    windows = Windows(ZoneInfo(zone))
+    ids = {one: span.id for one, span in windows.at(moment).items()}
+
+    start = windows.start_of(window, ids[window])
+
+    assert start <= moment
+    longer = list(Window)[list(Window).index(window) :]
+    assert {one: windows.at(start)[one].id for one in longer} == {one: ids[one] for one in longer}
+    assert id_at(zone, window, start - MICRO) != ids[window]
+
+
 @given(st.sampled_from(ZONES), moments, st.sampled_from([Window.DAY, Window.MONTH]))
 def test_a_day_and_a_month_last_until_their_end(zone: str, moment: datetime, window: Window) -> None:
     span = Windows(ZoneInfo(zone)).at(moment)[window]

@@ -33,7 +33,10 @@ Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="At most
 Remove = Annotated[bool, typer.Option("--remove", help="Remove the limit.")]
 DiscardServer = Annotated[
     bool,
-    typer.Option("--discard-server", help="Let what the server has charged and no log knows be spent again."),
+    typer.Option(
+        "--discard-server",
+        help="Count the logs only: let what the server has charged beyond them be spent again.",
+    ),
 ]
 Stores = Annotated[
     list[Path] | None,
@@ -141,10 +144,10 @@ def rebuild(
     discard_server: DiscardServer = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild the ledger on a server from logs, and open it for calls again.
+    """Rebuild the ledger on a server from logs and from what it knows itself, and open it for calls again.
 
-    Name every log that was written with this server. Nothing is done if the server has charged more than these know.
-    Limits and halts stay.
+    Name every log that was written with this server. A charge that only the server knows is kept. Nothing is done if
+    its totals are higher even so. Limits and halts stay.
     """
     from dataclasses import asdict
     from zoneinfo import ZoneInfo

@@ -38,7 +38,9 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import OperatorCommand
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlError, LedgerError
-from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, limit_text
+from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, amount_text, limit_text
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.rebuild import KeptCharge
 from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, QueuedStatus
 from agentic_trading.llm.event import PLATFORM
 
@@ -120,11 +122,25 @@ def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
         *(("from", log) for log in report.logs),
         ("before", f"{usd(report.knew_nusd)} USD spent"),
         *(("discarded", one) for one in report.discarded),
+        *_kept(report.kept),
         ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),
         ("charged", f"{usd(report.charged_nusd)} USD, {usd(report.in_doubt_nusd)} USD of it in doubt"),
         ("epoch", f"{report.generation}; calls may run again"),
     ]
     return [heading(f"The ledger of {report.tenant} is rebuilt"), facts(lines)]
+
+
+def _kept(kept: Sequence[KeptCharge]) -> Iterator[tuple[str, str]]:
+    """Yield the charges of a server that no log explains, each with what the logs have of it."""
+    for one in kept[:_MOST_ROWS]:
+        yield "kept", f"{one.reservation_id}: {_charge(one.charged)}; in the logs {_charge(one.logged)}"
+    if len(kept) > _MOST_ROWS:
+        yield "kept", f"and {len(kept) - _MOST_ROWS:,} more; --json has all"
+
+
+def _charge(amount: Amount) -> str:
+    given = [amount_text(value, unit) for unit, value in zip(UNITS, amount.units, strict=True) if value]
+    return ", ".join(given) or "nothing"
 
 
 def _halts(view: BudgetView) -> Iterator[RenderableType]:

@@ -129,6 +129,10 @@ class DegradedModeLedger:
         """Let nothing more begin until `restore`."""
         await self._ledger.fence(tenant)
 
+    async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
+        """Return every call that was charged and is still known by itself."""
+        return await self._ledger.entries(tenant)
+
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Book a tenant's past calls once more, and open admission."""
         return await self._ledger.restore(tenant, entries)

@@ -188,6 +188,10 @@ class MemoryLedger:
         """Let nothing more begin until `restore`; what is in flight may end."""
         self._ledger_of(tenant).fence()
 
+    async def entries(self, tenant: str) -> list[LedgerEntry]:
+        """Return every call that was charged and is still remembered."""
+        return self._ledger_of(tenant).entries()
+
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these entries in their place, and open admission again.
 

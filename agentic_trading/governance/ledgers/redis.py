@@ -36,6 +36,7 @@ from agentic_trading.governance.ledgers.redis_codec import (
     RedisTenants,
     RedisTenantState,
     ScriptReply,
+    charged_calls,
     every_balance,
     limited_balances,
 )
@@ -183,6 +184,16 @@ class RedisLedger:
     async def fence(self, tenant: str) -> None:
         """Let nothing begin in any process until `restore`; what ends from now on is remembered, and what just has."""
         await self._run(self._tenants.of(tenant), "fence", self._recorded_within_ms)
+
+    async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
+        """Return every call that was charged, for as long as `call_keep` after its end; looks at all keys of the server."""
+        of = self._tenants.of(tenant)
+        for _ in range(_TRIES):
+            before = await self._run(of, "look")
+            found = await charged_calls(self._server, of, before)
+            if (await self._run(of, "look")).epoch_id == before.epoch_id:
+                return found
+        raise LedgerUnavailableError("it is rebuilt faster than its calls can be read")
 
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Begin the next epoch with what the log knows; until all is booked, nothing begins in any process."""

@@ -21,11 +21,13 @@ from agentic_trading.governance.ledger import (
     Declined,
     ExpiredReservation,
     LedgerCheckpoint,
+    LedgerEntry,
     QueuedReservation,
     Reservation,
     ReservationRequest,
     ReservationState,
     Settlement,
+    parts_of,
 )
 from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
 from agentic_trading.governance.ledgers.redis_counters import CounterKey, ReservationPlanner
@@ -324,6 +326,35 @@ async def every_balance(server: ScriptServer, tenant: RedisTenantState, limits: 
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
     return found
+
+
+_REBUILDING = b"a log that is being booked again"  # as in ledger.lua
+_CALL_FIELDS = (
+    "mark", "state", "names", "charged_nusd", "charged_tokens", "charged_calls", "nusd", "tokens", "calls",
+)  # fmt: skip
+
+
+async def charged_calls(
+    server: ScriptServer, tenant: RedisTenantState, look: ScriptReply
+) -> list[LedgerEntry]:
+    """Return the calls of this epoch that were charged; those of a ledger that has gone back that were dispatched, too."""
+    has_gone_back = look.closed not in {b"", _REBUILDING}
+    charged = {b"settled", b"in_doubt", *((b"dispatched",) if has_gone_back else ())}
+    found: dict[str, LedgerEntry] = {}
+    async for page in server.hashes(tenant.keys.calls, _CALL_FIELDS):
+        for id_, (mark, state, names, *amounts) in page:
+            if mark == look.epoch_id and state in charged:
+                amount, reserved = _amount([number or b"0" for number in amounts[:3]]), _amount(amounts[3:])
+                counters = [CounterKey.named(name) for name in names.decode().splitlines()]
+                _, key, attempt = parts_of(id_)
+                scopes = {counter.kind: counter.id for counter in counters} | {ScopeKind.CALL: key}
+                at = tenant.planner.moment_of(counters) or read_time(look.now_ms)
+                request = ReservationRequest(key, attempt, scopes, reserved, at)
+                is_sent = state == b"dispatched"
+                found[id_] = LedgerEntry(
+                    request, ReservationState(state.decode()), reserved if is_sent else amount
+                )
+    return list(found.values())
 
 
 async def limited_balances(

@@ -1,6 +1,6 @@
 """The counters on the server that a request is counted in: their names, how long they are kept, and their ceilings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from struct import Struct
 from typing import NamedTuple, Self
@@ -76,6 +76,14 @@ class ReservationPlanner:
         """Count by these limits from now on."""
         self.limits = limits
         self._found.clear()
+
+    def moment_of(self, counters: Iterable[CounterKey]) -> datetime | None:
+        """Return a moment in the windows of all these counters, None if no window of theirs ends: the start of the shortest."""
+        ids = {counter.window: counter.window_id for counter in counters}
+        for window in (Window.MINUTE, Window.HOUR, Window.DAY, Window.MONTH):
+            if window in ids:
+                return self._windows.start_of(window, ids[window])
+        return None
 
     def missing(self, request: ReservationRequest) -> list[tuple[ScopeKind, Window]]:
         """Return what the request's own limits need and is not counted.

@@ -112,3 +112,43 @@ async def test_a_call_that_was_given_back_and_begun_anew_is_carried_once(redis_u
         assert carried == [again.reservation_id]
 
         assert (await of_tenant(ledger)).spent == Amount(7, 0)
+
+
+async def test_a_call_that_ended_long_ago_is_known_in_sums_only(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        over = ledger._tenants.of("acme").keys.with_calls([await spend(ledger, ask(30))])[-1]
+        assert await ledger._server._redis.pexpire(over, 0)
+
+        assert await ledger.entries("acme") == []
+        assert (await of_tenant(ledger)).spent == Amount(30, 0, 1)
+
+
+async def test_calls_are_known_one_by_one_to_every_process_whatever_they_are_called(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        worker, tool = await opens([tenant(10**6)]), await opens()
+        asks = [ask(number, key=f"*[{number}]:{{a}} ü") for number in range(1, 301)]
+        async with asyncio.TaskGroup() as group:
+            for one in asks:
+                group.create_task(spend(worker, one))
+        for other in ("*", "acm", "acme2"):
+            await spend(worker, ask(1, tenant=other))
+
+        found = await tool.entries("acme")
+
+        assert {one.request.reservation_id: one.charged for one in found} == {
+            one.reservation_id: one.amount for one in asks
+        }
+        assert {one.request.key for one in found} == {one.key for one in asks}
+
+
+async def test_what_a_rebuild_has_forgotten_is_not_known_any_more(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(100)])
+        await spend(ledger, ask(30))
+        kept = ask(20)
+
+        await ledger.restore("acme", [LedgerEntry(kept, ReservationState.SETTLED, kept.amount)])
+
+        (found,) = await ledger.entries("acme")
+        assert found.request.reservation_id == kept.reservation_id

@@ -9,6 +9,10 @@ local call = find(key)
 if call and (not call.is_carried or state == 'in_doubt' and not call.is_under_way) then
   return answer('DONE') -- booked, or ended after what the log knows of it
 end
+local asked = redis.call('HMGET', key, 'state', 'payload') -- of before the rebuild: a log may not know the request's own limits
+if asked[2] and asked[1] ~= 'released' then
+  payload = asked[2]
+end
 step()
 if call then -- in flight when the ledger was fenced: the log knows how it ended
   local sums = call.is_under_way and call.amount or call.charged

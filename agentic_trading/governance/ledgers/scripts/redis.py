@@ -31,6 +31,7 @@ _BUNDLES: Final = 6
 """While the answers of one are read, the server works on another."""
 _BUNDLE: Final = 12
 _PAGE: Final = 250
+_SCANNED: Final = 1000
 _LISTEN_S: Final = 1.0
 
 _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
@@ -146,6 +147,24 @@ class ScriptServer:
             async with _reaching():
                 cursor, page = await self._redis.hscan(key, max(cursor, 0), count=_PAGE)
             yield list(page.items())
+
+    async def hashes(self, prefix: str, fields: Sequence[str]) -> AsyncGenerator[list[tuple[str, list[Any]]]]:
+        """Yield these fields of all hashes whose key begins so, by the rest of the key; some of them perhaps twice.
+
+        Goes over all keys of the server, page by page, so that it blocks no other step.
+        """
+        cursor = -1
+        while cursor:
+            async with _reaching():
+                cursor, keys = await self._redis.scan(
+                    max(cursor, 0), match=_literal(prefix) + "*", count=_SCANNED
+                )
+                pipeline = self._redis.pipeline(transaction=False)
+                for key in keys:
+                    pipeline.hmget(key, fields)
+                found = await pipeline.execute()
+            names = (key.decode().removeprefix(prefix) for key in keys)
+            yield list(zip(names, found, strict=True))
 
     async def values(self, key: str, names: Sequence[str]) -> AsyncGenerator[list[tuple[bytes, bytes]]]:
         """Yield what a hash has of these names, page by page."""
