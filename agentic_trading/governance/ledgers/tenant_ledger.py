@@ -1,7 +1,6 @@
 """One tenant in the memory ledger: its counters, its calls, its queue and its epoch."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import ClassVar
 
@@ -164,15 +163,6 @@ class TenantLedger:
         """Let nothing begin until `restore`."""
         if self.epoch.fence is None:
             _close(self, Fence("a log that is being booked again", has_gone_back=False))
-
-    def entries(self) -> list[LedgerEntry]:
-        """Return the calls that were charged; in a ledger that has gone back, those that were dispatched too."""
-        has_gone_back = self.epoch.fence is not None and self.epoch.fence.has_gone_back
-        return [
-            LedgerEntry(replace(call.request, at=call.at), call.state, call.booked)
-            for call in self.calls
-            if call.charged is not None or (has_gone_back and call.state is DISPATCHED)
-        ]
 
     def restore(self, entries: Iterable[tuple[LedgerEntry, datetime]]) -> None:
         """Forget every call that was over when it was fenced, book these for their moments, begin the next epoch.
