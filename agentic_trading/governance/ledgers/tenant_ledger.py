@@ -1,6 +1,6 @@
 """One tenant in the memory ledger: its counters, its calls, its queue and its epoch."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar
 
@@ -171,7 +171,7 @@ class TenantLedger:
         """
         fence = self.epoch.fence or Fence("", has_gone_back=False)
         carried = fence.ended | ({} if fence.has_gone_back else self.calls.in_flight)
-        booked = _booked(entries, fence.ended)
+        booked = _booked(entries, fence.ended, carried)
         self.counters = self.counters.empty_copy()
         self.calls = ReservationTable()
         for id_, call in (carried | booked).items():
@@ -302,16 +302,21 @@ def _look_up(counters: TenantCounters, queued: QueuedRequest, present: datetime)
 
 
 def _booked(
-    entries: Iterable[tuple[LedgerEntry, datetime]], ended: Collection[str]
+    entries: Iterable[tuple[LedgerEntry, datetime]],
+    ended: Collection[str],
+    carried: Mapping[str, ReservationEntry],
 ) -> dict[str, ReservationEntry]:
-    """Return past calls; of those that have ended since, an entry in doubt is older than what is known."""
-    return {
-        entry.request.reservation_id: ReservationEntry(
-            entry.request, at, (), at, 0.0, entry.state, entry.charged
-        )
-        for entry, at in entries
-        if entry.state is SETTLED or entry.request.reservation_id not in ended
-    }
+    """Return past calls; of those that have ended since, an entry in doubt is older than what is known.
+
+    A call that is known goes to the windows of its reservation.
+    """
+    found = {}
+    for entry, moment in entries:
+        id_ = entry.request.reservation_id
+        if entry.state is SETTLED or id_ not in ended:
+            at = carried[id_].at if id_ in carried else moment
+            found[id_] = ReservationEntry(entry.request, at, (), at, 0.0, entry.state, entry.charged)
+    return found
 
 
 def _count(call: ReservationEntry, counters: Sequence[WindowCounter]) -> None:
