@@ -41,8 +41,6 @@ class ReservationRequest:
     `key` and `attempt` identify it within its tenant, however often it comes. `at` chooses the windows and nothing
     else: the market's moment in a backtest; None is the present, by the ledger's own clock. `limits` are ceilings that
     the caller puts upon itself, on its own scopes. `priority` orders the queue; higher goes first.
-
-    A request for nothing (an amount of zeros, and no limits of its own) always fits, whatever is spent, held or queued.
     """
 
     key: str
@@ -78,7 +76,7 @@ class ReservationRequest:
 
     @property
     def is_for_nothing(self) -> bool:
-        """Whether it always fits: a charge is posted through it where there is no headroom."""
+        """Whether it is zeros without own limits, which always fit: so a charge is posted where there is no headroom."""
         return not (self.limits or any(self.amount.units))
 
     @property
@@ -164,8 +162,7 @@ class ExpiredReservation:
 class LedgerEntry:
     """A past call, known to a log or a ledger: `settled` or `in_doubt`, and what it was charged.
 
-    `request.at` chooses the windows and must be given. One of a ledger that has gone back may be `dispatched`: it held
-    `charged` then, which a rebuild has to charge if no log knows more.
+    `request.at` chooses the windows and must be given. A ledger that has gone back names what it held as `dispatched`.
     """
 
     request: ReservationRequest
@@ -346,11 +343,7 @@ class RebuildableLedger(Protocol):
         ...
 
     async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
-        """Return every call of a tenant that was charged, as far as each is still known by itself; others only add up in `balances`.
-
-        A moment is within the windows that its call was counted in. Calls in flight, which `restore` leaves as they are,
-        are named only by a ledger that has gone back, and only the dispatched ones.
-        """
+        """Return the calls that were charged and are known singly; of a ledger that has gone back, dispatched ones too."""
         ...
 
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
@@ -358,8 +351,7 @@ class RebuildableLedger(Protocol):
 
         What no entry names stays as it is of calls that are reserved or dispatched now, and of those that were when
         the ledger was fenced, or found to have gone back, and have been settled or put in doubt since; of the latter a
-        entry in doubt says nothing new. A ledger that has gone back has no calls in flight: what it takes for such may
-        be over.
+        entry in doubt says nothing new. A ledger that has gone back forgets those in flight.
         """
         ...
 

@@ -51,6 +51,7 @@ class LedgerKeys:
     """The keys of one tenant's ledger; `shared` are those that every script declares, in the scripts' order."""
 
     shared: tuple[str, ...]
+    meta: str
     queue: str
     counters: str
     index: str
@@ -63,6 +64,7 @@ class LedgerKeys:
         names = ("meta", "limits", "counters", "ends", "leases", "line", "waiters", "index", "ended")
         return cls(
             shared=tuple(f"{prefix}:{name}" for name in names),
+            meta=f"{prefix}:meta",
             queue=f"{prefix}:line",
             counters=f"{prefix}:counters",
             index=f"{prefix}:index",

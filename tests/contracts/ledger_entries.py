@@ -150,8 +150,8 @@ async def what_is_joined_with_logs_counts_each_call_once(opens: Opens) -> None:
         if (one.scope, one.window) == (ScopeKind.TENANT, Window.DAY)
     }
     assert days == {
-        "2026-01-02": (Amount(50 + 90 + 50 + 50 + 100, 0, 5), Amount(70, 0), Amount(100, 0)),
-        "2026-01-03": (Amount(25 + 20, 0, 2), Amount(0, 0, 0), Amount(0, 0, 0)),
+        "2026-01-02": (Amount(50 + 90 + 50 + 50 + 100 + 25, 0, 6), Amount(70, 0), Amount(100, 0)),
+        "2026-01-03": (Amount(20, 0, 1), Amount(0, 0, 0), Amount(0, 0, 0)),
     }
     assert {(one.reservation_id, one.charged.nusd, one.logged.nusd) for one in kept} == {
         ("acme:c:1", 50, 40),

@@ -50,6 +50,11 @@ class LedgerEpoch:
         """The steps so far."""
         return LedgerCheckpoint(self._number, f"{self._began}/{self._number}", self.sequence)
 
+    @property
+    def has_gone_back(self) -> bool:
+        """Whether it was found to have forgotten steps, and is fenced since."""
+        return self.fence is not None and self.fence.has_gone_back
+
     def check(self) -> None:
         """Raise `LedgerRolledBackError` if the ledger is fenced, or was found to have forgotten steps."""
         if self.fence is not None:

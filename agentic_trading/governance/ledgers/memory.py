@@ -190,7 +190,8 @@ class MemoryLedger:
 
     async def entries(self, tenant: str) -> list[LedgerEntry]:
         """Return every call that was charged and is still remembered."""
-        return self._ledger_of(tenant).entries()
+        ledger = self._ledger_of(tenant)
+        return ledger.calls.entries(with_dispatched=ledger.epoch.has_gone_back)
 
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these entries in their place, and open admission again.

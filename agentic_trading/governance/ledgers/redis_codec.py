@@ -330,30 +330,34 @@ async def every_balance(server: ScriptServer, tenant: RedisTenantState, limits: 
 
 _REBUILDING = b"a log that is being booked again"  # as in ledger.lua
 _CALL_FIELDS = (
-    "mark", "state", "names", "charged_nusd", "charged_tokens", "charged_calls", "nusd", "tokens", "calls",
+    "mark", "state", "names", "nusd", "tokens", "calls", "charged_nusd", "charged_tokens", "charged_calls",
 )  # fmt: skip
 
 
 async def charged_calls(
     server: ScriptServer, tenant: RedisTenantState, look: ScriptReply
 ) -> list[LedgerEntry]:
-    """Return the calls of this epoch that were charged; those of a ledger that has gone back that were dispatched, too."""
+    """Return the calls that were charged; those of a ledger that has gone back that were dispatched, too.
+
+    While a rebuild is under way or has broken off, those of the epochs of before are among them.
+    """
     has_gone_back = look.closed not in {b"", _REBUILDING}
-    charged = {b"settled", b"in_doubt", *((b"dispatched",) if has_gone_back else ())}
+    epoch_ids = {look.epoch_id}
+    async for unbooked in server.values(tenant.keys.meta, ["unbooked"]):
+        epoch_ids |= {id_ for _, ids in unbooked for id_ in ids.split()}
     found: dict[str, LedgerEntry] = {}
     async for page in server.hashes(tenant.keys.calls, _CALL_FIELDS):
         for id_, (mark, state, names, *amounts) in page:
-            if mark == look.epoch_id and state in charged:
-                amount, reserved = _amount([number or b"0" for number in amounts[:3]]), _amount(amounts[3:])
+            is_over = state in {b"settled", b"in_doubt"}
+            is_lost = state == b"dispatched" and (has_gone_back or mark != look.epoch_id)
+            if mark in epoch_ids and (is_over or is_lost):
                 counters = [CounterKey.named(name) for name in names.decode().splitlines()]
                 _, key, attempt = parts_of(id_)
-                scopes = {counter.kind: counter.id for counter in counters} | {ScopeKind.CALL: key}
+                scope_ids = {counter.kind: counter.id for counter in counters} | {ScopeKind.CALL: key}
                 at = tenant.planner.moment_of(counters) or read_time(look.now_ms)
-                request = ReservationRequest(key, attempt, scopes, reserved, at)
-                is_sent = state == b"dispatched"
-                found[id_] = LedgerEntry(
-                    request, ReservationState(state.decode()), reserved if is_sent else amount
-                )
+                reserved, charged = _amount(amounts[:3]), _amount(amounts[3:] if is_over else amounts[:3])
+                request = ReservationRequest(key, attempt, scope_ids, reserved, at)
+                found[id_] = LedgerEntry(request, ReservationState(state.decode()), charged)
     return list(found.values())
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain, count, takewhile
 
@@ -12,6 +12,7 @@ from agentic_trading.governance.ledger import (
     Balance,
     Blocked,
     Declined,
+    LedgerEntry,
     QueuedReservation,
     Reservation,
     ReservationRequest,
@@ -179,6 +180,14 @@ class ReservationTable:
         """Return the counters of the calls that may still change what they booked."""
         still_open = chain(self.in_flight.values(), self.in_doubt.values())
         return {counter for call in still_open for counter in call.counters}
+
+    def entries(self, *, with_dispatched: bool) -> list[LedgerEntry]:
+        """Return the calls that were charged, and those dispatched if asked for, with the moments that they were counted at."""
+        return [
+            LedgerEntry(replace(call.request, at=call.at), call.state, call.booked)
+            for call in self
+            if call.charged is not None or (with_dispatched and call.state is DISPATCHED)
+        ]
 
     def forget(self, before: datetime) -> list[ReservationEntry]:
         """Drop what has ended and was for a moment before this one; return those that were in doubt."""

@@ -1,7 +1,6 @@
 """One tenant in the memory ledger: its counters, its calls, its queue and its epoch."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar
 
@@ -165,15 +164,6 @@ class TenantLedger:
         if self.epoch.fence is None:
             _close(self, Fence("a log that is being booked again", has_gone_back=False))
 
-    def entries(self) -> list[LedgerEntry]:
-        """Return the calls that were charged; in a ledger that has gone back, those that were dispatched too."""
-        has_gone_back = self.epoch.fence is not None and self.epoch.fence.has_gone_back
-        return [
-            LedgerEntry(replace(call.request, at=call.at), call.state, call.booked)
-            for call in self.calls
-            if call.charged is not None or (has_gone_back and call.state is DISPATCHED)
-        ]
-
     def restore(self, entries: Iterable[tuple[LedgerEntry, datetime]]) -> None:
         """Forget every call that was over when it was fenced, book these for their moments, begin the next epoch.
 
@@ -181,7 +171,7 @@ class TenantLedger:
         """
         fence = self.epoch.fence or Fence("", has_gone_back=False)
         carried = fence.ended | ({} if fence.has_gone_back else self.calls.in_flight)
-        booked = _booked(entries, fence.ended)
+        booked = _booked(entries, fence.ended, carried)
         self.counters = self.counters.empty_copy()
         self.calls = ReservationTable()
         for id_, call in (carried | booked).items():
@@ -312,16 +302,21 @@ def _look_up(counters: TenantCounters, queued: QueuedRequest, present: datetime)
 
 
 def _booked(
-    entries: Iterable[tuple[LedgerEntry, datetime]], ended: Collection[str]
+    entries: Iterable[tuple[LedgerEntry, datetime]],
+    ended: Collection[str],
+    carried: Mapping[str, ReservationEntry],
 ) -> dict[str, ReservationEntry]:
-    """Return past calls; of those that have ended since, an entry in doubt is older than what is known."""
-    return {
-        entry.request.reservation_id: ReservationEntry(
-            entry.request, at, (), at, 0.0, entry.state, entry.charged
-        )
-        for entry, at in entries
-        if entry.state is SETTLED or entry.request.reservation_id not in ended
-    }
+    """Return past calls; of those that have ended since, an entry in doubt is older than what is known.
+
+    A call that is known goes to the windows of its reservation.
+    """
+    found = {}
+    for entry, moment in entries:
+        id_ = entry.request.reservation_id
+        if entry.state is SETTLED or id_ not in ended:
+            at = carried[id_].at if id_ in carried else moment
+            found[id_] = ReservationEntry(entry.request, at, (), at, 0.0, entry.state, entry.charged)
+    return found
 
 
 def _count(call: ReservationEntry, counters: Sequence[WindowCounter]) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.ledger import LedgerEntry, ReservationRequest, ReservationState
 from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.rebuild import join
 from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import namespace
@@ -152,3 +154,51 @@ async def test_what_a_rebuild_has_forgotten_is_not_known_any_more(redis_url: str
 
         (found,) = await ledger.entries("acme")
         assert found.request.reservation_id == kept.reservation_id
+
+
+async def test_what_a_rebuild_that_broke_off_has_not_booked_is_known_to_the_next_one(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger, tool, last = (
+            await opens([tenant(200)]),
+            await opens([tenant(200)]),
+            await opens([tenant(200)]),
+        )
+        settled = await spend(ledger, ask(30))
+        doubtful, lost = await reserved(ledger, ask(20)), await reserved(ledger, ask(10))
+        for sent in (doubtful, lost):
+            await ledger.dispatch(sent)
+        await ledger.in_doubt(doubtful)
+        found = await ledger.checkpoint("acme")
+        await tool.require_at_least("acme", replace(found, sequence=found.sequence + 9))
+
+        for broken_off in (tool, last):
+            known = await broken_off.entries("acme")
+            with pytest.raises(KeyboardInterrupt):
+                await broken_off.restore("acme", _breaking_off(join([], known)[0]))
+            assert {one.request.reservation_id for one in known} == {settled, doubtful, lost}
+        entries, _ = join([], await last.entries("acme"))
+        await last.restore("acme", entries)
+
+        total = await of_tenant(last)
+        assert (total.spent, total.in_doubt, total.held) == (
+            Amount(60, 0, 3),
+            Amount(30, 0, 2),
+            Amount(0, 0, 0),
+        )
+        assert len(await last.entries("acme")) == 3
+
+
+async def test_what_was_discarded_is_not_known_once_the_ledger_is_open(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(200)])
+        await spend(ledger, ask(30))
+        for _ in range(2):
+            await ledger.restore("acme", [])
+
+        assert await ledger.entries("acme") == []
+
+
+def _breaking_off(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
+    """Yield the first of these."""
+    yield from list(entries)[:1]
+    raise KeyboardInterrupt

@@ -2,10 +2,10 @@
 local id, payload, state, keep = unpack(ARGV, FIRST, FIRST + 3)
 local amount, charged = {unpack(ARGV, FIRST + 4, FIRST + 6)}, {unpack(ARGV, FIRST + 7, FIRST + 9)}
 local rules = ARGV[FIRST + 10]
-local names = split(ARGV[FIRST + 11])
 local key = KEYS[FIRST_CALL]
 
 local call = find(key)
+local names = call and call.names or split(ARGV[FIRST + 11]) -- a charge goes to the windows of its reservation
 if call and (not call.is_carried or state == 'in_doubt' and not call.is_under_way) then
   return answer('DONE') -- booked, or ended after what the log knows of it
 end
@@ -24,7 +24,7 @@ if call then -- in flight when the ledger was fenced: the log knows how it ended
   end
   redis.call('ZREM', LEASES, id)
 end
-for i, name in ipairs(names) do
+for i, name in ipairs(call and {} or names) do
   local ends, keep_for = struct.unpack('<dd', rules, 40 * i - 39)
   if redis.call('HEXISTS', COUNTERS, name) == 0 then
     redis.call('HSET', COUNTERS, name, struct.pack(COUNTER, 0, 0, 0, 0, 0, 0, 0, 0, 0, ends, keep_for, 0))
@@ -34,7 +34,7 @@ end
 add(names, charged, NOTHING, state == 'in_doubt' and charged or NOTHING)
 redis.call('DEL', key)
 redis.call('HSET', key, 'mark', epoch_id, 'state', state, 'payload', payload,
-  'nusd', amount[1], 'tokens', amount[2], 'calls', amount[3], 'names', ARGV[FIRST + 11],
+  'nusd', amount[1], 'tokens', amount[2], 'calls', amount[3], 'names', table.concat(names, '\n'),
   'charged_nusd', charged[1], 'charged_tokens', charged[2], 'charged_calls', charged[3])
 redis.call('PEXPIRE', key, keep)
 return answer('DONE')

@@ -1,6 +1,7 @@
 -- Begin the next epoch, closed until all that the log knows is booked. Forget all calls and counters but for those
 -- of the given calls that have ended since the ledger was closed, and that are in flight: if it was found to have gone
 -- back, forget the latter too, as they may be over. If the ledger has gone on since the calls were named, they have to be named again.
+local KEEP_MS = 691200000 -- 8 days
 local is_healthy = closed == REBUILDING
 local since, given, carried, counted = redis.call('HGET', META, 'since'), {}, {}, {}
 
@@ -47,17 +48,24 @@ for i = FIRST_CALL, #KEYS do
   if stays or has_ended then
     carry(KEYS[i], call)
   else
-    redis.call('DEL', KEYS[i])
+    if call and call.state == 'dispatched' then -- what it was sent for is not booked yet
+      redis.call('PEXPIRE', KEYS[i], KEEP_MS)
+    else
+      redis.call('DEL', KEYS[i])
+    end
     redis.call('ZREM', LEASES, id)
     redis.call('ZREM', ENDED, id)
   end
 end
 
+-- Until the ledger is open, the epochs of before name what is not booked yet: this rebuild may break off.
+local unbooked = (redis.call('HGET', META, 'unbooked') or '') .. ' ' .. epoch_id
 epoch = math.max(epoch, known) + 1
 epoch_id, sequence, own = new_epoch_id(), 0, 0
 local tickets = redis.call('HGET', META, 'tickets')
 redis.call('DEL', META, COUNTERS, ENDS, INDEX)
-redis.call('HSET', META, 'generation', epoch, 'mark', epoch_id, 'sequence', sequence, 'tickets', tickets or '0')
+redis.call('HSET', META, 'generation', epoch, 'mark', epoch_id, 'sequence', sequence, 'tickets', tickets or '0',
+  'unbooked', unbooked)
 close(REBUILDING, since)
 
 for name, counter in pairs(counted) do
