@@ -1,6 +1,5 @@
 """What one attempt gave, put together as an `LLMResult`; plain functions, no waiting."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Final
@@ -72,15 +71,15 @@ class DispatchNumbers:
     in their number.
     """
 
-    noted: Counter[str] = field(default_factory=Counter)
+    noted: dict[str, int] = field(default_factory=dict)
 
     def event(self, request: ModelRequest, admission: Admitted, now: datetime) -> Event:
         """Return the record of the next dispatch."""
         id_ = admission.reservation_id
         if len(self.noted) == _MOST_NOTED:
             self.noted.clear()
-        self.noted[id_] += 1
-        return dispatch_event(request, admission, number=self.noted[id_], now=now)
+        number = self.noted[id_] = self.noted.get(id_, 0) + 1
+        return dispatch_event(request, admission, number=number, now=now)
 
     def forget(self, admission: Admitted) -> None:
         """Forget a reservation that was sent: no other dispatch of it is sent."""
