@@ -41,12 +41,13 @@ def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, n
     """
     envelope = request.envelope
     reserved = admission.request
+    reservation_id = reserved.reservation_id
     dispatched = AttemptDispatched(
         attempt=request.attempt,
         request_hash=envelope.request_hash,
         provider=envelope.provider,
         model=envelope.model,
-        reservation_id=reserved.reservation_id,
+        reservation_id=reservation_id,
         scopes=reserved.scope_ids,
         reserved_nusd=reserved.amount.nusd,
         reserved_tokens=reserved.amount.tokens,
@@ -54,7 +55,7 @@ def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, n
         window_at=reserved.at,
     )
     return dispatched.as_event(
-        event_id=derived_id("dispatched", reserved.reservation_id, now.isoformat(), number),
+        event_id=derived_id("dispatched", reservation_id, now.isoformat(), number),
         trace_id=envelope.trace_id,
         causation_id=envelope.envelope_id,
         tenant_id=envelope.tenant_id,
