@@ -22,9 +22,11 @@ Fragment = orjson.Fragment
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 # What the C encoder spells in another way than we do, or hides: an integral float, an exponent, a null that may have
 # been NaN. Folding all that an exponent may begin with into a minus (orjson 3.11 spells no plus), and brackets into
-# commas, leaves three searches. Text may look like it too: hashes hold `3e1f`, instructions `1.0, 1.5`.
-_FOLDED = bytes.maketrans(b"+123456789]}", b"-" * 10 + b",,")
+# commas, leaves a few searches. Text may look like it too: hashes hold `3e1f`, instructions `1.0, 1.5`. What stands in
+# front of an exponent is a digit behind a bracket, a comma or a colon, or digits behind a point: not so in most hashes.
+_FOLDED = bytes.maketrans(b"+123456789[]}:", b"-" * 10 + b",,,,")
 _EXPONENT = re.compile(rb"[0-9]e[-+0-9]")
+_EXPONENT_BEHIND_POINT = re.compile(rb"\.[0-9]+e[-+0-9]")
 _MINUS_ZERO = re.compile(rb"-0\.0(?=[,}\]])")
 _POINT_ZERO = re.compile(rb"\.0(?=[,}\]])")
 _LONGEST_NUMBER = len(b'":-1.7976931348623157e+308')
@@ -122,9 +124,12 @@ def _encode(value: Any) -> tuple[bytes, Any]:
         spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
         folded = spelled.translate(_FOLDED)
         is_lone_number = spelled[-1:].isdigit()  # with nothing around it by which to know it
-        if not is_lone_number and not (b"e-" in folded and any(map(_in_number, _EXPONENT.finditer(spelled)))):
-            if b".0," not in folded and b"null" not in folded:
-                return spelled, None
+        if not is_lone_number and not (b"e-" in folded and _has_exponent(spelled, folded)):
+            if b"." not in spelled or b".0," not in folded:
+                if b"null" not in folded:
+                    return spelled, None
+                if (read := orjson.loads(spelled)) == value:
+                    return spelled, read
             tried = b""
             for shorten in _shorten_all, _shorten_numbers:
                 shorter = shorten(spelled)
@@ -134,6 +139,17 @@ def _encode(value: Any) -> tuple[bytes, Any]:
     except (TypeError, RecursionError):
         pass
     return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL
+
+
+def _has_exponent(spelled: bytes, folded: bytes) -> bool:
+    """Whether a number may have an exponent: never False where one has, seldom True where only text looks like it."""
+    if (
+        b",-e-" in folded
+        or b",--e-" in folded
+        or (b"." in spelled and _EXPONENT_BEHIND_POINT.search(spelled))
+    ):
+        return any(map(_in_number, _EXPONENT.finditer(spelled)))
+    return False
 
 
 def _shorten_all(spelled: bytes) -> bytes:

@@ -19,6 +19,8 @@ from benchmarks.peers.rounds import Round
 GOAL_US = 100
 """The absolute goal, on the machine of the reference figures; printed, not judged: machines differ."""
 STAGES = "stage_by_stage"
+DISPATCH_GOAL_US = 60
+"""The goal for what the record of its dispatch adds to a call, 16 at once in a durable file; printed, not judged."""
 
 
 @dataclass
@@ -70,6 +72,32 @@ def rows() -> list[Row]:
     ]
 
 
+@dataclass
+class Pair:
+    """The same calls with the record of their dispatch and without it."""
+
+    with_record: Row
+    without: Row
+
+    def added_us(self) -> float:
+        """Return the median of what the record added, round by round."""
+        pairs = zip(self.with_record.rounds, self.without.rounds, strict=True)
+        return median(one.cpu_us - other.cpu_us for one, other in pairs)
+
+
+def pairs() -> list[Pair]:
+    """Return the pairs of rows that differ in the record of the dispatch alone; the one with the goal is the last."""
+    return [
+        Pair(*(Row(title, OURS, f"{dispatch}_{way}") for dispatch in ("dispatch", "no_dispatch")))
+        for title, way in (
+            ("in memory, 1 at once", "1_memory"),
+            ("in memory, 16 at once", "16_memory"),
+            ("in a durable file, 1 at once", "1_durable"),
+            ("in a durable file, 16 at once", "16_durable"),
+        )
+    ]
+
+
 def opened(stack: ExitStack, table: Sequence[Row]) -> dict[str, Contender]:
     """Start every contender that there is; the rows of others say why there is none."""
     contenders = {OURS: stack.enter_context(Contender("benchmarks.ours", Path(sys.executable)))}
@@ -107,6 +135,20 @@ def print_costs(table: Sequence[Row]) -> None:
             print(f"{row.title:<50}{row.cpu_us:>14,.0f}{row.best_us:>8,.0f}{row.over(ours):>9.2f}x")
 
 
+def print_dispatch(table: Sequence[Pair]) -> None:
+    """Print what the record of its dispatch adds to a call."""
+    print(
+        f"\n{'dispatch on record':<50}{'with':>14}{'without':>9}{'added':>8}{'ratio':>9}   (medians, CPU us)"
+    )
+    for pair in table:
+        one, other = pair.with_record, pair.without
+        added, ratio = pair.added_us(), one.over(other)
+        print(f"  {one.title:<48}{one.cpu_us:>14,.0f}{other.cpu_us:>9,.0f}{added:>8,.0f}{ratio:>8.2f}x")
+    added = table[-1].added_us()
+    verdict = "met" if added <= DISPATCH_GOAL_US else "not met"
+    print(f"Goal {DISPATCH_GOAL_US} us in the last row: {verdict} ({added:.0f})")
+
+
 def print_stages(whole: Row, stages: Row) -> None:
     """Print each stage's cost, and what the loop around them adds."""
     names = stages.rounds[0].stages_us
@@ -141,8 +183,13 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true", help="3 short rounds instead of 9 long ones")
     rounds, count = (3, 200) if arguments.parse_args().quick else (9, 1_000)
-    table = rows()
+    table, dispatch = rows(), pairs()
     measure(table, rounds, count)
+    measure(
+        [row for pair in dispatch for row in (pair.with_record, pair.without)],
+        3 * rounds,
+        max(160, count // 4),
+    )
     ours = [row for row in table if row.contender == OURS]
     if any(row.unavailable for row in ours):
         print("; ".join(row.unavailable for row in ours), file=sys.stderr)
@@ -151,6 +198,7 @@ def main() -> int:
     print("Peers: " + "; ".join(f"{name} ({versions(name)})" for name in PEERS))
     print_costs(table)
     print_stages(ours[0], ours[-1])
+    print_dispatch(dispatch)
     return 0 if judged(table) else 1
 
 

@@ -5,14 +5,15 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import structlog
+from typing_extensions import override
 
 from agentic_trading.canonical import exact_value
 from agentic_trading.clock import SystemClock
@@ -23,6 +24,7 @@ from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
@@ -32,12 +34,13 @@ from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured.engine import Prepared, StructuredLogProbsParser, prepare
-from agentic_trading.worker.attempt_result import Timing, answered_result
+from agentic_trading.worker.attempt_result import Timing, answered_result, dispatch_event
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks import floor
 from benchmarks.peers.question import ANSWER, CONTEXT, EVIDENCE, INSTRUCTIONS, SCHEMA
 from benchmarks.peers.rounds import Round, answer_rounds, nothing, timed
+from benchmarks.peers.spending import stepped
 
 AS_OF = datetime(2026, 1, 2, 2, tzinfo=UTC)
 PARSED = exact_value(ANSWER.encode())  # every number digit for digit
@@ -113,9 +116,9 @@ class Gateway:
         """What keeps the attempts."""
         return Recorder(self.store)
 
-    def runner(self) -> CallRunner:
+    def runner(self, runner: type[CallRunner] = CallRunner) -> CallRunner:
         """Return the loop over the attempts of an envelope."""
-        return CallRunner(
+        return runner(
             RunnerDependencies(
                 gate=self.gate,
                 providers=Providers.every(self.provider),
@@ -152,6 +155,62 @@ async def in_a_file(count: int) -> Round:
             return await whole(store, count, store.flush)
         finally:
             await store.aclose()
+
+
+class WithoutDispatch(CallRunner):
+    """The loop but for the record before each call: one that was made before stands for all of them."""
+
+    _noted: Event | None = None
+
+    @override
+    async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> Event:
+        self._noted = self._noted or dispatch_event(request, admission, number=1, now=CLOCK.now())
+        return self._noted
+
+
+@asynccontextmanager
+async def memory_log() -> AsyncIterator[InteractionStore]:
+    """Give a log in memory."""
+    yield MemoryInteractionStore()
+
+
+@asynccontextmanager
+async def durable_log() -> AsyncIterator[InteractionStore]:
+    """Give a log on disk whose records are there when they are kept, in groups."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = JsonFileInteractionStore(Path(folder) / "log.jsonl", durability=Durability.GROUP)
+        await store.open()
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+
+def dispatch_way(
+    log: Callable[[], AbstractAsyncContextManager[InteractionStore]],
+    runner: type[CallRunner],
+    tasks: int,
+) -> Callable[[int], Awaitable[Round]]:
+    """Return rounds of calls that go through `runner`, `tasks` at once."""
+
+    async def way(count: int) -> Round:
+        async with log() as store:
+            calls = Gateway(store).runner(runner)
+
+            async def answered(_: str) -> bool:
+                return bool((await calls.run(envelope())).result.parsed_output == PARSED)
+
+            return await stepped(answered, count, tasks, first=0)
+
+    return way
+
+
+DISPATCH_WAYS = {
+    f"{dispatch}_{tasks}_{log}": dispatch_way(opened, runner, tasks)
+    for dispatch, runner in (("dispatch", CallRunner), ("no_dispatch", WithoutDispatch))
+    for tasks in (1, 16)
+    for log, opened in (("memory", memory_log), ("durable", durable_log))
+}
 
 
 async def least(count: int) -> Round:
@@ -206,6 +265,9 @@ async def a_few_stage_by_stage(gateway: Gateway, stages: Stages) -> int:
     with stages.timed("admit"):
         admitted = [await gate.admit(request) for request in requests]
     admissions = [admission for admission in admitted if isinstance(admission, Admitted)]
+    with stages.timed("dispatch on record"):
+        for request, admission in zip(requests, admissions, strict=True):
+            await recorder.keep_event(dispatch_event(request, admission, number=1, now=CLOCK.now()))
     with stages.timed("provider"):
         responses = [await provider.complete(request) for request in requests]
     with stages.timed("settle"):
@@ -242,6 +304,7 @@ def main() -> None:
         "in_a_file": in_a_file,
         "least": least,
         "stage_by_stage": stage_by_stage,
+        **DISPATCH_WAYS,
     })
 
 

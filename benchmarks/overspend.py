@@ -27,7 +27,7 @@ from benchmarks.overspend_folders import KILLS, QUICK_KILLS, print_folders, prob
 from benchmarks.overspend_ours import ledger_of
 from benchmarks.overspend_table import Books, Invoice, Row, print_books, print_rows, problems, usd
 from benchmarks.peers.contender import ROOT, UnavailableError, environment, is_ready, versions
-from benchmarks.peers.load import BUDGET_NUSD, CENTS, DOLLARS, NANO, Load, billed_as
+from benchmarks.peers.load import BUDGET_NUSD, CENTS, LOADS, NANO, Load, billed_as
 from benchmarks.peers.spending import TASKS, WORKERS, Opening
 from tests.redis_server import GIVEN, RealServer, own_server, servers
 
@@ -58,7 +58,11 @@ PEERS = (
     Peer("litellm_proxy", {"default": "LiteLLM", "fail_closed": "LiteLLM, fail_closed_budget_enforcement"}),
     Peer(
         "tensorzero",
-        {"default": "TensorZero, cost_per_month", "most": "TensorZero, default_cost = most"},
+        {
+            "default": "TensorZero, cost_per_month",
+            "most": "TensorZero, default_cost = most",
+            "tokens": "TensorZero, tokens_per_month",
+        },
     ),
 )
 MLFLOW = PEERS[0].ways["default"]
@@ -174,7 +178,7 @@ async def spend_ours(server: RealServer | None, url: str, stub: Stub, size: Size
 
 def our_rows(server: RealServer | None, url: str, stub: Stub, size: Size, name: str) -> list[Row]:
     """Measure ours; a load that breaks says why."""
-    table = [Row(OURS, load, size.budget(load)) for load in (CENTS, DOLLARS)]
+    table = [Row(OURS, load, size.budget(load)) for load in LOADS.values()]
     for row in table:
         try:
             asyncio.run(spend_ours(server, url, stub, size, row, f"{name}-ours-{row.load.name}"))
@@ -197,7 +201,7 @@ async def run_peer(peer: Peer, url: str, stub: Stub, size: Size, name: str) -> l
         ]
         async with Fleet(command) as fleet:
             for way, title in peer.ways.items():
-                for load in (CENTS, DOLLARS):
+                for load in LOADS.values():
                     run = f"{name}-{peer.folder}-{way}-{load.name}"
                     opening = Opening(way, load.name, size.budget(load), run)
                     before = invoice.read_text() if invoice.exists() else ""
@@ -223,7 +227,7 @@ def peer_rows(peer: Peer, url: str, stub: Stub, size: Size, name: str) -> list[R
     return [
         Row(title, load, size.budget(load), unavailable=why)
         for title in peer.ways.values()
-        for load in (CENTS, DOLLARS)
+        for load in LOADS.values()
     ]
 
 
@@ -279,7 +283,7 @@ def main() -> int:
         f"{RESTARTS if server else 0} restarts of the server."
     )
     print("Peers: " + "; ".join(f"{peer.folder} ({versions(peer.folder)})" for peer in PEERS))
-    for load in (CENTS, DOLLARS):
+    for load in LOADS.values():
         print(f"\n{load.name}: calls up to {usd(load.most_nusd)} on {usd(size.budget(load))}")
         print_rows([row for row in table if row.load is load])
     for row in table:

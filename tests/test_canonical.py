@@ -128,6 +128,18 @@ def test_any_float_is_spelled_as_ecmascript_does(number: float) -> None:
         assert canonical_bytes(value) == rfc8785.dumps(value)
 
 
+@pytest.mark.parametrize("number", [1e-7, -1e-7, 2e22, -2e22, 1.5e-9, -1.5e-9, 1.25e300, -1.25e300])
+@pytest.mark.parametrize("beside", ["82536aa523e4b", "default:3e1f,12e5", "claude-4.1e7", "", "[-3e5"])
+def test_a_number_with_an_exponent_is_found_wherever_it_stands(number: float, beside: str) -> None:
+    for value in (
+        [number, beside],
+        [beside, number],
+        {"a": number, "b": beside},
+        {"a": [[number]], "b": beside},
+    ):
+        assert canonical_bytes(value) == one_by_one(value).encode()
+
+
 @given(any_finite)
 def test_a_spelled_float_reads_back_as_the_same_number(number: float) -> None:
     assert float(ecmascript_number(number)) == number

@@ -37,16 +37,13 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
         """The event as it stands on the wire and in the log: canonical JSON."""
         if self.model_extra:
             return canonical_bytes({**self.model_dump(), **self.model_extra})
-        header = {name: self.__dict__[name] for name in _HEADER}
-        return assembled_bytes({**header, "body": Fragment(json_of(self.body))})
+        return assembled_bytes({**self.__dict__, "body": Fragment(json_of(self.body))})
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
         """Read an event; raises pydantic's `ValidationError` for anything else."""
         return cls.model_validate_json(raw)
 
-
-_HEADER = tuple(Event.model_fields.keys() - {"body"})
 
 PLATFORM: Final = "*"
 """The tenant that is the platform itself: the events of a log or a run are its own. No other tenant has this name."""

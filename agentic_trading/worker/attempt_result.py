@@ -1,6 +1,5 @@
 """What one attempt gave, put together as an `LLMResult`; plain functions, no waiting."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Final
@@ -42,12 +41,13 @@ def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, n
     """
     envelope = request.envelope
     reserved = admission.request
+    reservation_id = reserved.reservation_id
     dispatched = AttemptDispatched(
         attempt=request.attempt,
         request_hash=envelope.request_hash,
         provider=envelope.provider,
         model=envelope.model,
-        reservation_id=reserved.reservation_id,
+        reservation_id=reservation_id,
         scopes=reserved.scope_ids,
         reserved_nusd=reserved.amount.nusd,
         reserved_tokens=reserved.amount.tokens,
@@ -55,7 +55,7 @@ def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, n
         window_at=reserved.at,
     )
     return dispatched.as_event(
-        event_id=derived_id("dispatched", reserved.reservation_id, now.isoformat(), number),
+        event_id=derived_id("dispatched", reservation_id, now.isoformat(), number),
         trace_id=envelope.trace_id,
         causation_id=envelope.envelope_id,
         tenant_id=envelope.tenant_id,
@@ -72,15 +72,15 @@ class DispatchNumbers:
     in their number.
     """
 
-    noted: Counter[str] = field(default_factory=Counter)
+    noted: dict[str, int] = field(default_factory=dict)
 
     def event(self, request: ModelRequest, admission: Admitted, now: datetime) -> Event:
         """Return the record of the next dispatch."""
         id_ = admission.reservation_id
         if len(self.noted) == _MOST_NOTED:
             self.noted.clear()
-        self.noted[id_] += 1
-        return dispatch_event(request, admission, number=self.noted[id_], now=now)
+        number = self.noted[id_] = self.noted.get(id_, 0) + 1
+        return dispatch_event(request, admission, number=number, now=now)
 
     def forget(self, admission: Admitted) -> None:
         """Forget a reservation that was sent: no other dispatch of it is sent."""

@@ -34,7 +34,9 @@ class Load:
 
 CENTS = Load("cents", cap=1_000, least=100)
 DOLLARS = Load("dollars", cap=64_000, least=1)
-LOADS = {load.name: load for load in (CENTS, DOLLARS)}
+DEAR = Load("dear", cap=128_000, least=32_000)
+"""Each call costs 1.60 dollars in the middle: more than a peer's own estimate of a call, where that is one dollar."""
+LOADS = {load.name: load for load in (CENTS, DOLLARS, DEAR)}
 
 
 def billed_as(call: str, attempt: int) -> str:

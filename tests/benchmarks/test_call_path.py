@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.runner import CallRunner
 from benchmarks import floor, ours
-from benchmarks.call_path import OURS, Row, judged
+from benchmarks.call_path import OURS, Pair, Row, judged, pairs
 from benchmarks.peers.contender import Contender, UnavailableError
 from benchmarks.peers.rounds import AT_ONCE, Round, timed
 
@@ -31,6 +33,34 @@ async def test_our_path_and_the_floor_give_the_answer() -> None:
     for way in (ours.in_memory, ours.least, ours.stage_by_stage):
         assert (await way(AT_ONCE)).wrong == 0
     assert await floor.call() == ours.PARSED
+
+
+@pytest.mark.parametrize("way", ours.DISPATCH_WAYS)
+async def test_calls_with_the_record_of_their_dispatch_and_without_it_give_the_answer(way: str) -> None:
+    assert (await ours.DISPATCH_WAYS[way](AT_ONCE)).wrong == 0
+
+
+@pytest.mark.parametrize(("runner", "records"), [(CallRunner, 2), (ours.WithoutDispatch, 1)])
+async def test_the_two_ways_differ_in_one_record_a_call(runner: type[CallRunner], records: int) -> None:
+    store = MemoryInteractionStore()
+    calls = ours.Gateway(store).runner(runner)
+
+    for _ in range(3):
+        await calls.run(ours.envelope())
+
+    assert (await store.head())[0] == 3 * records
+
+
+def test_what_the_dispatch_adds_is_taken_round_by_round() -> None:
+    pair = Pair(row(OURS, 400, 900, 450), row(OURS, 350, 600, 390))
+
+    assert pair.added_us() == 60
+
+
+def test_each_pair_of_rows_has_its_ways() -> None:
+    ways = [row.way for pair in pairs() for row in (pair.with_record, pair.without)]
+
+    assert sorted(ways) == sorted(ours.DISPATCH_WAYS)
 
 
 async def test_the_stages_add_up() -> None:

@@ -13,7 +13,7 @@ from benchmarks.overspend_fleet import Fleet, Plan, Ran
 from benchmarks.overspend_ours import PRICES, envelope_of
 from benchmarks.overspend_table import Books, Invoice, Row, percentile, problems
 from benchmarks.peers.contender import UnavailableError
-from benchmarks.peers.load import BUDGET_NUSD, CENTS, DOLLARS, LOADS, NUSD_PER_TOKEN, Load
+from benchmarks.peers.load import BUDGET_NUSD, CENTS, LOADS, NUSD_PER_TOKEN, Load
 from benchmarks.peers.paid import Provider
 from benchmarks.peers.spending import WORKERS, Opening, Told
 
@@ -68,7 +68,7 @@ def test_an_envelope_is_the_same_wherever_it_is_delivered() -> None:
     assert envelope_of(opening(), 1).envelope_id != envelope_of(opening(), 2).envelope_id
 
 
-@pytest.mark.parametrize("load", [CENTS, DOLLARS])
+@pytest.mark.parametrize("load", LOADS.values())
 def test_ours_is_killed_while_money_is_left_and_the_peers_are_not(load: Load) -> None:
     ours = plan_of(opening(), load, FULL, is_ours=True)
     peers = plan_of(opening(), load, FULL, is_ours=False)

@@ -146,7 +146,7 @@ _KINDS: dict[str, tuple[Struct, tuple[str, ...], str]] = {
 
 
 def _event_facts(names: Iterable[object], body: bytes) -> bytes:
-    return _EVENT_MARKS.pack(*(hash(str(name)) & 0xFFFF for name in names), hash(body) & 0xFFFFFFFF)
+    return _EVENT_MARKS.pack(*[hash(str(name)) & 0xFFFF for name in names], hash(body) & 0xFFFFFFFF)
 
 
 def _attempt_facts(

@@ -1,7 +1,8 @@
-"""TensorZero, embedded: a rule of its `rate_limiting` on the cost of a month, counted in the server that all processes share.
+"""TensorZero, embedded: a rule of its `rate_limiting` on a month, counted in the server that all processes share.
 
 Its gateway makes the call itself, so that each process has a door on the loopback that speaks the API which it calls, and
-passes each call on to the stub that bills. With `most`, its `default_cost` is what a call may cost at most.
+passes each call on to the stub that bills. The rule is on the cost; with `most`, its `default_cost` is what a call may cost
+at most. With `tokens` the rule is on the tokens that the budget buys at the one price that there is here.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from benchmarks.peers.paid import Provider
 from benchmarks.peers.spending import Opening, Spender, Told, answer_calls
 
 MOST = "most"
+TOKENS = "tokens"
 TOO_MANY_REQUESTS = 429
 CONFIG = """
 [gateway]
@@ -31,7 +33,7 @@ backend = "valkey"
 {estimate}
 
 [[rate_limiting.rules]]
-cost_per_month = {{ capacity = {budget}, refill_rate = {budget} }}
+{resource}_per_month = {{ capacity = {budget}, refill_rate = {budget} }}
 scope = [{{ tag_key = "run", tag_value = "{run}" }}]
 always = true
 
@@ -90,9 +92,11 @@ class Door:
 def configuration(opening: Opening, port: int) -> str:
     """Return the configuration of a run: a budget that no other run has, and the price that everybody pays."""
     most = LOADS[opening.load].most_nusd
+    in_tokens = opening.way == TOKENS
     return CONFIG.format(
         estimate=f"default_cost = {most / NANO}" if opening.way == MOST else "",
-        budget=opening.budget_nusd // NANO,
+        resource="tokens" if in_tokens else "cost",
+        budget=opening.budget_nusd // (NUSD_PER_TOKEN if in_tokens else NANO),
         run=opening.run,
         model=MODEL,
         port=port,

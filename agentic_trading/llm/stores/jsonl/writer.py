@@ -113,12 +113,14 @@ class LogWriter:
         group.records.append((identity, record))
         self._unwritten.setdefault(identity.key, identity.facts)
         group.size += len(record)
-        may_wait = self._is_relaxed and self.written is not None
+        is_open = self.written is not None
+        may_wait = self._is_relaxed and is_open
         if not may_wait or group.size >= _WRITE_AT_BYTES:
             self._make_due(group, sync=not self._is_relaxed)
         if not may_wait or group.size >= _WAIT_AT_BYTES:
             await self._commit_of(group)
-            self._check(identity)  # again: what the file holds is known since it was opened
+            if not is_open:  # what the file holds is known since then
+                self._check(identity)
 
     async def settle(self, *, sync: bool = False) -> None:
         """Return when all that was accepted is in the file, and with `sync` on disk; raises `StoreError` if not."""
