@@ -277,9 +277,7 @@ def _dearer_entry(entry: LedgerEntry | None, known: LedgerEntry) -> LedgerEntry:
     is_settled = known.state is ReservationState.SETTLED and charged == known.charged
     request = known.request if entry is None else _counted_as(entry.request, known.request)
     return LedgerEntry(
-        replace(request, amount=_dearer(request.amount, charged)),
-        ReservationState.SETTLED if is_settled else ReservationState.IN_DOUBT,
-        charged,
+        request, ReservationState.SETTLED if is_settled else ReservationState.IN_DOUBT, charged
     )
 
 
