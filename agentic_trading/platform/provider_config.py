@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, NonNegativeInt, PositiveInt, StrictStr
 
+from agentic_trading.canonical import CanonicalError, canonical_bytes
 from agentic_trading.governance.policy import NAME
 from agentic_trading.governance.prices import ModelPrice
 from agentic_trading.llm.envelope import Effort, LLMProvider
@@ -110,6 +111,14 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
         )
 
 
+def _spelled(options: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    try:
+        canonical_bytes(dict(options))
+    except CanonicalError as e:  # the checksum of the configuration could not be made
+        raise ValueError("texts, truth values, finite numbers of at most 21 digits, lists and tables") from e
+    return options
+
+
 class ProviderConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """One provider: the adapter that answers for it, its address, where its key is, and rows for its models.
 
@@ -121,7 +130,7 @@ class ProviderConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_error
     adapter: Annotated[StrictStr, Field(min_length=1)] | None = None
     base_url: Annotated[StrictStr, AfterValidator(_web_address)] | None = Field(default=None, repr=False)
     secret: Annotated[StrictStr, AfterValidator(_secret_name)] | None = None
-    options: Mapping[str, JsonValue] = Field(default_factory=dict)
+    options: Annotated[Mapping[str, JsonValue], AfterValidator(_spelled)] = Field(default_factory=dict)
     models: tuple[ModelConfig, ...] = ()
 
     def adapter_of(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The command line program, killed at a step of a call: `dying_call.py STEP CALL STUB`, then the arguments of the program.
+"""The command line program, killed at a step of a call if that is asked for.
 
 Calls are counted from this start, from 1. While a request is on its way the stub does the killing.
 """
@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from itertools import count
-from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
 from agentic_trading.app.cli.main import main
@@ -53,7 +52,9 @@ def prepare(step: str, call: int, stub: str) -> None:
     setattr(owner, name, dying_after(getattr(owner, name), call))
 
 
-if __name__ == "__main__":
-    prepare(sys.argv[1], int(sys.argv[2]), sys.argv[3])
-    sys.argv = [str(Path(__file__)), *sys.argv[4:]]
+def run_program(words: tuple[str, ...], dying: tuple[str, int, str] | None) -> None:
+    """Run the program with `words`, and be killed as `prepare` is asked for."""
+    if dying is not None:
+        prepare(*dying)
+    sys.argv = ["agentic-trading", *words]
     main()

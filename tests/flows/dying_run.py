@@ -1,13 +1,10 @@
 """A program: run a session, and be killed in the middle of it, as `kill -9` does."""
 
 import asyncio
-import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -53,10 +50,4 @@ def main(asked: dict[str, Any]) -> None:
         if progress.bars_done >= asked.get("bar", progress.bars_done + 1):
             die()
 
-    given = asked["options"]
-    options = run_options(**{**given, "data": tuple(given["data"]), "out": Path(given["out"])})
-    asyncio.run(run_session(options, on_progress=on_progress))
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    asyncio.run(run_session(run_options(**asked["options"]), on_progress=on_progress))

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -12,15 +10,16 @@ from typing import Any
 
 from agentic_trading.llm.limits import NANO
 from tests.app.models.tables import model_row, models_file, price_row, prices_file
+from tests.flows.dying_call import run_program
+from tests.flows.forked import ended
 from tests.stubs.chat_api import MODEL
-from tests.stubs.running import ROOT, page_of
+from tests.stubs.running import page_of
 
 STEPS = ("before_dispatch", "dispatched", "on_its_way", "answered", "on_record")
 """Where in a call a run is killed: before its dispatch is on record, after it, and so on."""
 MODES = {"backtest": ("--mode", "backtest", "--record"), "paper": ("--mode", "paper")}
 LIMIT_NUSD = 300_000_000
 """It pays for six calls of the stub; a session would make more."""
-PROGRAM = ("-c", "from agentic_trading.app.cli.main import main; main()")
 STUB = "tests.stubs.priced_api"
 
 
@@ -73,14 +72,13 @@ def kill_and_resume(
     before = _invoice(stub)
     kills, code = 0, -signal.SIGKILL
     for step in steps:
-        dying = [str(Path(__file__).with_name("dying_call.py")), step, str(call), stub]
-        code = _run(folder, mode, stub, *dying, resume=(folder / "out").exists())
+        code = _run(folder, mode, stub, resume=(folder / "out").exists(), dying=(step, call, stub))
         if code == 0:  # the budget was used up before that step
             break
         kills += 1
     page_of(stub, "/kill/0/0")
     if code != 0:
-        _run(folder, mode, stub, *PROGRAM, resume=True)
+        _run(folder, mode, stub, resume=True)
     after = _invoice(stub)
     return KilledRun(
         mode, kills, len(after["lines"]) - len(before["lines"]), after["total_nusd"] - before["total_nusd"],
@@ -99,28 +97,26 @@ def _spent(folder: Path) -> int:
 
 
 def _asked(folder: Path, *words: str) -> dict[str, Any]:
-    ended = _started(folder, *PROGRAM, *words, "--store", str(folder / "out"), "--json")
-    if ended.returncode:
-        raise HarnessError(ended.returncode, ended.stderr)
-    page: dict[str, Any] = json.loads(ended.stdout)
+    page: dict[str, Any] = json.loads(_said(folder, *words, "--store", str(folder / "out"), "--json")[1])
     return page
 
 
-def _run(folder: Path, mode: str, stub: str, *program: str, resume: bool) -> int:
-    ended = _started(
-        folder, *program, "run", "--data", "btcusdt-5m", "--bars", "450", *MODES[mode], "--provider", "openai",
+def _run(
+    folder: Path, mode: str, stub: str, *, resume: bool, dying: tuple[str, int, str] | None = None
+) -> int:
+    return _said(
+        folder, "run", "--data", "btcusdt-5m", "--bars", "372", *MODES[mode], "--provider", "openai",
         "--model", MODEL, "--base-url", f"{stub}/v1", "--budget-usd", str(Decimal(LIMIT_NUSD) / NANO),
-        "--out", str(folder / "out"), "--yes", "--json", *(["--resume"] if resume else []),
-    )  # fmt: skip
-    if ended.returncode not in {0, -signal.SIGKILL}:
-        raise HarnessError(ended.returncode, ended.stderr)
-    return ended.returncode
+        "--out", str(folder / "out"), "--yes", "--json", *(["--resume"] if resume else []), dying=dying,
+    )[0]  # fmt: skip
 
 
-def _started(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _said(folder: Path, *words: str, dying: tuple[str, int, str] | None = None) -> tuple[int, str]:
+    """Return with what the program ended, and what it said."""
     tables = {"AGENTIC_MODELS_FILE": folder / "models.json", "AGENTIC_PRICES_FILE": folder / "prices.json"}
-    env = {"PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "sk-stub-1", "PATH": os.defpath}
+    env = {"OPENAI_API_KEY": "sk-stub-1", "PATH": os.defpath}
     env |= {name: str(path) for name, path in tables.items()}
-    return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=ROOT, env=env
-    )
+    run = ended(run_program, words, dying, folder=folder, env=env)
+    if run.code not in ({0} if dying is None else {0, -signal.SIGKILL}):
+        raise HarnessError(run.code, run.err)
+    return run.code, run.out

@@ -1,9 +1,6 @@
 """A run that is killed goes on where it was: the same digest, nothing asked or kept twice, nothing lost."""
 
-import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,8 @@ from agentic_trading.canonical import utc_text
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from tests.flows import dying_run
+from tests.flows.forked import ended
 from tests.flows.sessions import (
     BARS,
     FAULTS,
@@ -33,8 +32,6 @@ from tests.flows.sessions import (
     rows_in,
 )
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = Path(__file__).with_name("dying_run.py")
 BTC = LOADED["btcusdt-5m"]
 ONE: dict[str, Any] = {"data": SAMPLES[:1], "bars": 450, "mode": "paper"}
 STREAM: dict[str, Any] = {"data": ("-",), "mode": "paper", "bars": None}
@@ -44,18 +41,9 @@ pytestmark = pytest.mark.timeout(60)  # a program of its own takes a second to s
 
 def kill(out: Path, *, stdin: str = "", when: dict[str, Any], **changes: Any) -> None:
     """Run a session in a process of its own until it is killed."""
-    options = {"data": SAMPLES, "bars": BARS, "out": str(out), **changes}
-    asked = json.dumps({"options": options, **when})
-    ended = subprocess.run(
-        [sys.executable, str(PROGRAM), asked],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    options = {"data": SAMPLES, "bars": BARS, "out": out, **changes}
+    run = ended(dying_run.main, {"options": options, **when}, folder=out.parent, stdin=stdin)
+    assert run.code == -signal.SIGKILL, run.err
 
 
 async def checked(out: Path) -> list[Record]:

@@ -1,5 +1,6 @@
 """Arguments go before the environment, that before the file, that before defaults; nothing is passed over in silence."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +277,9 @@ PROVIDERS = st.fixed_dictionaries(
         "adapter": st.sampled_from(["openai", "acme_llm:HouseProvider"]),
         "base_url": st.just("http://10.0.0.5:8000/v1"),
         "secret": NAMES,
-        "options": st.dictionaries(NAMES, st.integers() | st.text() | st.booleans(), max_size=2),
+        "options": st.dictionaries(
+            NAMES, st.integers(-(10**20), 10**20) | st.text() | st.booleans(), max_size=2
+        ),
         "models": st.just([
             {
                 "model": "quant-7b",
@@ -325,3 +328,11 @@ def test_what_is_shown_loads_back_to_the_same_configuration(fields: dict[str, An
         update={"weights_folder": Path("w")}
     )
     assert PlatformConfig(**shown).config_sha256 == config.config_sha256
+
+
+@pytest.mark.parametrize("value", [10**21, math.nan, [math.inf]])
+def test_an_option_that_no_checksum_can_hold_is_refused(value: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"providers\.house\.options is .*allowed: texts, truth values, finite"
+    ):
+        PlatformConfig.model_validate({"providers": {"house": {"options": {"seed": value}}}})
