@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
+from zoneinfo import ZoneInfo
 
 from agentic_trading.bus.signing import Verifier
 from agentic_trading.governance.policy import Policy
@@ -38,6 +39,7 @@ class LoadedFiles:
     tables: Tables
     policy: Policy | None
     signing: Mapping[str, tuple[bytes, ...]] | None
+    zone: ZoneInfo
 
     @classmethod
     def read(cls, config: PlatformConfig, given: frozenset[str], tables: Tables | None) -> Self:
@@ -49,7 +51,7 @@ class LoadedFiles:
         tables = tables or Tables(*tables_of(config, factories))
         policy = Policy.load(config.policy) if config.policy is not None else None
         signing = signing_keys_of(config.principals_folder, policy)
-        return cls(factories, tables, policy, signing)
+        return cls(factories, tables, policy, signing, ZoneInfo(config.zone))
 
     @property
     def verifier(self) -> Verifier | None:

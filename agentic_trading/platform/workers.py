@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import run_shielded
@@ -109,7 +108,7 @@ def _housekeeper(
         outlives=config.ledger.url is not None,
     )  # fmt: skip
     name = (config.name or "worker") + (f"-{random_id()[:8]}" if config.ledger.url else "")
-    meter = BurnRateMeter(Windows(ZoneInfo(config.zone)))
+    meter = BurnRateMeter(Windows(opened.files.zone))
     return Housekeeper(scope, meter, recorder, opened.clock, SystemClock(), name, Alerts())
 
 
