@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.adapters import is_live
 from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig, TenantConfig
@@ -32,6 +32,9 @@ MODELS: Final = (*HOSTED, LLMProvider.LOCAL.value)
 
 CONFIGURED: Final = "config"
 """As `--provider`: the models of the configuration, by workflow, each with what it falls back on."""
+
+WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
+"""The workflows of a session."""
 
 WITHOUT_MODEL: Final = (LLMProvider.RULES.value, "recorded")
 
@@ -149,8 +152,9 @@ class RunOptions:
         """The providers that may be asked, by name; of those of the configuration, the ones that a model or a fallback names."""
         rows = self.config.providers
         if self.provider == CONFIGURED:
-            named = [*self.config.models.values()]
-            named += [name for row in self.config.fallback.values() for name in row.to]
+            models, fallback = self.config.models, self.config.fallback
+            named = [models[workflow] for workflow in WORKFLOWS if workflow in models]
+            named += [name for each in WORKFLOWS if each in fallback for name in fallback[each].to]
             names = dict.fromkeys(provider_and_model(name)[0] for name in named)
             return {name: rows[name] for name in names if name in rows}
         return {self.provider: rows.get(self.provider, ProviderConfig())} if self.asks_models else {}
@@ -201,7 +205,7 @@ class RunOptions:
     def limit(self) -> Limit:
         """The limit that the budget means: on what the tenant spends in total, or in the window that its row has."""
         row = self.tenant_row
-        is_the_rows = self.budget_usd is None and row.budget_usd is not None
+        is_the_rows = self.budget_usd is None and (row.budget_usd is not None or row.calls is not None)
         calls = self.max_calls if self.max_calls is not None else row.calls
         window = row.window if is_the_rows else Window.NONE
         return Limit(ScopeKind.TENANT, ANY, window, nusd=self.budget_nusd, calls=calls)

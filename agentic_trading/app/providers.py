@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions
+from agentic_trading.app.options import CONFIGURED, WORKFLOWS, OptionError, RunOptions
 from agentic_trading.app.session_folder import AskedProvider
 from agentic_trading.app.trading import RULES
 from agentic_trading.cancellation import run_shielded
@@ -41,9 +40,6 @@ from agentic_trading.platform.config import FallbackConfig, PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.tables import Tables
-
-WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
-"""The workflows of a session."""
 
 COUNTED_WITHIN_S = 15.0
 

@@ -8,6 +8,8 @@ import pytest
 
 from agentic_trading.app.cli.run import FLAGS
 from agentic_trading.app.options import OptionError, RunOptions, load_run_config
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.errors import ConfigError
 from tests.app.asking import run_options
 
@@ -93,6 +95,14 @@ def test_the_option_of_a_wrong_value_is_named(tmp_path: Path) -> None:
     assert load_run_config(file, flags=FLAGS, concurrency=1).concurrency == 1
     with pytest.raises(ConfigError, match=r"^--workers: concurrency is 257; allowed: "):
         load_run_config(file, flags=FLAGS, concurrency=257)
+
+
+def test_a_tenants_calls_are_counted_in_its_window() -> None:
+    rows = {"acme": {"calls": 5, "window": "day"}}
+
+    assert options(tenants=rows).limit == Limit(ScopeKind.TENANT, ANY, Window.DAY, nusd=5 * NANO, calls=5)
+    assert options(tenants=rows, max_calls=3).limit.calls == 3
+    assert options(tenants=rows, budget_usd=Decimal(1)).limit.window is Window.NONE
 
 
 def test_a_run_is_a_backtest_unless_something_says_otherwise(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import trading
-from agentic_trading.app.options import OptionError, load_run_config
+from agentic_trading.app.options import WORKFLOWS, OptionError, load_run_config
 from agentic_trading.app.providers import (
-    WORKFLOWS,
     ProviderSelection,
     host_free,
     ready,
