@@ -10,6 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.topic import Subscription, Topic
 from agentic_trading.errors import TradingError
@@ -80,10 +82,16 @@ class DeafBroker(MemoryBroker):
 
 
 class FullDisk(Disk):
-    """Takes nothing that is appended."""
+    """Takes nothing that is appended once it is full."""
 
-    def append(self, _fd: int, _data: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left")
+    def __init__(self, *, is_full: bool = True) -> None:
+        self.is_full = is_full
+
+    @override
+    def append(self, fd: int, data: bytes) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left")
+        super().append(fd, data)
 
 
 @dataclass(frozen=True)

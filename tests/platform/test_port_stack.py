@@ -1,9 +1,8 @@
 """Whatever fails or is cancelled while a platform opens or closes: all of it is closed once, in reverse, and nothing hidden."""
 
 import asyncio
-import resource
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -273,30 +272,23 @@ async def test_a_log_that_gives_up_comes_out_alone_though_a_provider_fails_to_cl
         await log.aclose()
 
 
-@pytest.fixture
-def full_disk() -> Generator[Callable[[Path], None]]:
-    """Return what lets no file of this process grow beyond the size of another one."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def no_more_than(file: Path) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, before[1]))
-
-    yield no_more_than
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 async def test_a_log_whose_end_cannot_be_written_is_given_back_with_all_else(
-    tmp_path: Path, seen: Adapters, full_disk: Callable[[Path], None]
+    tmp_path: Path, seen: Adapters
 ) -> None:
-    log = tmp_path / "interactions.jsonl"
+    disk = FullDisk(is_full=False)
+    log = JsonFileInteractionStore(tmp_path / "interactions.jsonl", disk=disk)
+    await log.open()
+    config = everything(tmp_path).model_copy(update={"folder": None})
 
-    with pytest.raises(StoreError, match="File too large"):
-        async with Platform(everything(tmp_path)):
-            full_disk(log)
+    with pytest.raises(StoreError, match="No space left"):
+        async with Platform(config, Ports(store=log)):
+            disk.is_full = True
+    with suppress(StoreError):
+        await log.aclose()
 
     assert seen.closed == ["house-b", "house-a"]
     assert await left_open(tmp_path) == []
-    assert len(await unended_runs(log)) == 1
+    assert len(await unended_runs(log.path)) == 1
 
 
 async def test_providers_of_an_embedded_gateway_are_closed_and_hide_no_error(
