@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import tracemalloc
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -32,10 +34,15 @@ EARLY = 400
 """From here on the windows of all timeframes that a decision looks at are full or nearly so."""
 
 
-def alive(kind: type) -> int:
-    """Return how many objects of a kind are in memory."""
+LOOKS_A_REPLAY = 5
+"""In a replay it is looked at every so many calls: a look goes through all objects of the process."""
+
+
+def alive(*kinds: type) -> list[int]:
+    """Return how many objects of each kind are in memory."""
     gc.collect()
-    return sum(type(each) is kind for each in gc.get_objects())
+    types = Counter(map(type, gc.get_objects()))
+    return [types[kind] for kind in kinds]
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +59,20 @@ def options(sample: Sequence[Bar], tmp_path: Path) -> RunOptions:
 
 
 async def test_a_session_and_its_replay_keep_neither_bars_nor_attempts(options: RunOptions) -> None:
-    before, attempts_before = alive(Bar), alive(LLMInteraction)
+    before, attempts_before = alive(Bar, LLMInteraction)
+    numbers = count()
     played: dict[int, int] = {}
     replayed: list[tuple[int, int]] = []
 
     def progressed(progress: RunProgress) -> None:
         if progress.bars_done in {EARLY, BARS}:
-            played[progress.bars_done] = alive(Bar) - before
+            (now,) = alive(Bar)
+            played[progress.bars_done] = now - before
 
     def asked(envelope: LLMEnvelope) -> LLMEnvelope:
-        replayed.append((alive(Bar) - before, alive(LLMInteraction) - attempts_before))
+        if next(numbers) % LOOKS_A_REPLAY == 0:
+            bars, attempts = alive(Bar, LLMInteraction)
+            replayed.append((bars - before, attempts - attempts_before))
         return envelope
 
     report = await run_session(options, on_progress=progressed)
@@ -70,6 +81,7 @@ async def test_a_session_and_its_replay_keep_neither_bars_nor_attempts(options: 
     assert again.identical
     assert report.attempts > 10
     assert played[BARS] - played[EARLY] < 50
+    assert len(replayed) > 2
     assert max(bars for bars, _ in replayed) < EARLY
     assert max(attempts for _, attempts in replayed) < 10
 
@@ -83,12 +95,12 @@ class WatchedStore(MemoryInteractionStore):
     async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         async for entry in super().scan(after):
             yield entry
-        self.alive_at_the_end = alive(LLMInteraction)
+        (self.alive_at_the_end,) = alive(LLMInteraction)
 
 
 async def test_a_report_keeps_no_attempt() -> None:
     store = WatchedStore()
-    before = alive(LLMInteraction)
+    (before,) = alive(LLMInteraction)
     for _ in range(50):
         await store.store(interaction())
 

@@ -20,7 +20,7 @@ from tests.app.cli.conftest import Command
 from tests.app.logging_kept import logging_kept
 
 PROGRAM = Path(sys.executable).with_name("agentic-trading")
-RUN = ["run", "--data", "btcusdt-5m", "--out"]
+RUN = ["run", "--data", "btcusdt-5m", "--bars", "400", "--out"]
 A_PAGE = 4096
 """The least that a pipe can hold; a session's own log has several times as much to say."""
 
@@ -32,7 +32,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a session over the whole sample."""
+    """Return the folder of a session that nothing interrupted."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     with logging_kept(), pytest.raises(SystemExit) as left:
         main([*RUN, str(folder)])
