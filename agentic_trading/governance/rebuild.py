@@ -82,10 +82,14 @@ class _Reservation:
     expired: LedgerEntry | None = None
 
     def unanswered(self) -> list[_Dispatch]:
-        """Return the dispatches without an end, each of which may have been billed: of several the dearest."""
+        """Return the dispatches without an end, each of which may have been billed: of several the dearest.
+
+        A dispatch that was taken back may have an end of its own, which is none of another one.
+        """
         sent = [one for id_, one in self.dispatches.items() if id_ not in self.taken_back]
-        sent.sort(key=lambda one: one.entry.charged.nusd)
-        return sent[len(self.ends) :]
+        sent.sort(key=lambda one: (one.entry.charged.units, one.sent_at))
+        unsent = sum(end.charged.calls == 0 for end in self.ends.values())
+        return sent[len(self.ends) - min(unsent, len(self.taken_back)) :]
 
     def entry(self) -> LedgerEntry | None:
         """Return what has to be charged, None for nothing; where two things are known, the dearer holds."""
@@ -94,11 +98,12 @@ class _Reservation:
         if not parts:
             return self.expired
         first = next(iter(self.ends.values()), parts[0])
-        moments = [one.entry.request.at for one in self.dispatches.values()]
+        sent = [one for id_, one in self.dispatches.items() if id_ not in self.taken_back]
+        moments = [at for one in sent if (at := one.entry.request.at) is not None]
         total = _sum(one.charged for one in parts)
         request = replace(
             first.request,
-            at=moments[0] if moments else first.request.at,
+            at=min(moments, default=first.request.at),
             amount=_dearer(_sum(one.request.amount for one in parts), total),
         )
         is_doubtful = any(one.state is ReservationState.IN_DOUBT for one in parts)
@@ -108,7 +113,7 @@ class _Reservation:
             charged=total,
             state=ReservationState.IN_DOUBT if is_doubtful else ReservationState.SETTLED,
         )
-        if self.expired is not None and not self.ends and self.expired.charged.nusd > total.nusd:
+        if self.expired is not None and not self.ends and self.expired.charged.units > total.units:
             return self.expired
         return entry
 
@@ -153,7 +158,7 @@ class LedgerRebuild:
         }
 
     def _read_event(self, event: Event) -> None:
-        body = KINDS.must(event) if event.tenant_id == self.tenant else KINDS.of(event)
+        body = KINDS.must(event)
         match body:
             case LedgerCheckpointed():
                 self._read_checkpoint(event, body)
@@ -177,7 +182,9 @@ class LedgerRebuild:
                 known.taken_back.add(event.causation_id)
             case ReservationExpired():
                 if body.state is ReservationState.IN_DOUBT:
-                    known.expired = self._expired_entry(event, body)
+                    expired = self._expired_entry(event, body)
+                    if known.expired is None or expired.charged.units > known.expired.charged.units:
+                        known.expired = expired
             case _:
                 assert_never(body)
 
@@ -201,7 +208,7 @@ class LedgerRebuild:
             charged,
         )
         before = known.ends.get(record.interaction_id)
-        if before is None or entry.charged.nusd > before.charged.nusd:
+        if before is None or entry.charged.units > before.charged.units:
             known.ends[record.interaction_id] = entry
 
     def _sent_entry(self, event: Event, body: AttemptDispatched) -> LedgerEntry:
@@ -231,7 +238,7 @@ class LedgerRebuild:
             return
         found = LedgerCheckpoint(body.generation, body.mark, body.sequence)
         known = self.checkpoint
-        if known is None or (found.epoch, found.sequence) >= (known.epoch, known.sequence):
+        if known is None or _place_of(found) > _place_of(known):
             self.checkpoint = found
 
 
@@ -284,6 +291,10 @@ def _dearer_entry(entry: LedgerEntry | None, known: LedgerEntry) -> LedgerEntry:
 def _counted_as(logged: ReservationRequest, known: ReservationRequest) -> ReservationRequest:
     """Return the request of a log where the ledger has counted it: elsewhere it would be free again there."""
     return replace(logged, at=known.at, scope_ids={**logged.scope_ids, **known.scope_ids})
+
+
+def _place_of(checkpoint: LedgerCheckpoint) -> tuple[int, int, str]:
+    return checkpoint.epoch, checkpoint.sequence, checkpoint.epoch_id
 
 
 def _covers(one: Amount, other: Amount) -> bool:

@@ -19,11 +19,12 @@ from agentic_trading.governance.rebuild import (
     rollback_error,
 )
 from agentic_trading.llm import Event, RetryPolicy
+from agentic_trading.llm.errors import UnknownKindError
 from agentic_trading.llm.event import EventBody
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.offline import RecordedAnswers
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import AttemptTrace, Stage, Usage
 from agentic_trading.llm.store import Record
 from tests.build import envelope, event, interaction
 from tests.event_bodies import sample
@@ -33,6 +34,7 @@ from tests.worker.ticking import events
 
 EVERY_COUNTER = [Limit(kind, ANY, window, calls=10**6) for kind in ScopeKind for window in Window]
 ONCE = RetryPolicy(max_retries=0)
+READING = AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)
 ORDER = '{"action":"buy","size":1,"end":"ok"}'
 
 
@@ -202,12 +204,20 @@ def of(body: EventBody, **more: Any) -> Event:
     return event(body.KIND, body=body.model_dump(mode="json"), **more)
 
 
-def sent(key: str, *, nusd: int = 40, tenant_id: str = "default", **more: Any) -> Event:
+def sent(
+    key: str,
+    *,
+    nusd: int = 40,
+    tokens: int = 0,
+    tenant_id: str = "default",
+    at: datetime = START,
+    **more: Any,
+) -> Event:
     """Return the record that a call is about to be sent."""
     scopes = {ScopeKind.CALL: key, ScopeKind.TENANT: "default", ScopeKind.AGENT: "desk-1"}
     body = AttemptDispatched(
         attempt=1, request_hash="", provider="", model="", reservation_id=f"default:{key}:1",
-        scopes=scopes, reserved_nusd=nusd, window_at=START,
+        scopes=scopes, reserved_nusd=nusd, reserved_tokens=tokens, window_at=at,
     )  # fmt: skip
     return of(body, tenant_id=tenant_id, **more)
 
@@ -231,13 +241,10 @@ def booked(*records: Record) -> list[tuple[str, str, int]]:
         reading = LedgerRebuild("default", "live")
         for record in order:
             reading.read(record)
-        found.append(
-            sorted(
-                (one.request.reservation_id, one.state.value, one.charged.nusd) for one in reading.entries()
-            )
-        )
-    assert found[0] == found[1] == found[2]
-    return found[0]
+        found.append(sorted(reading.entries(), key=lambda one: one.request.reservation_id))
+    whole = [[(one.charged, one.state, one.request.at) for one in each] for each in found]
+    assert whole[0] == whole[1] == whole[2]
+    return [(one.request.reservation_id, one.state.value, one.charged.nusd) for one in found[0]]
 
 
 def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_else_is_known_of_it() -> None:
@@ -283,6 +290,47 @@ def test_a_dispatch_after_one_that_was_taken_back_counts() -> None:
     first, second = sent("k", id="d-1"), sent("k", id="d-2")
 
     assert booked(first, taken_back(first), second) == [("default:k:1", "in_doubt", 40)]
+
+
+def test_the_end_of_a_dispatch_that_was_taken_back_is_none_of_a_lost_one() -> None:
+    first, second = sent("k", id="d-1"), sent("k", id="d-2")
+    refused = answered("k", 0)  # a connection that was refused
+
+    assert booked(first, taken_back(first), refused, second) == [("default:k:1", "in_doubt", 40)]
+    assert booked(first, taken_back(first), refused) == [("default:k:1", "settled", 0)]
+
+
+def test_of_what_costs_no_money_the_most_tokens_count() -> None:
+    few, many = sent("k", id="d-1", nusd=0, tokens=5), sent("k", id="d-2", nusd=0, tokens=90)
+    ended = answered("k", 0, input_tokens=1, output_tokens=0, reading=READING)
+
+    assert booked(few, many, ended) == [("default:k:1", "in_doubt", 0)]
+    reading = LedgerRebuild("default", "live")
+    for record in (few, ended, many):
+        reading.read(record)
+    (entry,) = reading.entries()
+    assert entry.charged == Amount(0, 91, 2)
+
+
+def test_of_two_records_of_one_lease_the_dearer_counts() -> None:
+    assert booked(silent("k", nusd=70), silent("k", nusd=30)) == [("default:k:1", "in_doubt", 70)]
+
+
+def test_the_window_of_a_call_does_not_depend_on_which_log_is_read_first() -> None:
+    later = START + timedelta(days=1)
+    booked(sent("k", id="d-1"), sent("k", id="d-2", at=later))
+    first, second = sent("k", id="d-1"), sent("k", id="d-2", at=later)
+    reading = LedgerRebuild("default", "live")
+    for record in (first, taken_back(first), second):
+        reading.read(record)
+
+    (entry,) = reading.entries()
+    assert entry.request.at == later
+
+
+def test_a_kind_that_is_not_known_is_refused_whatever_tenant_it_was_written_for() -> None:
+    with pytest.raises(UnknownKindError):
+        LedgerRebuild("default", "live").read(event("attempt.moved", tenant_id="platform"))
 
 
 def test_a_refusal_after_a_lost_call_takes_nothing_of_it_back() -> None:
