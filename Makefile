@@ -14,10 +14,10 @@ SEED := 5
 
 # Coverage is judged by what the tests of the parts reach; those of whole programs run beside them without it, as it
 # slows a test down several times (hence thirty seconds instead of twenty), and those of packages that are not judged
-# run behind them. In CI each runs once, in two rows at the same time, and the words of the first row are printed after
-# the others'; elsewhere `cov` runs the tests of the parts itself.
-WHOLE := tests/app tests/flows
-UNJUDGED := tests/desk tests/platform tests/benchmarks
+# beside or behind them, so that both rows end together. In CI each runs once, in two rows at the same time, and the
+# words of the first row are printed after the others'; elsewhere `cov` runs the tests of the parts itself.
+WHOLE := tests/app tests/flows tests/platform tests/benchmarks
+UNJUDGED := tests/desk
 COVERED := $(PY) -m coverage run -m pytest --timeout=30 $(addprefix --ignore=,$(WHOLE) $(UNJUDGED))
 BOTH = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; \
   $(COVERED); parts=$$?; $(PY) -m pytest --timeout=30 $(UNJUDGED); unjudged=$$?; wait $$whole; whole=$$?; \

@@ -56,7 +56,9 @@ def published() -> dict[str, dict[str, Any]]:
     A schema of a message says what a reader takes; fields with a default may be absent, unknown ones are kept.
     """
     models = {**MESSAGES, **{f"{body.KIND}.v1": _event_model(body) for body in EVENT_BODIES}}
-    messages = {name: {"$id": name, **_wire_schema(model)} for name, model in models.items()}
+    messages = {
+        name: {"$id": name, **model.model_json_schema(mode="serialization")} for name, model in models.items()
+    }
     answers = {schema["$id"]: dict(schema) for schema in ANSWERS}
     return {f"{name}.json": {"$schema": DIALECT, **schema} for name, schema in (messages | answers).items()}
 
@@ -65,10 +67,6 @@ def _event_model(body: type[EventBody]) -> type[BaseModel]:
     """Return the model of an event of one kind, with the body that it must have."""
     kind = (str, Field(json_schema_extra={"const": body.KIND}))
     return create_model(body.KIND, __base__=Event, __doc__=body.__doc__, kind=kind, body=(body, ...))
-
-
-def _wire_schema(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema(mode="serialization")
 
 
 def write_schemas(folder: Path) -> list[Path]:

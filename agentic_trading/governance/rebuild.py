@@ -274,8 +274,9 @@ def join(
 
 def _explains(entry: LedgerEntry, known: LedgerEntry) -> bool:
     """Whether a log knows all that a ledger has charged for a call, or how it ended that the ledger takes for in flight."""
-    is_held = known.state is ReservationState.DISPATCHED
-    return (is_held and entry.state is ReservationState.SETTLED) or _covers(entry.charged, known.charged)
+    if known.state is ReservationState.DISPATCHED and entry.state is ReservationState.SETTLED:
+        return True
+    return _dearer(entry.charged, known.charged) == entry.charged
 
 
 def _dearer_entry(entry: LedgerEntry | None, known: LedgerEntry) -> LedgerEntry:
@@ -295,10 +296,6 @@ def _counted_as(logged: ReservationRequest, known: ReservationRequest) -> Reserv
 
 def _place_of(checkpoint: LedgerCheckpoint) -> tuple[int, int, str]:
     return checkpoint.epoch, checkpoint.sequence, checkpoint.epoch_id
-
-
-def _covers(one: Amount, other: Amount) -> bool:
-    return _dearer(one, other) == one
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:

@@ -7,26 +7,20 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.events import AttemptDispatched, AttemptUnsent
 from agentic_trading.governance.ledger import Balance, LedgerCheckpoint, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import (
     LedgerRebuild,
-    LostAttempt,
     checkpoint_event,
     rollback_error,
 )
-from agentic_trading.llm import Event, RetryPolicy
-from agentic_trading.llm.errors import UnknownKindError
-from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm import RetryPolicy
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import AttemptTrace, Stage, Usage
-from agentic_trading.llm.store import Record
-from tests.build import envelope, event, interaction
+from tests.build import event, interaction
 from tests.event_bodies import sample
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out
 from tests.governance.asking import tenant
@@ -190,185 +184,6 @@ def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest
     )
 
     assert [one.request.at for one in reading.entries()] == [START, START]
-
-
-def silent(key: str, *, nusd: int = 70, state: str = "in_doubt", tenant_id: str = "default") -> Event:
-    """Return the record of a call whose lease was over."""
-    body = {"reservation_id": f"default:{key}:1", "state": state, "nusd": nusd, "tokens": 3}
-    body["scopes"] = {"agent": "desk-1"}
-    return event("reservation.expired", body=body, time=START, tenant_id=tenant_id)
-
-
-def of(body: EventBody, **more: Any) -> Event:
-    """Return an event with this body."""
-    return event(body.KIND, body=body.model_dump(mode="json"), **more)
-
-
-def sent(
-    key: str,
-    *,
-    nusd: int = 40,
-    tokens: int = 0,
-    tenant_id: str = "default",
-    at: datetime = START,
-    **more: Any,
-) -> Event:
-    """Return the record that a call is about to be sent."""
-    scopes = {ScopeKind.CALL: key, ScopeKind.TENANT: "default", ScopeKind.AGENT: "desk-1"}
-    body = AttemptDispatched(
-        attempt=1, request_hash="", provider="", model="", reservation_id=f"default:{key}:1",
-        scopes=scopes, reserved_nusd=nusd, reserved_tokens=tokens, window_at=at,
-    )  # fmt: skip
-    return of(body, tenant_id=tenant_id, **more)
-
-
-def taken_back(noted: Event) -> Event:
-    """Return the record that a dispatch was taken back."""
-    body = AttemptUnsent(attempt=1, reservation_id=noted.body["reservation_id"], why="no time left")
-    return of(body, causation_id=noted.id)
-
-
-def answered(key: str, nusd: int, **more: Any) -> LLMInteraction:
-    """Return a call that was answered."""
-    asked = envelope(idempotency_key=key, envelope_id=more.pop("envelope_id", f"e-{key}"))
-    return interaction(envelope=asked, dispatched_at=START, finished_at=START, cost_nusd=nusd, **more)
-
-
-def booked(*records: Record) -> list[tuple[str, str, int]]:
-    """Return what these records book, in whatever order they are read, and however often."""
-    found = []
-    for order in (records, tuple(reversed(records)), records * 2):
-        reading = LedgerRebuild("default", "live")
-        for record in order:
-            reading.read(record)
-        found.append(sorted(reading.entries(), key=lambda one: one.request.reservation_id))
-    whole = [[(one.charged, one.state, one.request.at) for one in each] for each in found]
-    assert whole[0] == whole[1] == whole[2]
-    return [(one.request.reservation_id, one.state.value, one.charged.nusd) for one in found[0]]
-
-
-def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_else_is_known_of_it() -> None:
-    reading = LedgerRebuild("default", "live")
-    reading.read(silent("a:b"))
-
-    (lost,) = reading.entries()
-
-    assert (lost.request.reservation_id, lost.state) == ("default:a:b:1", ReservationState.IN_DOUBT)
-    assert (lost.charged, lost.request.at) == (Amount(70, 3), START)
-    assert lost.request.scope_ids == {
-        ScopeKind.AGENT: "desk-1",
-        ScopeKind.CALL: "a:b",
-        ScopeKind.TENANT: "default",
-    }
-
-
-def test_what_a_late_answer_has_cost_counts_and_not_what_its_lease_was_charged() -> None:
-    assert booked(silent("k"), answered("k", 5)) == [("default:k:1", "settled", 5)]
-
-
-def test_of_a_lease_and_a_dispatch_the_dearer_counts() -> None:
-    assert booked(silent("k", nusd=70), sent("k", nusd=40)) == [("default:k:1", "in_doubt", 70)]
-    assert booked(silent("k", nusd=30), sent("k", nusd=40)) == [("default:k:1", "in_doubt", 40)]
-    assert booked(silent("k", state="released"), sent("k")) == [("default:k:1", "in_doubt", 40)]
-
-
-def test_a_call_charged_after_its_lease_counts_whatever_tenant_the_record_was_written_for() -> None:
-    expected = [("default:k:1", "in_doubt", 70)]
-
-    assert booked(silent("k", tenant_id="platform")) == expected
-    assert booked(sent("k", nusd=70, tenant_id="platform")) == expected
-
-
-def test_a_dispatch_that_was_taken_back_counts_nothing() -> None:
-    noted = sent("k", id="d-1")
-
-    assert booked(noted, taken_back(noted)) == []
-    assert booked(noted, taken_back(noted), silent("k")) == [("default:k:1", "in_doubt", 70)]
-
-
-def test_a_dispatch_after_one_that_was_taken_back_counts() -> None:
-    first, second = sent("k", id="d-1"), sent("k", id="d-2")
-
-    assert booked(first, taken_back(first), second) == [("default:k:1", "in_doubt", 40)]
-
-
-def test_the_end_of_a_dispatch_that_was_taken_back_is_none_of_a_lost_one() -> None:
-    first, second = sent("k", id="d-1"), sent("k", id="d-2")
-    refused = answered("k", 0)  # a connection that was refused
-
-    assert booked(first, taken_back(first), refused, second) == [("default:k:1", "in_doubt", 40)]
-    assert booked(first, taken_back(first), refused) == [("default:k:1", "settled", 0)]
-
-
-def test_of_what_costs_no_money_the_most_tokens_count() -> None:
-    few, many = sent("k", id="d-1", nusd=0, tokens=5), sent("k", id="d-2", nusd=0, tokens=90)
-    ended = answered("k", 0, input_tokens=1, output_tokens=0, reading=READING)
-
-    assert booked(few, many, ended) == [("default:k:1", "in_doubt", 0)]
-    reading = LedgerRebuild("default", "live")
-    for record in (few, ended, many):
-        reading.read(record)
-    (entry,) = reading.entries()
-    assert entry.charged == Amount(0, 91, 2)
-
-
-def test_of_two_records_of_one_lease_the_dearer_counts() -> None:
-    assert booked(silent("k", nusd=70), silent("k", nusd=30)) == [("default:k:1", "in_doubt", 70)]
-
-
-def test_the_window_of_a_call_does_not_depend_on_which_log_is_read_first() -> None:
-    later = START + timedelta(days=1)
-    booked(sent("k", id="d-1"), sent("k", id="d-2", at=later))
-    first, second = sent("k", id="d-1"), sent("k", id="d-2", at=later)
-    reading = LedgerRebuild("default", "live")
-    for record in (first, taken_back(first), second):
-        reading.read(record)
-
-    (entry,) = reading.entries()
-    assert entry.request.at == later
-
-
-def test_a_kind_that_is_not_known_is_refused_whatever_tenant_it_was_written_for() -> None:
-    with pytest.raises(UnknownKindError):
-        LedgerRebuild("default", "live").read(event("attempt.moved", tenant_id="platform"))
-
-
-def test_a_refusal_after_a_lost_call_takes_nothing_of_it_back() -> None:
-    noted = sent("k", causation_id="e-k")
-    refused = interaction(
-        envelope=envelope(idempotency_key="k", envelope_id="e-k"), dispatched_at=None, cost_nusd=0
-    )
-
-    assert booked(noted, refused) == [("default:k:1", "in_doubt", 40)]
-
-
-def test_each_time_that_a_call_was_sent_and_not_answered_counts() -> None:
-    noted = [sent("k", id=f"d-{n}", nusd=40 + n) for n in range(3)]
-
-    assert booked(*noted) == [("default:k:1", "in_doubt", 123)]
-    assert booked(*noted, answered("k", 5)) == [("default:k:1", "in_doubt", 88)]
-    assert booked(noted[0], answered("k", 5)) == [("default:k:1", "settled", 5)]
-
-
-def test_a_connection_that_was_refused_takes_nothing_of_an_answer_back() -> None:
-    refused = answered("k", 0)
-
-    assert booked(answered("k", 70), refused) == [("default:k:1", "settled", 70)]
-
-
-def test_a_call_that_two_envelopes_have_made_counts_twice() -> None:
-    twice = [answered("k", 7, envelope_id=f"e-{n}", reservation_id="default:k:1") for n in range(2)]
-
-    assert booked(*twice) == [("default:k:1", "settled", 14)]
-
-
-def test_attempts_that_were_sent_and_have_no_end_are_lost() -> None:
-    noted = sent("k", id="d-1", time=START)
-    reading = LedgerRebuild("default", "live")
-    for record in (noted, sent("k", id="d-2"), sent("done"), answered("done", 5), silent("only a lease")):
-        reading.read(record)
-
-    assert reading.lost() == {"default:k:1": LostAttempt("default:k:1", Amount(80, 0, 2), START)}
 
 
 async def test_another_tenants_calls_are_left_out() -> None:
