@@ -46,6 +46,15 @@ async def test_a_call_in_doubt_is_charged_when_the_server_is_back() -> None:
     assert (await of_tenant(case.server)).in_doubt == Amount(60, 0, 1)
 
 
+async def test_the_calls_that_are_known_are_those_of_the_server() -> None:
+    case = Case()
+    await case.ledger.settle(await case.begun(), Amount(70, 5))
+
+    (found,) = await case.ledger.entries("acme")
+
+    assert (found.state, found.charged) == (ReservationState.SETTLED, Amount(70, 5))
+
+
 async def test_nobody_begins_without_the_server() -> None:
     case = Case()
     await case.begun()

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
-from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.ledger import LedgerEntry, ReservationRequest, ReservationState
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
+from agentic_trading.governance.ledger import Ledger, LedgerEntry, ReservationRequest, ReservationState
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import join
 from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
@@ -142,6 +144,40 @@ async def test_calls_are_known_one_by_one_to_every_process_whatever_they_are_cal
             one.reservation_id: one.amount for one in asks
         }
         assert {one.request.key for one in found} == {one.key for one in asks}
+
+
+async def test_a_call_that_no_window_counts_is_known_at_the_servers_time(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(100)], counted=())
+        await spend(ledger, ask(30))
+
+        (found,) = await ledger.entries("acme")
+
+        assert found.charged == Amount(30, 0)
+        assert found.request.at is not None
+        assert abs(found.request.at - SystemClock().now()) < timedelta(minutes=1)
+
+
+async def test_calls_of_a_ledger_that_is_rebuilt_all_the_time_are_refused_and_never_mixed(
+    redis_url: str,
+) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger, *tools = [await opens([tenant(200)]) for _ in range(9)]
+
+        async def rebuild_for_ever(tool: Ledger) -> None:
+            while True:
+                await tool.restore("acme", [])
+
+        async def read_until_refused() -> None:
+            while True:
+                assert await ledger.entries("acme") == []
+
+        rebuilding = [asyncio.Task(rebuild_for_ever(tool)) for tool in tools]
+        with pytest.raises(LedgerUnavailableError, match="faster than its calls can be read"):
+            await read_until_refused()
+        for task in rebuilding:
+            task.cancel()
+        await asyncio.wait(rebuilding)
 
 
 async def test_what_a_rebuild_has_forgotten_is_not_known_any_more(redis_url: str) -> None:
