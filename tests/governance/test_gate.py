@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import (
@@ -12,12 +14,13 @@ from agentic_trading.governance.admission_decisions import (
     Charge,
     ClockMode,
     Denied,
+    exhausted,
 )
-from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.ledger import Declined, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, usd_text
 from agentic_trading.governance.prices import Amount
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, LLMBudgetExhaustedError
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.governance.asking import balance
@@ -100,6 +103,24 @@ async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
     assert answer.reason.description.startswith(
         f"agent cmt-1 has {usd_text(MOST_NUSD - 1)} left this day, the call may need {usd_text(MOST_NUSD)}; raise"
     )
+
+
+@given(
+    agent_id=st.text(min_size=1, max_size=20),
+    window=st.sampled_from(Window),
+    left=st.integers(0, MOST_NUSD - 1),
+)
+def test_who_raises_for_an_exhausted_budget_gets_its_scope_its_unit_and_both_amounts(
+    agent_id: str, window: Window, left: int
+) -> None:
+    reason = exhausted(Declined(ScopeKind.AGENT, agent_id, window, "nano-USD", MOST_NUSD, left))
+
+    error = LLMBudgetExhaustedError.of(reason)
+
+    this = "" if window is Window.NONE else f" this {window}"
+    assert (error.scope, error.unit) == (f"agent {agent_id}{this}", "nano-USD")
+    assert (error.asked, error.left) == (MOST_NUSD, left)
+    assert str(error) == reason.description
 
 
 async def test_an_exhausted_budget_without_a_window_names_none() -> None:
