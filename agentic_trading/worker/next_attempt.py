@@ -1,9 +1,11 @@
-"""What comes after an attempt: another request after a wait, or the end; plain functions, no waiting."""
+"""What comes after an attempt: another request after a wait, or the end."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
+
+from tenacity import AsyncRetrying, retry_if_result
 
 from agentic_trading.governance.throttle import Failed, wait_before_retry
 from agentic_trading.ids import fraction
@@ -83,6 +85,19 @@ def plan_next_attempt(
             return _again(plan, outcome, step, prepared, is_recorded=bool(recorded))
         case _:
             assert_never(attempted)
+
+
+def following_turns(sleep: Callable[[float], Awaitable[None]]) -> AsyncRetrying:
+    """Return the turns of a call whose first attempt is to be followed by another; before each its wait is slept.
+
+    The result of a turn is set by who iterates: what is planned after its attempt, None after the last one. That of the
+    first turn is the plan that the first attempt has led to.
+    """
+    return AsyncRetrying(
+        sleep=sleep,
+        wait=lambda state: state.outcome.result().wait_s if state.outcome else 0.0,
+        retry=retry_if_result(lambda plan: plan is not None),
+    )
 
 
 def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:

@@ -53,6 +53,7 @@ from agentic_trading.worker.next_attempt import (
     AttemptPlan,
     FailedAttempt,
     FinalAttempt,
+    following_turns,
     may_degrade,
     plan_next_attempt,
 )
@@ -132,29 +133,32 @@ class CallRunner:
         Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published.
         """
         if not envelope.is_cacheable:
-            return await self._run(envelope, self._prepare(envelope, principal, parked, None), None)
+            return await self._run(envelope, self._prepare(envelope, principal, parked, None))
         async with self._response_cache.turn(envelope, self._waits, parked) as cached:
-            call = self._prepare(envelope, principal, parked, cached)
-            return await self._run(envelope, call, cached)
+            return await self._run(envelope, self._prepare(envelope, principal, parked, cached))
 
-    async def _run(
-        self, envelope: LLMEnvelope, call: CallContext | FailureReason, cached: CachedCall | None
-    ) -> LLMInteraction:
+    async def _run(self, envelope: LLMEnvelope, call: CallContext | FailureReason) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        plan = AttemptPlan(call.prepared.request)
-        while True:
-            if not await self._waits.sleep(plan.wait_s):
-                stopped = self._unsent(envelope, plan.request.attempt, _STOPPED)
-                return await self._keep(envelope, stopped, "final")
-            attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
-            self._unsupported_schemas.learn(plan.request, attempted)
-            following = plan_next_attempt(plan, attempted, call.prepared, now=self._clock.now())
-            step = following.step if following else "final"
-            interaction = await self._keep(envelope, attempted, step, cached)
-            if following is None:
-                return interaction
-            plan = following
+        last, plan = await self._step(call, AttemptPlan(call.prepared.request))
+        if plan is None:  # as most calls end: what follows costs them nothing
+            return last
+        async for turn in following_turns(self._waits.sleep):
+            if turn.retry_state.attempt_number > 1 and plan is not None:
+                last, plan = await self._step(call, plan)
+            turn.retry_state.set_result(plan)
+        return last
+
+    async def _step(self, call: CallContext, plan: AttemptPlan) -> tuple[LLMInteraction, AttemptPlan | None]:
+        """Make an attempt and keep it; return it, and what is planned after it."""
+        if plan.wait_s > 0 and self._waits.is_stopped:
+            stopped = self._unsent(call.envelope, plan.request.attempt, _STOPPED)
+            return await self._keep(call.envelope, stopped, "final"), None
+        attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
+        self._unsupported_schemas.learn(plan.request, attempted)
+        following = plan_next_attempt(plan, attempted, call.prepared, now=self._clock.now())
+        step = following.step if following else "final"
+        return await self._keep(call.envelope, attempted, step, call.cached), following
 
     def _prepare(
         self, envelope: LLMEnvelope, principal: str, parked: Parking, cached: CachedCall | None
