@@ -13,11 +13,15 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.fields import (
     Count,
+    FrozenItems,
+    FrozenList,
+    FrozenObject,
     JsonData,
     JsonObject,
     Moment,
     OpenName,
     RevalidatedModel,
+    freeze_extra,
     json_of,
     lazy_property,
 )
@@ -90,7 +94,8 @@ class EvidenceItem(BaseModel, frozen=True, extra="allow"):
 class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     """One LLM call, as it is asked for. Build it with `EnvelopeBuilder`; unknown fields of newer producers are kept.
 
-    `context`, evidence and schema hold plain JSON: Decimals become strings, times UTC text.
+    `context`, evidence and schema hold plain JSON: Decimals become strings, times UTC text. Nothing in it can be changed,
+    however deep: `TypeError` says so. A list or object that can be is what `canonical.to_json_value` returns of one.
     `request_hash` covers what can change the answer and nothing else; `envelope_hash` covers every field.
     Both are stored: a loaded envelope keeps the hashes it was written with, and its wire bytes and checksum stay
     those of the fields that it was given, without the defaults of fields that its writer did not know. A copy has
@@ -117,11 +122,11 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     agent_type: str = ""
     instructions: str
     prompt_version: str = ""
-    context: JsonObject = Field(default_factory=dict)
-    retrieved_evidence: list[EvidenceItem] = Field(default_factory=list)
-    tools_allowed: list[str] = Field(default_factory=list)
+    context: JsonObject = Field(default_factory=FrozenObject)
+    retrieved_evidence: FrozenItems[EvidenceItem] = Field(default_factory=FrozenList)
+    tools_allowed: FrozenItems[str] = Field(default_factory=FrozenList)
     budget: LLMBudget = LLMBudget()
-    expected_output_schema: JsonObject = Field(default_factory=dict)
+    expected_output_schema: JsonObject = Field(default_factory=FrozenObject)
     safety_constraints: SafetyConstraints = SafetyConstraints()
     response_format: ResponseFormat = ResponseFormat.JSON
     output_policy: OutputPolicy = OutputPolicy()
@@ -131,13 +136,16 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     effort: Effort | None = None
     determinism: DeterminismLevel = DeterminismLevel.PINNED
     retry_policy: RetryPolicy = RetryPolicy()
-    must_understand: list[str] = Field(default_factory=list)
+    must_understand: FrozenItems[str] = Field(default_factory=FrozenList)
     request_hash: str = ""
     envelope_hash: str = ""
 
     @override
     def model_post_init(self, _context: Any, /) -> None:
-        """Fill what follows from the other fields: idempotency key and both hashes."""
+        """Fill what follows from the other fields, idempotency key and both hashes, and freeze those not known here."""
+        for part in (self, self.retry_policy, *self.retrieved_evidence):
+            if part.model_extra:
+                freeze_extra(part)
         fields = self.__dict__
         if not fields["idempotency_key"]:
             fields["idempotency_key"] = fields["envelope_id"]
@@ -182,15 +190,15 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     @lazy_property
     def evidence_json(self) -> list[bytes]:
         """The content of each evidence item in canonical JSON."""
-        return [json_of(item.content) for item in self.retrieved_evidence]
+        return FrozenList(json_of(item.content) for item in self.retrieved_evidence)
 
     @lazy_property
     def requested_evidence(self) -> Sequence[Mapping[str, Any]]:
         """Each evidence item as the request has it: when it was available, its content as it was spelled, its source."""
-        return [
-            {"available_at": _utc(item.available_at), "content": Fragment(content), "source": item.source}
+        return FrozenList(
+            FrozenObject(available_at=_utc(item.available_at), content=Fragment(content), source=item.source)
             for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
-        ]
+        )
 
     @lazy_property
     def output_schema_json(self) -> bytes:
@@ -279,6 +287,13 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         if self.model_extra:
             return canonical_bytes({**fields, **self.model_extra})
         return assembled_bytes(fields)
+
+    @override
+    def __getstate__(self) -> dict[Any, Any]:
+        """Return what is pickled: all but the request's evidence, of which the encoder's fragments cannot be."""
+        state = super().__getstate__()
+        kept = {name: value for name, value in state["__dict__"].items() if name != "requested_evidence"}
+        return {**state, "__dict__": kept}
 
     @override
     def _stale(self, update: Mapping[str, Any]) -> set[str]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
 from agentic_trading.llm.errors import UnknownKindError, UnreadableBodyError
-from agentic_trading.llm.fields import JsonObject, Moment, RevalidatedModel, json_of
+from agentic_trading.llm.fields import FrozenObject, JsonObject, Moment, RevalidatedModel, json_of
 
 
 class Event(RevalidatedModel, frozen=True, extra="allow"):
@@ -30,7 +30,7 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
     tenant_id: str
     as_of: Moment | None = None
     time: Moment
-    body: JsonObject = Field(default_factory=dict)
+    body: JsonObject = Field(default_factory=FrozenObject)
 
     @cached_property
     def wire(self) -> bytes:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar, overload
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -71,14 +72,80 @@ class OpenName(StrEnum):
         return {"type": "string", "pattern": f"^{_NAME.pattern}$", "examples": [str(one) for one in cls]}
 
 
-class CanonicalObject(dict[str, Any]):
-    """A JSON object that knows its canonical bytes. It is not to be changed."""
+def _refuse_change(*_: Any, **__: Any) -> NoReturn:
+    raise TypeError(
+        "what an envelope or an event holds cannot be changed: its bytes and hashes would not follow;"
+        " build another one, from what `canonical.to_json_value` returns of this: an object that can be changed"
+    )
+
+
+class _Frozen:
+    """A list or object that cannot be changed; a copy of it is itself, and what was pickled is frozen again."""
+
+    __slots__ = ()
+    clear = pop = __setitem__ = __delitem__ = _refuse_change
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        return self
+
+
+class FrozenList(_Frozen, list[Any]):
+    """A list that cannot be changed."""
+
+    __slots__ = ()
+    append = extend = insert = remove = sort = reverse = __iadd__ = __imul__ = _refuse_change
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(self),)
+
+
+class FrozenObject(_Frozen, dict[str, Any]):
+    """A JSON object that cannot be changed."""
+
+    __slots__ = ()
+    popitem = setdefault = update = __ior__ = _refuse_change
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
+
+
+class CanonicalObject(FrozenObject):
+    """A frozen JSON object that knows its canonical bytes."""
 
     __slots__ = ("json",)
 
     def __init__(self, value: Mapping[str, Any], json: bytes) -> None:
         super().__init__(value)
         self.json = json
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self), self.json)
+
+
+_FROZEN: Mapping[type, type[FrozenObject | FrozenList]] = {dict: FrozenObject, list: FrozenList}
+
+
+def frozen(value: Any) -> Any:
+    """Return plain JSON so that it cannot be changed, however deep; nothing else has a part of it."""
+    if type(value) not in _FROZEN:
+        return value
+    whole = _FROZEN[type(value)](value)
+    held: list[Any] = [whole]
+    for parent in held:  # it grows by each child that is frozen
+        is_object = type(parent) is FrozenObject
+        put = dict.__setitem__ if is_object else list.__setitem__
+        for place, item in parent.items() if is_object else enumerate(parent):
+            if type(item) in _FROZEN:
+                child = _FROZEN[type(item)](item)
+                put(parent, place, child)
+                held.append(child)
+    return whole
 
 
 def json_of(value: Any) -> bytes:
@@ -87,27 +154,39 @@ def json_of(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) is CanonicalObject:
+        return value
     spelled, read = canonical_bytes_and_value(value)
-    return CanonicalObject(read, spelled) if type(read) is dict else read
+    held = frozen(read)
+    return CanonicalObject(held, spelled) if type(held) is FrozenObject else held
 
 
 def _data(value: Any, info: ValidationInfo) -> Any:
-    return value if info.mode == "json" else _plain(value)
+    return frozen(value) if info.mode == "json" else _plain(value)
 
 
 def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """Check that `value` is an object; the check that pydantic makes of a `dict` would copy it, without its bytes."""
     if info.mode == "json":
-        return handler(value)
+        return frozen(handler(value))
     read = _plain(value)
     return read if type(read) is CanonicalObject else handler(read)
 
 
 JsonData = Annotated[Any, BeforeValidator(_data)]
-"""Anything that JSON has; other values become what their canonical JSON reads back as."""
+"""Anything that JSON has, frozen; other values become what their canonical JSON reads back as."""
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
 """A JSON object, likewise."""
+
+
+def freeze_extra(model: BaseModel) -> None:
+    """Freeze the fields of `model` that its class does not know."""
+    object.__setattr__(model, "__pydantic_extra__", frozen(dict(model.model_extra or {})))
+
+
+FrozenItems = Annotated[list[T], AfterValidator(FrozenList)]
+"""A list of models or texts that cannot be changed."""
 
 
 class RevalidatedModel(BaseModel, frozen=True, ignored_types=(lazy_property,)):
@@ -118,10 +197,7 @@ class RevalidatedModel(BaseModel, frozen=True, ignored_types=(lazy_property,)):
 
     @override
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Build a new object with `update` applied; raises pydantic's `ValidationError` for a value that does not fit.
-
-        Lists and objects of plain JSON are never shared with the original, `deep` or not.
-        """
+        """Build a new object with `update` applied; raises pydantic's `ValidationError` for a value that does not fit."""
         given = dict(update or {})
         stale = self._stale(given)
         kept = {name: getattr(self, name) for name in type(self).model_fields if name not in stale}

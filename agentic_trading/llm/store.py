@@ -59,8 +59,10 @@ class InteractionStore(Protocol):
     only its tenant, envelope id, request and attempt, because an attempt that is recorded again after a crash may have
     another answer and the first is the one that was acted on. Interactions and events do not share their ids.
 
-    Raises `RecordConflictError` if a known id says something else, `RecordError` for a record without a JSON spelling:
-    the log goes on. Raises `StoreError` when the log cannot be written: nothing is then acknowledged.
+    Raises `RecordConflictError` if a known id says something else, `RecordError` for a record without a JSON spelling
+    and for an attempt whose result is that of another envelope: the log goes on. Raises `StoreError` when the log cannot be written: nothing is then acknowledged.
+
+    Queries with a `tenant` are answered as by a store that was given its records alone, without one for the whole log.
     """
 
     async def store(self, interaction: LLMInteraction) -> None:
@@ -71,15 +73,17 @@ class InteractionStore(Protocol):
         """Keep one event."""
         ...
 
-    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+    async def get_by_envelope_id(
+        self, envelope_id: str, *, tenant: str | None = None
+    ) -> LLMInteraction | None:
         """Return the last attempt at an envelope, or None."""
         ...
 
-    async def get_by_trace_id(self, trace_id: str) -> list[LLMInteraction]:
+    async def get_by_trace_id(self, trace_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts of a decision chain, oldest first."""
         ...
 
-    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+    async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
         ...
 

@@ -35,7 +35,7 @@ class Recorder:
 
     async def publish_again(self, envelope: LLMEnvelope) -> bool:
         """Publish the last attempt on record at `envelope` as its final one; returns False where there is none."""
-        last = await self._store.get_by_envelope_id(envelope.envelope_id)
+        last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
         if last is None or last.envelope.envelope_hash != envelope.envelope_hash:
             return False
         await self._publish(last, final=True)

@@ -71,6 +71,17 @@ async def test_the_same_request_in_the_same_step_gets_the_next_occurrence() -> N
     assert all(envelope.is_intact for envelope in asked)
 
 
+async def test_occurrences_begin_again_with_each_moment_a_known_one_too() -> None:
+    provider = ScriptedProvider(lambda _request: GOOD)
+    earlier = START - timedelta(minutes=5)
+
+    async with client_of(gateway(provider)) as client:
+        for moment in (START, START, earlier, START, START, earlier):
+            await client.ask(asking().with_as_of(moment).with_subject("BTCUSDT", step="cmt").build())
+
+    assert [request.envelope.occurrence for request in provider.requests] == [0, 1, 0, 0, 1, 0]
+
+
 async def test_a_call_that_no_worker_takes_is_no_decision() -> None:
     async with GatewayClient(MemoryBroker(), reply_timeout_s=0.01) as client:
         answer = await client.ask(asking().build())

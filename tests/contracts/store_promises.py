@@ -121,21 +121,25 @@ async def gives_back_equal_records(subject: Subject) -> None:
 
 
 async def is_not_changed_by_changes_to_what_it_was_given(subject: Subject) -> None:
-    answered, told = interaction(parsed_output={"action": "buy"}), event(body={"side": "buy"})
-    for record in (answered, told):
-        await put(subject.store, record)
+    answered = interaction(parsed_output={"action": "buy"})
+    await put(subject.store, answered)
 
     answered.result.parsed_output["action"] = "sell"
-    told.body["side"] = "sell"
-    for record in await kept(subject.store):
-        if isinstance(record, Event):
-            record.body["side"] = "sell"
 
-    (kept_interaction, kept_event) = await kept(subject.store)
+    (kept_interaction,) = await kept(subject.store)
     assert isinstance(kept_interaction, LLMInteraction)
-    assert isinstance(kept_event, Event)
     assert kept_interaction.result.parsed_output == {"action": "buy"}
-    assert kept_event.body == {"side": "buy"}
+
+
+async def refuses_an_answer_to_another_envelope(subject: Subject) -> None:
+    first, other = interaction(), interaction()
+    mixed = LLMInteraction(envelope=first.envelope, result=other.result)
+
+    with pytest.raises(RecordError, match=f"of envelope {other.envelope.envelope_id}, .*its envelope is"):
+        await subject.store.store(mixed)
+    await subject.store.store(first)
+
+    assert await kept(subject.store) == [first]
 
 
 async def finds_the_last_attempt_at_an_envelope(subject: Subject) -> None:
@@ -363,6 +367,7 @@ PROMISES = [
     has_made_safe_what_it_acknowledged,
     gives_back_equal_records,
     is_not_changed_by_changes_to_what_it_was_given,
+    refuses_an_answer_to_another_envelope,
     finds_the_last_attempt_at_an_envelope,
     finds_the_attempts_of_a_trace_oldest_first,
     gives_the_newest_attempts_newest_first,

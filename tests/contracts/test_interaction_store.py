@@ -144,7 +144,9 @@ class KeepsWhatItWasGiven(MemoryInteractionStore):
 class RoundsNumbers(MemoryInteractionStore):
     """Give numbers back as floats."""
 
-    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+    async def get_by_envelope_id(
+        self, envelope_id: str, *, tenant: str | None = None
+    ) -> LLMInteraction | None:
         found = await super().get_by_envelope_id(envelope_id)
         assert found is not None
         for name, value in found.result.parsed_output.items():
@@ -155,21 +157,23 @@ class RoundsNumbers(MemoryInteractionStore):
 class GivesTheFirstAttempt(MemoryInteractionStore):
     """Return the oldest attempt at an envelope."""
 
-    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+    async def get_by_envelope_id(
+        self, envelope_id: str, *, tenant: str | None = None
+    ) -> LLMInteraction | None:
         return next(iter(await self.records.by_envelope(envelope_id)), None)
 
 
 class GivesEventsForAttempts(MemoryInteractionStore):
     """Return everything of a trace."""
 
-    async def get_by_trace_id(self, trace_id: str) -> Any:
+    async def get_by_trace_id(self, trace_id: str, *, tenant: str | None = None) -> Any:
         return await self.records.trace(trace_id)
 
 
 class GivesTheOldestFirst(MemoryInteractionStore):
     """Return the newest in the wrong order."""
 
-    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+    async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         return (await super().recent(limit))[::-1]
 
 
@@ -215,6 +219,16 @@ class KeepsWhatItRefused(MemoryInteractionStore):
             raise
 
 
+class KeepsAnswersOfOthers(MemoryInteractionStore):
+    """Give a result the id of the envelope that it was handed in with."""
+
+    async def store(self, interaction: LLMInteraction) -> None:
+        asked = {"envelope_id": interaction.envelope.envelope_id}
+        await super().store(
+            interaction.model_copy(update={"result": interaction.result.model_copy(update=asked)})
+        )
+
+
 class SwallowsConflicts(MemoryInteractionStore):
     """Drop another record under a known id without a word."""
 
@@ -258,6 +272,7 @@ class NeverCloses(MemoryInteractionStore):
         (DropsTheRest, promises.lets_a_follower_finish_when_it_is_closed),
         (BelievesItself, promises.names_the_first_broken_line),
         (KeepsWhatItRefused, promises.refuses_what_it_cannot_spell_and_goes_on),
+        (KeepsAnswersOfOthers, promises.refuses_an_answer_to_another_envelope),
         (SwallowsConflicts, promises.refuses_another_event_under_a_known_id_and_goes_on),
         (SwallowsConflicts, promises.refuses_another_answer_under_a_known_attempt_and_goes_on),
         (HasOneSpaceOfIds, promises.keeps_an_event_and_an_interaction_with_the_same_id),

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_trading.llm import LLMInteraction, MemoryInteractionStore
+from agentic_trading.llm import Durability, JsonFileInteractionStore, LLMInteraction, MemoryInteractionStore
 from agentic_trading.llm.interaction import interaction_id
 from agentic_trading.llm.store import Record, Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores.memory import MemoryRecords
@@ -241,3 +241,33 @@ def test_nothing_leaks_from_a_log_in_memory(log: list[Record]) -> None:
 def test_nothing_leaks_from_a_log_in_a_file(log: list[Record]) -> None:
     with TemporaryDirectory() as folder:
         asyncio.run(check_that_nothing_leaks(live_relaxed, log, Path(folder)))
+
+
+async def everything_of_a_store(
+    store: MemoryInteractionStore | JsonFileInteractionStore, log: Sequence[Record], tenant: str | None
+) -> list[Any]:
+    """Return all that a tenant, or the platform, can ask the store itself."""
+    return [
+        [await store.get_by_envelope_id(name, tenant=tenant) for name in ids_of(log)],
+        [await store.get_by_trace_id(name, tenant=tenant) for name in ids_of(log)],
+        [await store.recent(limit, tenant=tenant) for limit in range(4)],
+    ]
+
+
+async def check_that_no_store_leaks(log: Sequence[Record], folder: Path) -> None:
+    alone = MemoryInteractionStore()
+    await put(alone, [record for record in log if tenant_of(record) == MINE])
+    file = JsonFileInteractionStore(folder / "log.jsonl", durability=Durability.RELAXED)
+    for store in (MemoryInteractionStore(), file):
+        async with aclosing(store):
+            await put(store, log)
+            answers = await everything_of_a_store(store, log, MINE)
+        assert answers == await everything_of_a_store(alone, log, None)
+        assert THEIRS not in repr(answers)
+
+
+@given(logs)
+@settings(max_examples=15)
+def test_nothing_leaks_from_a_store(log: list[Record]) -> None:
+    with TemporaryDirectory() as folder:
+        asyncio.run(check_that_no_store_leaks(log, Path(folder)))

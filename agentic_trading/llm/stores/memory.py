@@ -60,18 +60,20 @@ class MemoryInteractionStore:
         """Keep one event."""
         self._keep(event)
 
-    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+    async def get_by_envelope_id(
+        self, envelope_id: str, *, tenant: str | None = None
+    ) -> LLMInteraction | None:
         """Return the last attempt at an envelope, or None."""
-        attempts = await self._records.by_envelope(envelope_id)
+        attempts = await self._records.by_envelope(envelope_id, tenant=tenant)
         return attempts[-1] if attempts else None
 
-    async def get_by_trace_id(self, trace_id: str) -> list[LLMInteraction]:
+    async def get_by_trace_id(self, trace_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts of a decision chain, oldest first."""
-        return interactions(await self._records.trace(trace_id))
+        return interactions(await self._records.trace(trace_id, tenant=tenant))
 
-    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+    async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
-        return self._records.newest(limit)
+        return self._records.newest(limit, tenant)
 
     async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
@@ -206,11 +208,12 @@ class MemoryRecords:
                 groups[tuple(getattr(fact, key) for key in keys)].append(fact)
         return [_sum(key, groups[key]) for key in sorted(groups)]
 
-    def newest(self, limit: int) -> list[LLMInteraction]:
+    def newest(self, limit: int, tenant: str | None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
         self._catch_up()
-        places = [place for place in reversed(range(len(self._facts))) if self._facts[place].attempt]
-        return interactions(self._at(places[: max(0, limit)]))
+        places = self._of(tenant, reversed(range(len(self._facts))))
+        attempts = (place for place in places if self._facts[place].attempt)
+        return interactions(self._at(islice(attempts, max(0, limit))))
 
     def _catch_up(self) -> None:
         for place in range(len(self._facts), len(self._lines)):

@@ -81,10 +81,17 @@ class Identity:
 def identity_of(record: Record) -> Identity:
     """Return the identity of a record.
 
-    Raises `RecordError` for a body without a spelling, and for an event that would be read as an interaction.
+    Raises `RecordError` for a body without a spelling, for an event that would be read as an interaction, and for a
+    result of another envelope.
     """
     if isinstance(record, LLMInteraction):
         envelope, result = record.envelope, record.result
+        if result.envelope_id != envelope.envelope_id:
+            raise RecordError(
+                record.interaction_id,
+                f"its result is of envelope {result.envelope_id}, and its envelope is {envelope.envelope_id};"
+                " store the result with the envelope that it answers",
+            )
         facts = _attempt_facts(
             envelope.tenant_id,
             envelope.envelope_id,

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from agentic_trading.canonical import to_json_value
 from agentic_trading.desk.analysis.assessment import Assessment, Demands, StandAside, Verdict, assess
 from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.context import TradeLimits, evidence_by_layer
@@ -58,7 +59,7 @@ def test_every_answer_passes_schema_and_check(sample: str, decision: Timeframe, 
     for envelope in asked(sample, decision, every):
         text = cmt_assessment_rule(envelope)
 
-        schema = dict(envelope.expected_output_schema)
+        schema = to_json_value(envelope.expected_output_schema)
         assert jsonschema_rs.is_valid(schema, json.loads(text), validate_formats=True)
         assert check_cmt_assessment(envelope, text) == []
 

@@ -84,10 +84,10 @@ class JsonlRecords:
         found = await self._records(query, tenant=tenant, hash=request_hash, occurrence=occurrence)
         return interactions(found)
 
-    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+    async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
-        query = _places(_IS_ATTEMPT, order="seq DESC LIMIT :limit")
-        return interactions(await self._records(query, limit=max(0, limit)))
+        query = _places(_IS_ATTEMPT, order="seq DESC LIMIT :limit", tenant=tenant)
+        return interactions(await self._records(query, tenant=tenant, limit=max(0, limit)))
 
     async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
@@ -262,18 +262,20 @@ class JsonFileInteractionStore:
         await self._writer.open()
         return await self._writer.head()
 
-    async def get_by_envelope_id(self, envelope_id: str) -> LLMInteraction | None:
+    async def get_by_envelope_id(
+        self, envelope_id: str, *, tenant: str | None = None
+    ) -> LLMInteraction | None:
         """Return the last attempt at an envelope, or None."""
-        attempts = await self._records.by_envelope(envelope_id)
+        attempts = await self._records.by_envelope(envelope_id, tenant=tenant)
         return attempts[-1] if attempts else None
 
-    async def get_by_trace_id(self, trace_id: str) -> list[LLMInteraction]:
+    async def get_by_trace_id(self, trace_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts of a decision chain, oldest first."""
-        return interactions(await self._records.trace(trace_id))
+        return interactions(await self._records.trace(trace_id, tenant=tenant))
 
-    async def recent(self, limit: int = 10) -> list[LLMInteraction]:
+    async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
-        return await self._records.recent(limit)
+        return await self._records.recent(limit, tenant=tenant)
 
     def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
