@@ -203,6 +203,10 @@ class CallRunner:
             return await call.replay(request, recorded)
         if (lost := self._lost(call, request)) is not None:
             return lost
+        if await self._parts.recorder.has_attempt(
+            request.envelope, request.attempt
+        ):  # before anything is paid
+            raise AttemptTakenError(request.envelope.envelope_id, request.attempt, "on record")
         admitted = await self._admit(call, request, is_retry=is_retry)
         match admitted:
             case Denied():
