@@ -201,7 +201,7 @@ class CallRunner:
         recorded = await self._recorded(call, request)
         if recorded is not None:
             return await call.replay(request, recorded)
-        if (lost := self._lost(call, request)) is not None:
+        if (lost := _lost_attempt(self._parts, call, request)) is not None:
             return lost
         if await self._parts.recorder.has_attempt(
             request.envelope, request.attempt
@@ -227,16 +227,6 @@ class CallRunner:
         if call.cached is None or gate.answer_problem(request.envelope, call.principal) is not None:
             return None
         return call.cached.find(request.attempt)
-
-    def _lost(self, call: CallContext, request: ModelRequest) -> FailedAttempt | None:
-        """Return how an attempt ends that was sent by an earlier process: in doubt, and but for orders tried again."""
-        envelope = request.envelope
-        lost = self._parts.lost.get(reservation_id_of(envelope, request.attempt))
-        if lost is None or self._parts.gate.access_problem(envelope, call.principal) is not None:
-            return None
-        to_result = partial(lost_result, envelope, request.attempt, lost, now=self._clock.now())
-        step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
-        return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
 
     async def _admit(
         self, call: CallContext, request: ModelRequest, *, is_retry: bool
@@ -378,6 +368,19 @@ class _Exchange:
         finished_at, finished = self.clock.now(), self.clock.monotonic()
         dispatched_at, started = self.began or (finished_at, finished)
         return Timing(dispatched_at, finished_at, (finished - started) * 1000)
+
+
+def _lost_attempt(
+    parts: RunnerDependencies, call: CallContext, request: ModelRequest
+) -> FailedAttempt | None:
+    """Return how an attempt ends that was sent by an earlier process: in doubt, and but for orders tried again."""
+    envelope = request.envelope
+    lost = parts.lost.get(reservation_id_of(envelope, request.attempt))
+    if lost is None or parts.gate.access_problem(envelope, call.principal) is not None:
+        return None
+    to_result = partial(lost_result, envelope, request.attempt, lost, now=parts.clock.now())
+    step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
+    return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
 
 
 def _not_dispatched(
