@@ -3,18 +3,21 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import assert_never
 
 from tenacity import AsyncRetrying, retry_if_result
 
+from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.throttle import Failed, wait_before_retry
 from agentic_trading.ids import fraction
-from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import AskAgain, GiveUp, Prepared, RaiseCap, next_step
 from agentic_trading.structured.outcome import Accepted, Rejected
+from agentic_trading.worker.attempt_result import LOST, lost_result
 
 ToResult = Callable[[NextStep], LLMResult]
 """Put an attempt on record, together with what follows from it."""
@@ -43,6 +46,13 @@ class FinalAttempt:
     """The attempt ends the call: it was refused before it left, or another model served it."""
 
     to_result: ToResult
+
+
+def lost_attempt(envelope: LLMEnvelope, attempt: int, lost: LostAttempt, *, now: datetime) -> FailedAttempt:
+    """Return how an attempt ends that was sent by an earlier process: in doubt, and but for orders tried again."""
+    to_result = partial(lost_result, envelope, attempt, lost, now=now)
+    step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
+    return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
 
 
 Attempted = AnsweredAttempt | FailedAttempt | FinalAttempt

@@ -23,7 +23,6 @@ from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import SentCall, failed_by
-from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
 from agentic_trading.llm.event import Event
@@ -33,12 +32,10 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import (
-    LOST,
     DispatchNumbers,
     Timing,
     degraded_result,
     failed_result,
-    lost_result,
     unsent_event,
 )
 from agentic_trading.worker.call_context import (
@@ -54,6 +51,7 @@ from agentic_trading.worker.next_attempt import (
     FailedAttempt,
     FinalAttempt,
     following_turns,
+    lost_attempt,
     may_degrade,
     plan_next_attempt,
 )
@@ -201,8 +199,9 @@ class CallRunner:
         recorded = await self._recorded(call, request)
         if recorded is not None:
             return await call.replay(request, recorded)
-        if (lost := _lost_attempt(self._parts, call, request)) is not None:
-            return lost
+        lost = self._parts.lost.get(reservation_id_of(request.envelope, request.attempt))
+        if lost is not None and self._parts.gate.access_problem(request.envelope, call.principal) is None:
+            return lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
         if await self._parts.recorder.has_attempt(
             request.envelope, request.attempt
         ):  # before anything is paid
@@ -368,19 +367,6 @@ class _Exchange:
         finished_at, finished = self.clock.now(), self.clock.monotonic()
         dispatched_at, started = self.began or (finished_at, finished)
         return Timing(dispatched_at, finished_at, (finished - started) * 1000)
-
-
-def _lost_attempt(
-    parts: RunnerDependencies, call: CallContext, request: ModelRequest
-) -> FailedAttempt | None:
-    """Return how an attempt ends that was sent by an earlier process: in doubt, and but for orders tried again."""
-    envelope = request.envelope
-    lost = parts.lost.get(reservation_id_of(envelope, request.attempt))
-    if lost is None or parts.gate.access_problem(envelope, call.principal) is not None:
-        return None
-    to_result = partial(lost_result, envelope, request.attempt, lost, now=parts.clock.now())
-    step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
-    return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
 
 
 def _not_dispatched(
