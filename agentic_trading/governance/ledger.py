@@ -306,8 +306,14 @@ class OperableLedger(Protocol):
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, of every tenant that this ledger has served and has calls of.
 
-        Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`.
+        Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`. Until it is
+        acknowledged, it is returned again after a while, and by a ledger of another process too: the one that was to
+        record it may have ended. One that was settled or reserved again meanwhile is not.
         """
+        ...
+
+    async def acknowledge_expired(self, reservation_id: str) -> None:
+        """Return this one no more from `expire_leases`, of any process: it is on record. Twice is harmless."""
         ...
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:

@@ -61,7 +61,18 @@ class LedgerKeys:
     def of(cls, namespace: str, tenant: str) -> Self:
         """Name them."""
         prefix = f"{tag(namespace, tenant)}:ledger"
-        names = ("meta", "limits", "counters", "ends", "leases", "line", "waiters", "index", "ended")
+        names = (
+            "meta",
+            "limits",
+            "counters",
+            "ends",
+            "leases",
+            "line",
+            "waiters",
+            "index",
+            "ended",
+            "expired",
+        )
         return cls(
             shared=tuple(f"{prefix}:{name}" for name in names),
             meta=f"{prefix}:meta",

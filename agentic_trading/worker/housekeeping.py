@@ -180,7 +180,7 @@ class Housekeeper:
     worker: str = "worker"
     alerts: Alerts = field(default_factory=Alerts)
     _reconciler: ControlReconciler = field(init=False)
-    _expiries: deque[Event] = field(default_factory=deque)
+    _expiries: deque[ExpiredReservation] = field(default_factory=deque)
     _next_tick: float = 0.0
     _next_checkpoint: float = 0.0
 
@@ -215,10 +215,11 @@ class Housekeeper:
     async def tick(self, *, is_running: bool = True) -> None:
         """Expire leases, report the status of every tenant, warn of counters that near their ceiling."""
         with log_and_continue("housekeeping_failed"):
-            self._expiries.extend(map(self._expired, await self.watched.ledger.expire_leases()))
+            self._expiries.extend(await self.watched.ledger.expire_leases())
             while self._expiries:  # what a stop leaves here is recorded by `end`
-                await self._keep(self._expiries[0])
-                self._expiries.popleft()
+                await self._keep(self._expired(self._expiries[0]))
+                expired = self._expiries.popleft()
+                await self.watched.ledger.acknowledge_expired(expired.reservation_id)
             await self._report_all(is_running=is_running)
             await self._record_checkpoints()
 

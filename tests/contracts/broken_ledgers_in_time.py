@@ -55,6 +55,24 @@ class RefundsWhatIsSilent(Whole):
         return expired
 
 
+class ReportsOnce(Whole):
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+        expired = await super().expire_leases()
+        for one in expired:
+            await super().acknowledge_expired(one.reservation_id)
+        return expired
+
+
+class ReportsWhatWentOn(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
+        self.over: Sequence[ExpiredReservation] = ()
+
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+        self.over = [*self.over, *await super().expire_leases()]
+        return self.over
+
+
 class KnowsNoLease(Whole):
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         await super().dispatch(reservation_id, lease_s=0)
@@ -286,6 +304,8 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (ForgetsWhatIsOver, leases.a_redelivery_after_the_lease_is_not_charged_again),
     (RevivesTheDead, leases.who_comes_back_after_the_lease_cannot_send),
     (NeverWakes, leases.who_waits_gets_what_the_dead_held),
+    (ReportsOnce, leases.what_ran_out_is_returned_until_it_is_on_record),
+    (ReportsWhatWentOn, leases.what_went_on_after_its_lease_is_returned_no_more),
     (IgnoresOrders, changes.adopted_limits_hold_from_the_next_ask_on),
     (TakesEveryVersion, changes.an_older_version_changes_nothing),
     (WritesOffWhatIsInFlight, changes.a_limit_below_what_is_used_stops_the_next_and_not_those_in_flight),

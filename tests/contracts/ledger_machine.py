@@ -216,6 +216,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def expire_leases(self) -> None:
         expired = self.run(self.ledger.expire_leases())
+        for one in expired:
+            self.run(self.ledger.acknowledge_expired(one.reservation_id))
         foretold = []
         for id_, call in self.model.calls.items():
             if call.state is ReservationState.RESERVED:

@@ -15,6 +15,7 @@ _STEPS = (
     "release",
     "in_doubt",
     "expire_leases",
+    "acknowledge_expired",
     "apply_limits",
     "balances",
     "waiting",

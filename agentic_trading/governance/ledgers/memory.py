@@ -177,6 +177,12 @@ class MemoryLedger:
                 ledger.serve(now)
         return expired
 
+    async def acknowledge_expired(self, reservation_id: str) -> None:
+        """Return this one no more from `expire_leases`."""
+        ledger = self._ledgers.get(_owner(reservation_id))
+        if ledger is not None:
+            ledger.expired.pop(reservation_id, None)
+
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Count against these limits from the next request on; an older version, or the same, changes nothing."""
         ledger = self._ledger_of(tenant)

@@ -167,15 +167,17 @@ class RedisLedger:
         """End the calls whose lease has run out, and drop counters whose time is over."""
         ended: list[ExpiredReservation] = []
         for tenant in self._tenants.begun():
-            while due := await self._ids(tenant, "due", _BATCH):
-                reply = await self._run(tenant, "expire", self._call_keep_ms, *due, calls=due)
-                ended += replies.expired(reply.rest[0])
+            looked_at: set[str] = set()
+            while due := [id_ for id_ in await self._ids(tenant, "due", _BATCH) if id_ not in looked_at]:
+                looked_at.update(due)
+                ended += await self._expire(tenant, due)
             while (await self._run(tenant, "forget", _BATCH)).rest[0] == _BATCH:
                 pass
-        for one in ended:
-            self._in_flight.discard(one.reservation_id)
-            self._statistics.expire(one)
         return ended
+
+    async def acknowledge_expired(self, reservation_id: str) -> None:
+        """Return this one no more from `expire_leases`, in any process."""
+        await self._run(self._tenants.of(tenant_of(reservation_id)), "acknowledge", reservation_id)
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Have these limits on the server; every process counts by them from its next request on."""
@@ -311,6 +313,17 @@ class RedisLedger:
         if is_new:
             self._statistics.end(settlement, is_released=state is ReservationState.RELEASED)
         return settlement
+
+    async def _expire(self, tenant: RedisTenantState, due: Sequence[str]) -> list[ExpiredReservation]:
+        again_ms = _ms(self._reserved_lease_s)
+        reply = await self._run(tenant, "expire", self._call_keep_ms, again_ms, *due, calls=due)
+        ended = []
+        for one, is_new in replies.expired(reply.rest[0]):
+            ended.append(one)
+            if is_new:
+                self._in_flight.discard(one.reservation_id)
+                self._statistics.expire(one)
+        return ended
 
     async def _ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
         return [id_.decode() for id_ in (await self._run(tenant, script, *args)).rest[0]]

@@ -152,12 +152,13 @@ def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[Settlement, b
     return Settlement(reservation_id, charged, reserved, overrun, late == b"1", in_doubt), bool(changed)
 
 
-def expired(facts: Sequence[bytes]) -> Iterator[ExpiredReservation]:
-    """Return the calls that `expire.lua` has ended."""
-    for id_, state, names, *amount in _rows(facts, 6):
+def expired(facts: Sequence[Any]) -> Iterator[tuple[ExpiredReservation, bool]]:
+    """Return the calls that `expire.lua` names, each with whether it has just ended them."""
+    for id_, state, names, *amount, is_new in _rows(facts, 7):
         counters = map(CounterKey.named, names.decode().splitlines())
         scope_ids = {counter.kind: counter.id for counter in counters}
-        yield ExpiredReservation(id_.decode(), ReservationState(state.decode()), _amount(amount), scope_ids)
+        ended = ReservationState(state.decode())
+        yield ExpiredReservation(id_.decode(), ended, _amount(amount), scope_ids), bool(is_new)
 
 
 def waiting(facts: Sequence[Any]) -> Iterator[QueuedReservation]:

@@ -1,7 +1,7 @@
 """One tenant in the memory ledger: its counters, its calls, its queue and its epoch."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from agentic_trading.governance.errors import ClosedWindowError, ReservationConflictError
@@ -49,7 +49,8 @@ class TenantLedger:
     """After so many calls their counters are compacted."""
 
     __slots__ = (
-        "_horizon", "_reserved_lease_s", "_statistics", "calls", "counters", "epoch", "queue", "version",
+        "_horizon", "_reserved_lease_s", "_statistics", "calls", "counters", "epoch",
+        "expired", "queue", "version",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +69,7 @@ class TenantLedger:
         self.calls = ReservationTable()
         self.queue = WaitQueue()
         self.version = 0
+        self.expired: dict[str, datetime] = {}  # when those that are not acknowledged are returned again
 
     @property
     def is_blank(self) -> bool:
@@ -145,10 +147,9 @@ class TenantLedger:
         for id_, call in silent:
             end = self.give_back if call.state is ReservationState.RESERVED else self.doubt
             end(id_, call)
-        return [
-            ExpiredReservation(id_, call.state, call.request.amount, call.request.scope_ids)
-            for id_, call in silent
-        ]
+            self.expired[id_] = now
+        due = [id_ for id_, again_at in self.expired.items() if again_at <= now]
+        return [expired for id_ in due if (expired := self._unrecorded(id_, now)) is not None]
 
     def apply_limits(self, limits: LimitSet, version: int) -> None:
         """Count against other limits; counters that they need and that were not kept start with the calls known."""
@@ -225,6 +226,15 @@ class TenantLedger:
         for call in self.calls.forget(self._horizon.oldest):
             post_in_doubt(call.counters, NOTHING, call.booked)
         self.counters.forget(self._active())
+
+    def _unrecorded(self, id_: str, now: datetime) -> ExpiredReservation | None:
+        """Return a call that ran out, and when to return it again; None if it has gone on since."""
+        call = self.calls.get(id_)
+        if call is None or call.state not in {ReservationState.RELEASED, IN_DOUBT}:
+            del self.expired[id_]
+            return None
+        self.expired[id_] = now + timedelta(seconds=self._reserved_lease_s)
+        return ExpiredReservation(id_, call.state, call.request.amount, call.request.scope_ids)
 
     def _active(self) -> set[WindowCounter]:
         """Return the counters that may still change by what is known."""

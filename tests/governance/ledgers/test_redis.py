@@ -148,12 +148,32 @@ async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Openi
             pass
 
     assert isinstance(answer, Reservation)
-    await one.look(ask(60, key="dead again"), RedisQueuedRequest("nobody hears"))
+    for number in range(3):
+        await one.look(ask(60, key=f"dead again {number}"), RedisQueuedRequest("nobody hears"))
     async with asyncio.timeout(4):
         while await other.waiting("acme"):
             pass
     await other.expire_leases()
-    assert await other._server._redis.hlen(other._tenants.of("acme").keys.shared[6]) == 0
+    queue = other._tenants.of("acme").keys.shared[5:7]
+    assert await other._server._redis.exists(*queue) == 0
+
+
+async def test_what_a_process_ended_and_did_not_record_another_one_returns(opens: Opening) -> None:
+    one, other = [await opens([tenant(100)], reserved_lease_s=lease_s) for lease_s in (0, 60)]
+    unsent, silent = await reserved(one, ask(10)), await reserved(one, ask(20))
+    await one.dispatch(silent, lease_s=0)
+    lost = await one.expire_leases()
+    await other.checkpoint("acme")
+
+    found = await other.expire_leases()
+
+    assert {expired.reservation_id for expired in found} == {unsent, silent}
+    assert sorted(found, key=repr) == sorted(lost, key=repr)
+    assert (other.statistics().released, other.statistics().in_doubt) == (0, 0)
+    assert await one.expire_leases() == []
+    for expired in found:
+        await other.acknowledge_expired(expired.reservation_id)
+    assert await one._server._redis.exists(one._tenants.of("acme").keys.shared[9]) == 0
 
 
 async def test_a_limit_that_another_process_changes_holds_from_the_next_ask_on(opens: Opening) -> None:

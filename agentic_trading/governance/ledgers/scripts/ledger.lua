@@ -1,8 +1,8 @@
 -- What every script of the ledger begins with: how far the ledger has come, and whether it has gone back.
 -- ARGV: 1 epoch, 2 epoch_id, 3 sequence and 4 own sequence that the caller knows (0 and '' for nothing), 5 its name.
 -- The own sequence is that of the caller's own last step: others may take as many steps as were lost, not that one.
-local META, LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX, ENDED = unpack(KEYS, 1, 9)
-local FIRST_CALL = 10 -- in KEYS
+local META, LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX, ENDED, EXPIRED = unpack(KEYS, 1, 10)
+local FIRST_CALL = 11 -- in KEYS
 local FIRST = 6 -- in ARGV: what is the script's own
 local OWN = 'by ' .. ARGV[5]
 local REBUILDING = 'a log that is being booked again'

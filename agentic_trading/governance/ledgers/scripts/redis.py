@@ -41,6 +41,7 @@ _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "leave": ("ledger", "queue"),
     "due": ("ledger",),
     "carried": ("ledger",),
+    "acknowledge": ("ledger",),
     "expire": ("ledger", "counters", "queue", "calls"),
     "forget": ("ledger", "counters", "queue"),
     "apply_limits": ("ledger", "queue"),
