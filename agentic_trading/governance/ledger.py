@@ -94,11 +94,15 @@ class ReservationRequest:
 
 
 class Reservation(NamedTuple):
-    """An amount set aside. `state` is `reserved`, unless the same request was made before and has come further."""
+    """An amount set aside. `state` is `reserved`, unless the same request was made before and has come further.
+
+    `counted_at` is a moment in the windows that it is counted in, if the request names none, or came before with another.
+    """
 
     id: str
     amount: Amount
     state: ReservationState = ReservationState.RESERVED
+    counted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +153,14 @@ class Settlement(NamedTuple):
 class ExpiredReservation:
     """A call whose lease ran out: `released` and refunded, or `in_doubt` and charged in full.
 
-    `scope_ids` are at least those that it was counted in.
+    `scope_ids` are at least those that it was counted in, `counted_at` is a moment in its windows, if that is known.
     """
 
     reservation_id: str
     state: ReservationState
     amount: Amount
     scope_ids: Mapping[ScopeKind, str] = field(default_factory=dict, compare=False)
+    counted_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,7 @@ class HousekeepingScope:
     """What a housekeeper serves: the ledger, the gate and the controls of these tenants; `statuses` takes its reports.
 
     A ledger that `outlives` this process has its checkpoints put on record: by them the next process sees a rollback.
+    `windows_by` is the clock that the ledger's windows go by, if not that of the calls.
     """
 
     ledger: OperableLedger
@@ -160,6 +161,7 @@ class HousekeepingScope:
     statuses: StatusFeed
     tenants: Sequence[str]
     outlives: bool = False
+    windows_by: Clock | None = None
 
 
 @dataclass(slots=True)
@@ -247,7 +249,8 @@ class Housekeeper:
             tenant: await self.watched.ledger.balances(tenant, limited=True)
             for tenant in self.watched.tenants
         }
-        forecasts = self.meter.look(chain.from_iterable(balances.values()), self.clock.now())
+        now = (self.watched.windows_by or self.clock).now()
+        forecasts = self.meter.look(chain.from_iterable(balances.values()), now)
         for tenant, of_tenant in balances.items():
             leading = [one for one in forecasts if one.balance.tenant == tenant]
             await self._report(tenant, of_tenant, leading, is_running=is_running)
@@ -295,6 +298,7 @@ class Housekeeper:
             tokens=amount.tokens,
             calls=amount.calls,
             scopes=expired.scope_ids,
+            window_at=expired.counted_at,
         )
         return body.as_event(
             event_id=derived_id("expired", expired.reservation_id, *facts),

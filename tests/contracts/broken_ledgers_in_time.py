@@ -269,6 +269,12 @@ class LivesInThePast(Whole):
         return replace(ask, at=ask.at or AT)
 
 
+class KeepsItsWindowsToItself(Whole):
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
+        answer = await super().reserve(ask)
+        return answer._replace(counted_at=None) if isinstance(answer, Reservation) else answer
+
+
 class TakesAnotherMomentForOtherFacts(Whole):
     def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         super().__init__(limits, zone, reserved_lease_s)
@@ -333,6 +339,7 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (ShowsEverybody, history.a_tenant_sees_only_its_own),
     (LivesInThePast, history.without_a_moment_it_is_the_present),
     (TakesAnotherMomentForOtherFacts, history.a_redelivery_stays_in_the_window_of_the_first),
+    (KeepsItsWindowsToItself, history.a_reservation_names_the_windows_that_its_ledger_chose),
     (RemembersWhatWasAsked, steps.what_was_released_may_come_back_with_other_facts),
     (CountsNothingAsACall, queue.who_asks_for_nothing_always_gets_it),
 )

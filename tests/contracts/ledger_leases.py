@@ -9,7 +9,7 @@ from agentic_trading.governance.ledger import ExpiredReservation, Reservation, R
 from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import Opens, Promise, in_line
-from tests.governance.asking import ask, of_tenant, reserved, tenant
+from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 
 
 async def what_was_never_sent_is_refunded_when_its_lease_is_over(opens: Opens) -> None:
@@ -34,6 +34,8 @@ async def what_was_sent_and_is_silent_is_charged_in_full(opens: Opens) -> None:
 
     assert list(expired) == [ExpiredReservation(id_, ReservationState.IN_DOUBT, Amount(60, 5))]
     assert expired[0].scope_ids[ScopeKind.TENANT] == "acme"
+    assert expired[0].counted_at is not None
+    assert f"{expired[0].counted_at:%Y-%m-%d}" == f"{AT:%Y-%m-%d}"
     found = await of_tenant(ledger)
     assert (found.spent, found.held, found.in_doubt) == (Amount(60, 5), Amount(0, 0, 0), Amount(60, 5))
     assert await ledger.state_of(id_) is ReservationState.IN_DOUBT

@@ -169,7 +169,8 @@ class DegradedModeLedger:
 
     def _note(self, request: ReservationRequest, answer: Reservation | Declined | Blocked) -> None:
         if isinstance(answer, Reservation) and answer.state is ReservationState.RESERVED:
-            self._in_flight.add(request, self._clock.monotonic())
+            counted = replace(request, at=answer.counted_at or request.at)
+            self._in_flight.add(counted, self._clock.monotonic())
 
     async def _charged(self, settlement: Settlement) -> Settlement:
         """Charge now or as soon as the server is back; a settlement replaces a pending doubt, else the first one counts."""

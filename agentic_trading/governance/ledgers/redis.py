@@ -281,11 +281,15 @@ class RedisLedger:
             elif reply.word == b"MOVED":
                 present_s = reply.now_ms / 1000
             else:
-                return self._read(request, reply, queued)
+                return self._read(tenant, request, reply, queued)
         raise LedgerUnavailableError("its limits or its clock change faster than they can be read")
 
     def _read(
-        self, request: ReservationRequest, reply: ScriptReply, queued: RedisQueuedRequest | None
+        self,
+        tenant: RedisTenantState,
+        request: ReservationRequest,
+        reply: ScriptReply,
+        queued: RedisQueuedRequest | None,
     ) -> LookResult:
         if reply.word == b"RESERVED":
             self._statistics.counts["reserved"] += 1
@@ -294,7 +298,7 @@ class RedisLedger:
             self._statistics.counts["refused"] += 1
         elif reply.word == b"HELD" and queued is not None:
             self._queue.set_place(queued, reply.rest[3].decode())
-        return LookResult(replies.answer(request, reply), is_new=reply.word == b"RESERVED")
+        return LookResult(replies.answer(request, reply, tenant.planner), is_new=reply.word == b"RESERVED")
 
     async def _count_own(self, tenant: RedisTenantState, request: ReservationRequest) -> None:
         """Have counted what the request's own limits are about, from now on and for every id."""
@@ -318,7 +322,7 @@ class RedisLedger:
         again_ms = _ms(self._reserved_lease_s)
         reply = await self._run(tenant, "expire", self._call_keep_ms, again_ms, *due, calls=due)
         ended = []
-        for one, is_new in replies.expired(reply.rest[0]):
+        for one, is_new in replies.expired(reply.rest[0], tenant.planner):
             ended.append(one)
             if is_new:
                 self._in_flight.discard(one.reservation_id)

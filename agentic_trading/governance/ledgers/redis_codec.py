@@ -111,14 +111,20 @@ def limits_text(limits: Sequence[Limit]) -> bytes:
     ])  # fmt: skip
 
 
-def answer(request: ReservationRequest, reply: ScriptReply) -> Reservation | Declined | Blocked:
+def answer(
+    request: ReservationRequest, reply: ScriptReply, planner: ReservationPlanner
+) -> Reservation | Declined | Blocked:
     """Return the answer of `reserve.lua` to a request; raises what is wrong with the request."""
     rest = reply.rest
     match reply.word:
-        case b"RESERVED":
-            return Reservation(request.reservation_id, request.amount)
-        case b"KNOWN":
-            return Reservation(request.reservation_id, request.amount, ReservationState(rest[0].decode()))
+        case b"RESERVED" | b"KNOWN":
+            state, counted_at = ReservationState.RESERVED, None
+            if reply.word == b"KNOWN":
+                state = ReservationState(rest[0].decode())
+                counted_at = planner.other_moment_of(counters_of(rest[1]), request.at)
+            elif request.at is None:
+                counted_at = read_time(reply.now_ms)
+            return Reservation(request.reservation_id, request.amount, state, counted_at)
         case b"REFUSED":
             return refusal(request, *rest)
         case b"HELD":
@@ -152,13 +158,18 @@ def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[Settlement, b
     return Settlement(reservation_id, charged, reserved, overrun, late == b"1", in_doubt), bool(changed)
 
 
-def expired(facts: Sequence[Any]) -> Iterator[tuple[ExpiredReservation, bool]]:
+def expired(facts: Sequence[Any], planner: ReservationPlanner) -> Iterator[tuple[ExpiredReservation, bool]]:
     """Return the calls that `expire.lua` names, each with whether it has just ended them."""
     for id_, state, names, *amount, is_new in _rows(facts, 7):
-        counters = map(CounterKey.named, names.decode().splitlines())
+        counters = counters_of(names)
         scope_ids = {counter.kind: counter.id for counter in counters}
-        ended = ReservationState(state.decode())
-        yield ExpiredReservation(id_.decode(), ended, _amount(amount), scope_ids), bool(is_new)
+        ended, at = ReservationState(state.decode()), planner.moment_of(counters)
+        yield ExpiredReservation(id_.decode(), ended, _amount(amount), scope_ids, at), bool(is_new)
+
+
+def counters_of(names: bytes) -> list[CounterKey]:
+    """Return the counters of a call, as the server keeps their names."""
+    return [CounterKey.named(name) for name in names.decode().splitlines()]
 
 
 def waiting(facts: Sequence[Any]) -> Iterator[QueuedReservation]:
@@ -352,7 +363,7 @@ async def charged_calls(
             is_over = state in {b"settled", b"in_doubt"}
             is_lost = state == b"dispatched" and (has_gone_back or mark != look.epoch_id)
             if mark in epoch_ids and (is_over or is_lost):
-                counters = [CounterKey.named(name) for name in names.decode().splitlines()]
+                counters = counters_of(names)
                 _, key, attempt = parts_of(id_)
                 scope_ids = {counter.kind: counter.id for counter in counters} | {ScopeKind.CALL: key}
                 at = tenant.planner.moment_of(counters) or read_time(look.now_ms)

@@ -1,6 +1,6 @@
 """The counters on the server that a request is counted in: their names, how long they are kept, and their ceilings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, tzinfo
 from struct import Struct
 from typing import NamedTuple, Self
@@ -84,6 +84,13 @@ class ReservationPlanner:
             if window in ids:
                 return self._windows.start_of(window, ids[window])
         return None
+
+    def other_moment_of(self, counters: Collection[CounterKey], at: datetime | None) -> datetime | None:
+        """Return a moment in the windows of these counters, None if `at` is in all of them already."""
+        spans = None if at is None else self._windows.at(at)
+        if spans is not None and all(spans[one.window].id == one.window_id for one in counters):
+            return None
+        return self.moment_of(counters)
 
     def missing(self, request: ReservationRequest) -> list[tuple[ScopeKind, Window]]:
         """Return what the request's own limits need and is not counted.

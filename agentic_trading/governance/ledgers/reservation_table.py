@@ -25,6 +25,7 @@ from agentic_trading.governance.limits import Limit, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 
 # In Python 3.11 a member looked up in its class costs ten times a name of the module, and every call would pay for it.
+RESERVED = ReservationState.RESERVED
 DISPATCHED = ReservationState.DISPATCHED
 SETTLED = ReservationState.SETTLED
 IN_DOUBT = ReservationState.IN_DOUBT

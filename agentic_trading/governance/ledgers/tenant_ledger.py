@@ -27,6 +27,7 @@ from agentic_trading.governance.ledgers.limit_set import LimitSet
 from agentic_trading.governance.ledgers.reservation_table import (
     DISPATCHED,
     IN_DOUBT,
+    RESERVED,
     SETTLED,
     QueuedRequest,
     ReservationEntry,
@@ -84,7 +85,14 @@ class TenantLedger:
             return None
         if call.request is not request and call.request.payload_hash != request.payload_hash:
             raise ReservationConflictError(request.key, request.attempt)
-        return Reservation(id_, call.request.amount, call.state)
+        return Reservation(id_, call.request.amount, call.state, self._other_moment(call, request.at))
+
+    def _other_moment(self, call: ReservationEntry, at: datetime | None) -> datetime | None:
+        """Return the moment of a call, None if `at` is in all of its windows."""
+        spans = None if at is None else self._horizon.windows.at(at)
+        if spans is not None and all(spans[one.table.window] == one.time_window for one in call.counters):
+            return None
+        return call.at
 
     def counters_of(self, request: ReservationRequest, at: datetime) -> list[WindowCounter]:
         """Return the counters that `request` is counted in; raises `ClosedWindowError` for a moment too long ago."""
@@ -115,7 +123,7 @@ class TenantLedger:
         self.counters.move_to(at)
         self.epoch.sequence += 1
         self._statistics.counts["reserved"] += 1
-        return Reservation(id_, request.amount), ()
+        return Reservation(id_, request.amount, RESERVED, None if request.at else at), ()
 
     def give_back(self, id_: str, call: ReservationEntry) -> None:
         """Release a call that was not dispatched."""
@@ -145,7 +153,7 @@ class TenantLedger:
         """End the calls whose lease is over."""
         silent = [(id_, call) for id_, call in self.calls.in_flight.items() if call.is_silent(now)]
         for id_, call in silent:
-            end = self.give_back if call.state is ReservationState.RESERVED else self.doubt
+            end = self.give_back if call.state is RESERVED else self.doubt
             end(id_, call)
             self.expired[id_] = now
         due = [id_ for id_, again_at in self.expired.items() if again_at <= now]
@@ -210,7 +218,7 @@ class TenantLedger:
         if not answer.cancelled() and answer.exception() is None:
             id_ = queued.request.reservation_id
             call = self.calls.in_flight.get(id_)
-            if call is None or call.state is not ReservationState.RESERVED:
+            if call is None or call.state is not RESERVED:
                 return
             self.give_back(id_, call)
         self.serve(now)
@@ -234,7 +242,8 @@ class TenantLedger:
             del self.expired[id_]
             return None
         self.expired[id_] = now + timedelta(seconds=self._reserved_lease_s)
-        return ExpiredReservation(id_, call.state, call.request.amount, call.request.scope_ids)
+        request = call.request
+        return ExpiredReservation(id_, call.state, request.amount, request.scope_ids, call.at)
 
     def _active(self) -> set[WindowCounter]:
         """Return the counters that may still change by what is known."""
@@ -262,7 +271,7 @@ class TenantLedger:
         self.counters.move_to(call.at)
         call.counters = self.counters.of(call.request, call.at)
         _count(call, call.counters)
-        if call.state in {ReservationState.RESERVED, DISPATCHED}:
+        if call.state in {RESERVED, DISPATCHED}:
             self.calls.in_flight[id_] = call
         else:
             self._keep(id_, call)

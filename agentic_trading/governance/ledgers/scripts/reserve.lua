@@ -18,13 +18,13 @@ end
 if closed then
   return answer('BACK')
 end
-local before = redis.call('HMGET', CALL, 'mark', 'state', 'payload')
+local before = redis.call('HMGET', CALL, 'mark', 'state', 'payload', 'names')
 if before[1] == epoch_id and before[2] ~= 'released' then
   go()
   if before[3] ~= payload then
     return answer('CONFLICT')
   end
-  return answer('KNOWN', before[2])
+  return answer('KNOWN', before[2], before[4])
 end
 if (redis.call('HGET', LIMITS, 'revision') or '0') ~= revision then
   local limits = redis.call('HMGET', LIMITS, 'revision', 'version', 'limits', 'counted')
