@@ -19,16 +19,24 @@ from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import SAFE, RealServer, namespace, own_server, servers
 
 
-async def test_a_server_that_may_forget_is_refused() -> None:
-    unsafe = [setting.replace("always", "everysec") for setting in SAFE]
-    with own_server(servers()[-1], options=tuple(unsafe)) as server:
-        async with ledgers(server.url, namespace()) as opens:
-            ledger, trusting = await opens(), await opens(is_checked_elsewhere=True)
+@pytest.mark.parametrize(
+    ("setting", "unsafe", "safe"),
+    [
+        ("appendonly", "no", "yes"), ("appendfsync", "everysec", "always"),
+        ("no-appendfsync-on-rewrite", "yes", "no"), ("maxmemory-policy", "allkeys-lru", "noeviction"),
+    ],
+)  # fmt: skip
+async def test_a_server_that_may_forget_is_refused(
+    own_redis: RealServer, setting: str, unsafe: str, safe: str
+) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger, trusting = await opens(), await opens(is_checked_elsewhere=True)
+        await ledger._server._redis.config_set(setting, unsafe)
 
-            with pytest.raises(LedgerSettingsError) as e:
-                await ledger.reserve(ask(1))
-            assert (e.value.setting, e.value.found, e.value.allowed) == ("appendfsync", "everysec", "always")
-            assert isinstance(await trusting.reserve(ask(1)), Reservation)
+        with pytest.raises(LedgerSettingsError) as e:
+            await ledger.reserve(ask(1))
+        assert (e.value.setting, e.value.found, e.value.allowed) == (setting, unsafe, safe)
+        assert isinstance(await trusting.reserve(ask(1)), Reservation)
 
 
 async def test_a_server_that_does_not_let_its_settings_be_read_is_refused() -> None:

@@ -23,6 +23,7 @@ from agentic_trading.governance.redis import pool_of, within_time
 SAFE: Final[Mapping[str, str]] = MappingProxyType({
     "appendonly": "yes",
     "appendfsync": "always",
+    "no-appendfsync-on-rewrite": "no",  # with yes, nothing is synced while the file is rewritten
     "maxmemory-policy": "noeviction",
 })
 """The settings with which a server keeps what it has acknowledged."""
