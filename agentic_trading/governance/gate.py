@@ -31,6 +31,7 @@ from agentic_trading.governance.admission_decisions import (
 )
 from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.errors import (
+    LedgerSettingsError,
     LedgerUnavailableError,
     ReservationRequestError,
 )
@@ -141,7 +142,7 @@ class Gate:
             async with limit:
                 with self.halts.reached(parked.envelope, limit):
                     await self._wait(parked)
-        except (TimeoutError, ReservationRequestError, LedgerUnavailableError):
+        except (TimeoutError, ReservationRequestError, LedgerUnavailableError, LedgerSettingsError):
             return  # the next admit() says which
         finally:
             self._counts.note_wait(self._clock.monotonic() - started)
@@ -245,7 +246,7 @@ class Gate:
     ) -> Admitted | Denied | Deferred | AlreadyDispatched:
         try:
             answer = await self._ledger.reserve(quoted.request)
-        except LedgerUnavailableError as e:
+        except (LedgerUnavailableError, LedgerSettingsError) as e:
             return Denied(unavailable(e, envelope.workflow))
         if isinstance(answer, Blocked):
             return Deferred(envelope, answer, quoted.request, quoted.quote)

@@ -50,8 +50,7 @@ class TenantLedger:
     """After so many calls their counters are compacted."""
 
     __slots__ = (
-        "_horizon", "_reserved_lease_s", "_statistics", "calls", "counters", "epoch",
-        "expired", "queue", "version",
+        "_horizon", "_reserved_lease_s", "_statistics", "calls", "counters", "epoch", "queue", "version",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +69,6 @@ class TenantLedger:
         self.calls = ReservationTable()
         self.queue = WaitQueue()
         self.version = 0
-        self.expired: dict[str, datetime] = {}  # when those that are not acknowledged are returned again
 
     @property
     def is_blank(self) -> bool:
@@ -85,14 +83,9 @@ class TenantLedger:
             return None
         if call.request is not request and call.request.payload_hash != request.payload_hash:
             raise ReservationConflictError(request.key, request.attempt)
-        return Reservation(id_, call.request.amount, call.state, self._other_moment(call, request.at))
-
-    def _other_moment(self, call: ReservationEntry, at: datetime | None) -> datetime | None:
-        """Return the moment of a call, None if `at` is in all of its windows."""
-        spans = None if at is None else self._horizon.windows.at(at)
-        if spans is not None and all(spans[one.table.window] == one.time_window for one in call.counters):
-            return None
-        return call.at
+        return Reservation(
+            id_, call.request.amount, call.state, _other_moment(call, request.at, self._horizon)
+        )
 
     def counters_of(self, request: ReservationRequest, at: datetime) -> list[WindowCounter]:
         """Return the counters that `request` is counted in; raises `ClosedWindowError` for a moment too long ago."""
@@ -155,9 +148,8 @@ class TenantLedger:
         for id_, call in silent:
             end = self.give_back if call.state is RESERVED else self.doubt
             end(id_, call)
-            self.expired[id_] = now
-        due = [id_ for id_, again_at in self.expired.items() if again_at <= now]
-        return [expired for id_ in due if (expired := self._unrecorded(id_, now)) is not None]
+            self.calls.expired[id_] = now
+        return list(self.calls.unrecorded(now, again_at=now + timedelta(seconds=self._reserved_lease_s)))
 
     def apply_limits(self, limits: LimitSet, version: int) -> None:
         """Count against other limits; counters that they need and that were not kept start with the calls known."""
@@ -235,16 +227,6 @@ class TenantLedger:
             post_in_doubt(call.counters, NOTHING, call.booked)
         self.counters.forget(self._active())
 
-    def _unrecorded(self, id_: str, now: datetime) -> ExpiredReservation | None:
-        """Return a call that ran out, and when to return it again; None if it has gone on since."""
-        call = self.calls.get(id_)
-        if call is None or call.state not in {ReservationState.RELEASED, IN_DOUBT}:
-            del self.expired[id_]
-            return None
-        self.expired[id_] = now + timedelta(seconds=self._reserved_lease_s)
-        request = call.request
-        return ExpiredReservation(id_, call.state, request.amount, request.scope_ids, call.at)
-
     def _active(self) -> set[WindowCounter]:
         """Return the counters that may still change by what is known."""
         return self.calls.counters() | self.queue.counters()
@@ -304,6 +286,14 @@ class TenantLedger:
         for queued in self.queue:
             _look_up(self.counters, queued, queued.since)
         self.counters.tidy(self._active())
+
+
+def _other_moment(call: ReservationEntry, at: datetime | None, horizon: RetentionHorizon) -> datetime | None:
+    """Return the moment of a call, None if `at` is in all of its windows."""
+    spans = None if at is None else horizon.windows.at(at)
+    if spans is not None and all(spans[one.table.window] == one.time_window for one in call.counters):
+        return None
+    return call.at
 
 
 def _close(ledger: TenantLedger, fence: Fence) -> None:

@@ -15,7 +15,7 @@ from agentic_trading.governance.errors import (
 )
 from agentic_trading.governance.ledger import Blocked, Reservation, ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.ledgers.redis_codec import RedisTenantState, ScriptReply
+from agentic_trading.governance.ledgers.redis_codec import RedisSteps, RedisTenantState, ScriptReply
 from agentic_trading.governance.ledgers.redis_wait_queue import RedisQueuedRequest
 from agentic_trading.governance.limits import ANY, LARGEST, Ceiling, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
@@ -350,24 +350,24 @@ async def test_who_is_cancelled_in_mid_step_can_ask_again(opens: Opening) -> Non
     assert (await of_tenant(ledger)).held == Amount(80, 0, 1)
 
 
-class Pestered(RedisLedger):
+class Pestered(RedisSteps):
     """Somebody changes the limits just before each ask."""
 
     version = 0
 
     @override
-    async def _run(
+    async def run(
         self, tenant: RedisTenantState, script: str, *args: object, calls: Sequence[str] = ()
     ) -> ScriptReply:
         if script == "reserve":
             self.version += 1
-            await self.apply_limits(tenant.name, [], version=self.version)
-        return await super()._run(tenant, script, *args, calls=calls)
+            await super().run(tenant, "apply_limits", self.version, "[]")
+        return await super().run(tenant, script, *args, calls=calls)
 
 
-async def test_limits_that_change_faster_than_one_can_ask_are_an_outage(redis_url: str) -> None:
-    ledger = await asyncio.to_thread(partial(Pestered, redis_url, namespace=namespace()))
+async def test_limits_that_change_faster_than_one_can_ask_are_an_outage(opens: Opening) -> None:
+    ledger = await opens()
+    ledger._steps.__class__ = Pestered
 
     with pytest.raises(LedgerUnavailableError, match="change faster"):
         await ledger.reserve(ask(1))
-    await ledger.aclose()

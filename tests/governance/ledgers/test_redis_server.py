@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -14,7 +15,7 @@ from agentic_trading.governance.ledger import Declined, LedgerEntry, Reservation
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.redis import LedgerKeys
-from tests.governance.asking import ask, reserved, tenant
+from tests.governance.asking import ask, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import SAFE, RealServer, namespace, own_server, servers
 
@@ -47,6 +48,31 @@ async def test_a_server_that_does_not_let_its_settings_be_read_is_refused() -> N
             with pytest.raises(LedgerSettingsError, match="CONFIG"):
                 await ledger.open()
             assert isinstance(await trusting.reserve(ask(1)), Reservation)
+
+
+async def test_a_process_that_counts_in_another_zone_is_refused(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        zone = ZoneInfo("America/New_York")
+        ledger, other, newcomer = await opens([tenant(100)]), await opens(zone=zone), await opens(zone=zone)
+        await other.checkpoint("acme")
+        done = await spend(ledger, ask(60))
+
+        for step in (
+            other.reserve(ask(60)),
+            other.wait_for_reservation(ask(60)),
+            newcomer.checkpoint("acme"),
+        ):
+            with pytest.raises(
+                LedgerSettingsError, match=r"'UTC'; allowed is America/New_York, .*AGENTIC_ZONE"
+            ):
+                await step
+        await ledger.checkpoint("acme")
+
+        await other.restore("acme", await other.entries("acme"))
+        assert await other.state_of(done) is ReservationState.SETTLED
+        await spend(other, ask(40))
+        with pytest.raises(LedgerSettingsError, match="'America/New_York'; allowed is UTC"):
+            await ledger.reserve(ask(1))
 
 
 async def test_a_refused_connection_fails_at_once(own_redis: RealServer) -> None:

@@ -12,8 +12,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_us = time[1] * 1000000 + time[2] -- in which no two steps are taken at the same time
 
 -- Generation 0 is a ledger that has taken no step: nothing of it is on the server.
-local epoch, epoch_id, sequence, own, closed, gone, forgotten = unpack(
-  redis.call('HMGET', META, 'generation', 'mark', 'sequence', OWN, 'closed', 'gone', 'forgotten'))
+local epoch, epoch_id, sequence, own, closed, gone, forgotten, zone = unpack(
+  redis.call('HMGET', META, 'generation', 'mark', 'sequence', OWN, 'closed', 'gone', 'forgotten', 'zone'))
 epoch, epoch_id, sequence, own = tonumber(epoch or 0), epoch_id or '', tonumber(sequence or 0), tonumber(own or 0)
 
 local known, own_known = tonumber(ARGV[1]), tonumber(ARGV[4])
