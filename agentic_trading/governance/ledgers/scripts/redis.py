@@ -270,7 +270,13 @@ async def _answer(connection: Any) -> Any:
 
 def _unavailable(e: Exception) -> LedgerUnavailableError:
     """Return the ledger's error for the server's."""
-    error = LedgerUnavailableError(f"{type(e).__name__}: {e}")
+    why = f"{type(e).__name__}: {e}"
+    if "WRONGTYPE" in why:
+        why += (
+            "; another program has written under one of its keys, which begin with its namespace and a brace (`agentic:{`): "
+            "move that away, and book the logs by `agentic-trading budget rebuild`"
+        )
+    error = LedgerUnavailableError(why)
     error.__cause__ = e
     return error
 
