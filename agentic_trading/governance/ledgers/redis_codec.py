@@ -266,7 +266,7 @@ class RedisTenantState:
     def counts_elsewhere(self, reply: ScriptReply) -> LedgerSettingsError:
         """Return the error for a server that counts this tenant in another zone than this process."""
         own, found = self.planner.zone, reply.rest[0].decode()
-        how = "set AGENTIC_ZONE to that of the server, or begin another by `budget rebuild`"
+        how = "set AGENTIC_ZONE (`zone`) to that of the server, or begin another by `budget rebuild`"
         return LedgerSettingsError(f"zone of {self.name!r}", found, f"{own}, as in this process: {how}")
 
     def gone_back(self, reply: ScriptReply) -> LedgerRolledBackError:
