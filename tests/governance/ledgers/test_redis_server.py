@@ -73,6 +73,11 @@ async def test_a_process_that_counts_in_another_zone_is_refused(redis_url: str) 
         await spend(other, ask(40))
         with pytest.raises(LedgerSettingsError, match="'America/New_York'; allowed is UTC"):
             await ledger.reserve(ask(1))
+        meta = LedgerKeys.of(ledger._tenants._namespace, "acme").meta
+        await ledger._server._redis.hdel(meta, "zone")  # a ledger of an older release has none
+        await spend(ledger, ask(0))
+        with pytest.raises(LedgerSettingsError):
+            await other.reserve(ask(0))
 
 
 async def test_a_refused_connection_fails_at_once(own_redis: RealServer) -> None:
