@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, assert_never
 
-from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import (
     Blocked,
     Declined,
@@ -352,7 +352,7 @@ def exhausted(declined: Declined) -> FailureReason:
     )
 
 
-def unavailable(e: LedgerUnavailableError, workflow: EnvelopeWorkflow) -> FailureReason:
+def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
     """Return that a call may not run, as it is not known what is left to spend."""
     return FailureReason(
         category=FailureKind.LEDGER_UNAVAILABLE,

@@ -244,14 +244,24 @@ async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "day"), [("backtest", "2025-05-05"), ("replay", "2025-05-05"), ("live", "2026-01-02")]
-)
-async def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: str) -> None:
-    ledger = MemoryLedger(clock=SimClock(NOW))
+    ("mode", "is_shared", "day"),
+    [
+        ("backtest", False, "2025-05-05"), ("backtest", True, "2025-05-05"), ("replay", True, "2025-05-05"),
+        ("paper", False, "2025-05-06"), ("paper", True, "2026-01-02"), ("live", False, "2026-01-02"),
+    ],
+)  # fmt: skip
+async def test_windows_go_by_the_market_where_time_is_simulated_and_by_a_shared_ledgers_clock_elsewhere(
+    mode: ClockMode,
+    is_shared: bool,  # noqa: FBT001 - a parameter of the table above
+    day: str,
+) -> None:
+    ledger, market = MemoryLedger(clock=SimClock(NOW)), SimClock(datetime(2025, 5, 6, tzinfo=UTC))
+    at = gate(ledger, mode=mode, clock=market, is_shared=is_shared)
 
-    await admitted(gate(ledger, mode=mode), request(as_of=datetime(2025, 5, 5, tzinfo=UTC)))
+    admission = await admitted(at, request(as_of=datetime(2025, 5, 5, tzinfo=UTC)))
 
     assert [one.window_id for one in await ledger.balances("default")] == [day]
+    assert f"{admission.request.at:%Y-%m-%d}" == day
 
 
 async def test_prices_and_retirement_go_by_the_time_of_day() -> None:
