@@ -34,6 +34,20 @@ class DataReport(BaseModel, frozen=True):
     is_sample: bool = False
 
 
+class RefusedBudget(BaseModel, frozen=True):
+    """A budget that refused `calls` attempts; `left` and `asked` are those of the first, None where its record does not say.
+
+    `scope` is the kind, the id and the window; every call and every chain of decisions has a budget of its own, which
+    are counted together. `unit` is nano-USD, tokens or calls.
+    """
+
+    scope: str
+    unit: str
+    calls: int
+    asked: int | None
+    left: int | None
+
+
 class OpenPosition(BaseModel, frozen=True):
     """What was held of a symbol when a run ended, negative for a short; `mark` is its last close.
 
@@ -73,8 +87,8 @@ class FillingCost(BaseModel, frozen=True):
 class RunReport(BaseModel, frozen=True):
     """A run in figures. Money is in the quote currency as exact decimals, cost in whole nano-dollars.
 
-    `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `injected` the outcomes of each
-    kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
+    `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `refused_budgets` attempts by the budget
+    that refused them, `injected` the outcomes of each kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
     open of the next bar; `cancelled` counts orders by why the rest of them was not filled, and `working` are those
     that were still open at the end, as `open_positions` are; `knowledge` counts calls by whether the model may have
     seen the period in training; `sent` attempts reached a provider or may have, `accepted` of them gave an answer that
@@ -90,6 +104,7 @@ class RunReport(BaseModel, frozen=True):
     data: list[DataReport]
     decisions: dict[str, Counts]
     no_decisions: dict[str, Counts]
+    refused_budgets: list[RefusedBudget] = []
     skips: Counts
     attempts: int
     attempts_by_outcome: Counts

@@ -15,6 +15,7 @@ from agentic_trading.app.report import (
     DataReport,
     FillingCost,
     OpenPosition,
+    RefusedBudget,
     RunReport,
     WorkingOrder,
     assumptions,
@@ -34,8 +35,9 @@ from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.samples import SAMPLES
 from agentic_trading.desk.session import TradingRules
 from agentic_trading.desk.time_slices import merge_feeds
+from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind, UnknownModelError
+from agentic_trading.llm.errors import FailureKind, LLMBudgetExhaustedError, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capabilities, Knowledge
@@ -75,6 +77,7 @@ async def report_of(
         data=[_data_report(source, played.bars.get(source.symbol, BarCounts())) for source in manifest.data],
         decisions={workflow: dict(counts) for workflow, counts in sorted(counters.decisions.items())},
         no_decisions={workflow: dict(counts) for workflow, counts in sorted(counters.no_decisions.items())},
+        refused_budgets=attempts.refused_budgets(),
         skips=dict(counters.skips),
         attempts_by_outcome=dict(attempts.outcomes),
         **attempts.sums,
@@ -140,6 +143,7 @@ class _Attempts:
         self.outcomes: Counter[str] = Counter()
         self.knowledge: Counter[str] = Counter()
         self._capabilities = capabilities
+        self._refused: dict[str, tuple[LLMBudgetExhaustedError, int]] = {}
         self._hits: list[_Hit] = []
         self._finals: dict[str, tuple[int, bool]] = {}
 
@@ -157,7 +161,22 @@ class _Attempts:
         self.outcomes[_outcome(result)] += 1
         if result.dispatched_at is not None and envelope.as_of is not None:
             self.knowledge[_knows(envelope, self._capabilities)] += 1
+        if result.failure is not None and result.failure.category is FailureKind.BUDGET_EXHAUSTED:
+            self._add_refusal(LLMBudgetExhaustedError.of(result.failure))
         self._add_fault(envelope.envelope_id, result)
+
+    def _add_refusal(self, error: LLMBudgetExhaustedError) -> None:
+        kind, _, _ = error.scope.partition(" ")
+        scope = kind if kind in SHORT_LIVED else error.scope or "not on record"
+        first, calls = self._refused.get(scope, (error, 0))
+        self._refused[scope] = (first, calls + 1)
+
+    def refused_budgets(self) -> list[RefusedBudget]:
+        """Return the budgets that refused, in the order in which they first did."""
+        return [
+            RefusedBudget(scope=scope, unit=first.unit, calls=calls, asked=first.asked, left=first.left)
+            for scope, (first, calls) in self._refused.items()
+        ]
 
     def _add_fault(self, envelope_id: str, result: LLMResult) -> None:
         fault = _fault(result)

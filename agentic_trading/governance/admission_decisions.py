@@ -15,7 +15,7 @@ from agentic_trading.governance.ledger import (
     reservation_id,
 )
 from agentic_trading.governance.limiter import Permit, Throttled
-from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, agent_of, amount_text
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, agent_of, amount_text, rules_text
 from agentic_trading.governance.prices import Amount, PriceBook, bound, input_bound
 from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
@@ -334,13 +334,14 @@ def future_problem(as_of: datetime | None, now: datetime, *, mode: ClockMode) ->
     return FailureReason(category=FailureKind.LOOK_AHEAD, description=description)
 
 
-def exhausted(declined: Declined) -> FailureReason:
-    """Return which budget has too little left."""
+def exhausted(declined: Declined, limits: Iterable[Limit] = ()) -> FailureReason:
+    """Return which budget has too little left; of the request's own `limits`, what set those that are of this budget."""
     window = "" if declined.window is Window.NONE else f" this {declined.window}"
     return FailureReason(
         category=FailureKind.BUDGET_EXHAUSTED,
         description=f"{declined.scope} {declined.id} has {amount_text(declined.left, declined.unit)} left{window}, "
-        f"the call may need {amount_text(declined.asked, declined.unit)}; raise the limit or ask for less",
+        f"the call may need {amount_text(declined.asked, declined.unit)}; raise the limit or ask for less"
+        + rules_text(limits, declined.scope, declined.window, declined.unit),
         technical_details=shortfall_text(
             declined.scope,
             declined.id,
@@ -391,7 +392,9 @@ def _own_limits(envelope: LLMEnvelope) -> tuple[Limit, ...]:
     budget = envelope.budget
     limits = []
     if budget.max_cost_nusd is not None:
-        limits.append(Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=budget.max_cost_nusd))
+        rule = "max_cost_nusd of the envelope's budget"
+        limits.append(Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=budget.max_cost_nusd, rule=rule))
     if budget.max_calls_per_day is not None:
-        limits.append(Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=budget.max_calls_per_day))
+        rule = "max_calls_per_day of the envelope's budget"
+        limits.append(Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=budget.max_calls_per_day, rule=rule))
     return tuple(limits)

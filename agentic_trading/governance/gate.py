@@ -280,7 +280,8 @@ class Gate:
             await self._throttle.wait(parked.held)
         elif parked.request is not None and parked.quote is not None:
             answer = await self._ledger.wait_for_reservation(parked.request)
-            refused = Denied(exhausted(answer)) if isinstance(answer, Declined) else None
+            limits = parked.request.limits
+            refused = Denied(exhausted(answer, limits)) if isinstance(answer, Declined) else None
             self._waited[parked.request.reservation_id] = refused or _Quoted(parked.request, parked.quote)
 
     def _seconds_to(self, deadline: datetime | None) -> float | None:
@@ -292,7 +293,7 @@ def _final(
 ) -> Admitted | Denied | AlreadyDispatched:
     match answer:
         case Declined():
-            return Denied(exhausted(answer))
+            return Denied(exhausted(answer, quoted.request.limits))
         case Reservation(state=ReservationState.RESERVED):
             quote, request = quoted.quote, quoted.request
             if answer.counted_at is not None:

@@ -1,7 +1,7 @@
 """A limit on what a scope may use: money, tokens and calls, within a window."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
@@ -138,7 +138,8 @@ class Limit:
     """A ceiling on what a scope may use within each window: nano-dollars, tokens, calls; at least one of them.
 
     `id` names the scope; `*` is every one of the kind by itself. A named limit goes before the `*` one of the same
-    kind and window, unit by unit. Raises `LimitError`.
+    kind and window, unit by unit. `rule` says who set it and where it is changed, where that is not the operators'
+    limits. Raises `LimitError`.
     """
 
     scope: ScopeKind
@@ -147,6 +148,7 @@ class Limit:
     nusd: int | None = None
     tokens: int | None = None
     calls: int | None = None
+    rule: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a limit that names nothing, limits nothing or is out of range."""
@@ -218,3 +220,13 @@ def limit_text(limit: Limit) -> str:
 
 def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def rules_text(limits: Iterable[Limit], scope: ScopeKind, window: Window, unit: Unit) -> str:
+    """Return what set the ceilings on a unit of a scope, of those limits that have a rule; empty where none has."""
+    text = ""
+    for limit in limits:
+        ceiling = limit.ceiling.units[UNITS.index(unit)]
+        if limit.rule and (limit.scope, limit.window) == (scope, window) and ceiling is not None:
+            text += f" (a ceiling there, {amount_text(ceiling, unit)}, is {limit.rule})"
+    return text

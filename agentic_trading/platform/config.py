@@ -31,7 +31,7 @@ from typing_extensions import override
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE
 from agentic_trading.governance.limits import LARGEST, Window
-from agentic_trading.governance.policy import NAME
+from agentic_trading.governance.policy_file import NAME
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.limits import NANO

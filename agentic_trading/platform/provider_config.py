@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, NonNegativeInt, PositiveInt, StrictStr
 
 from agentic_trading.canonical import CanonicalError, canonical_bytes
-from agentic_trading.governance.policy import NAME
+from agentic_trading.governance.policy_file import NAME
 from agentic_trading.governance.prices import ModelPrice
 from agentic_trading.llm.envelope import Effort, LLMProvider
 from agentic_trading.llm.envelope_rules import close_name

@@ -10,7 +10,7 @@ from agentic_trading.app.report_builder import report_of
 from agentic_trading.app.session_folder import BarFiles, DataSource, SessionFolder
 from agentic_trading.app.session_run import SessionResult
 from agentic_trading.desk.execution.shortfall import total_shortfall
-from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.errors import FailureKind, FailureReason, shortfall_text
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, Stage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
@@ -131,6 +131,25 @@ async def test_what_was_never_sent_tells_nothing_about_what_a_model_knew() -> No
     report = await reported(interaction(as_of=NOW, dispatched_at=NOW), interaction(as_of=NOW, **refused))
 
     assert report.knowledge == {"in_sample": 1}
+
+
+async def test_the_budgets_that_refused_are_named_with_what_was_left() -> None:
+    def refused(kind: str, name: str, left: int) -> LLMInteraction:
+        details = shortfall_text(kind, name, "day", "nano-USD", asked=70, left=left)
+        reason = FailureReason(
+            category=FailureKind.BUDGET_EXHAUSTED, description="no", technical_details=details
+        )
+        return interaction(success=False, failure=reason)
+
+    report = await reported(
+        refused("tenant", "acme", 30), refused("tenant", "acme", 20), refused("trace", "a", 5), refused("trace", "b", 5),
+        interaction(**failed(FailureKind.BUDGET_EXHAUSTED, "of an older release")), interaction(dispatched_at=NOW),
+    )  # fmt: skip
+
+    found = [(one.scope, one.calls, one.left, one.asked) for one in report.refused_budgets]
+    assert found == [
+        ("tenant acme this day", 2, 30, 70), ("trace", 2, 5, 70), ("not on record", 1, None, None),
+    ]  # fmt: skip
 
 
 async def test_equity_is_cash_and_what_is_held_at_its_last_close(tmp_path: Path) -> None:

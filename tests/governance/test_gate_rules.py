@@ -14,7 +14,8 @@ from agentic_trading.governance.errors import LedgerError, LedgerSettingsError, 
 from agentic_trading.governance.ledger import Blocked, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ScopeKind, Window
-from agentic_trading.governance.policy import Highest, Policy, Principal
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.policy_file import Highest, Principal
 from agentic_trading.llm.errors import FailureKind
 from tests.build import NOW
 from tests.contracts.ledger_opening import in_line
@@ -79,6 +80,10 @@ async def test_a_ceiling_of_the_policy_holds_where_nothing_else_limits(
     assert isinstance(answer, Denied)
     assert answer.reason.category is FailureKind.BUDGET_EXHAUSTED
     assert answer.reason.description.startswith(str(scope))
+    (rule,) = highest
+    assert (
+        f"is principals.desk-a.highest.{rule.removeprefix('n')} in the policy)" in answer.reason.description
+    )
     assert select(await ledger.balances("default"), scope, answer.reason.description.split()[1], window)
 
 

@@ -12,7 +12,8 @@ from agentic_trading.governance.control_stores.file import read_stored
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.limiter import Deployment, RateLimits
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.governance.policy import Policy, Principal, read_policy
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.policy_file import Principal, read_policy
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.limits import LLMBudget
@@ -66,7 +67,8 @@ def test_the_example_of_the_manual_is_a_policy(tmp_path: Path) -> None:
     assert rules.limits("desk-a") == (
         Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=500_000_000),
         Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=2 * 10**9),
-        Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=25 * 10**9, calls=500),
+        Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=25 * 10**9),
+        Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=500),
     )
     assert rules.limits("research") == ()
     assert rules.rates == {
@@ -78,21 +80,33 @@ def test_the_example_of_the_manual_is_a_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tenant_id": "other"}, "tenant 'other'; allowed: acme"),
-        ({"tenant_id": "acme "}, "tenant 'acme '; allowed: acme"),
-        ({"agent_id": "fill-1"}, "agent 'fill-1'; allowed: cmt-*"),
-        ({"agent_id": "CMT-1"}, "agent 'CMT-1'; allowed: cmt-*"),
-        ({"agent_id": "", "agent_type": "analyst"}, "agent 'analyst'; allowed: cmt-*"),
-        ({"workflow": EnvelopeWorkflow.PLANNING}, "workflow 'planning'; allowed: analysis, execution"),
-        ({"model": "gpt-5"}, "model 'anthropic/gpt-5'; allowed: anthropic/claude-*, rules/*"),
+        ({"tenant_id": "other"}, "tenant 'other'; allowed: acme (principals.desk-a.tenants in policy.toml)"),
+        ({"tenant_id": "acme "}, "tenant 'acme '; allowed: acme (principals.desk-a.tenants in policy.toml)"),
+        ({"agent_id": "fill-1"}, "agent 'fill-1'; allowed: cmt-* (principals.desk-a.agents in policy.toml)"),
+        ({"agent_id": "CMT-1"}, "agent 'CMT-1'; allowed: cmt-* (principals.desk-a.agents in policy.toml)"),
+        (
+            {"agent_id": "", "agent_type": "analyst"},
+            "agent 'analyst'; allowed: cmt-* (principals.desk-a.agents in policy.toml)",
+        ),
+        (
+            {"workflow": EnvelopeWorkflow.PLANNING},
+            "workflow 'planning'; allowed: analysis, execution (principals.desk-a.workflows in policy.toml)",
+        ),
+        (
+            {"model": "gpt-5"},
+            "model 'anthropic/gpt-5'; allowed: anthropic/claude-*, rules/* (principals.desk-a.models in policy.toml)",
+        ),
         (
             {"provider": LLMProvider.OPENAI},
-            "model 'openai/claude-sonnet-5-5'; allowed: anthropic/claude-*, rules/*",
+            "model 'openai/claude-sonnet-5-5'; allowed: anthropic/claude-*, rules/* (principals.desk-a.models in policy.toml)",
         ),
-        ({"tools_allowed": ["shell"]}, "tool 'shell'; allowed: none"),
+        (
+            {"tools_allowed": ["shell"]},
+            "tool 'shell'; allowed: none (principals.desk-a.tools in policy.toml)",
+        ),
         (
             {"budget": LLMBudget(max_output_tokens=8192, thinking_budget=1)},
-            "8193 output tokens, thinking included; allowed: 8192",
+            "8193 output tokens, thinking included; allowed: 8192 (principals.desk-a.highest.output_tokens in policy.toml)",
         ),
     ],
 )
@@ -129,7 +143,9 @@ def test_tools_are_allowed_by_name(tmp_path: Path) -> None:
     rules = policy(tmp_path, f'{SHORTEST}tools = ["quote"]\n')
 
     assert refusal(rules, tools_allowed=["quote"]) == ""
-    assert refusal(rules, tools_allowed=["quote", "order"]).endswith("tool 'order'; allowed: quote")
+    assert refusal(rules, tools_allowed=["quote", "order"]).endswith(
+        "tool 'order'; allowed: quote (principals.desk-a.tools in policy.toml)"
+    )
 
 
 def test_what_is_left_out_is_not_limited_but_for_tools(tmp_path: Path) -> None:

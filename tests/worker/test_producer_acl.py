@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.policy import Policy, Principal
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.policy_file import Principal
 from agentic_trading.llm.event import Event
 from agentic_trading.worker.error_boundary import UndeliverableError
 from agentic_trading.worker.pool import ProducerAcl
@@ -38,7 +39,7 @@ def test_with_a_policy_each_records_for_tenants_of_their_own() -> None:
 
     for principal, tenant, why in (
         ("desk-a", "other", "principal 'desk-a' may not use tenant 'other'; allowed: acme"),
-        ("desk-b", "acme", "principal 'desk-b' is unknown; allowed are those that the policy names"),
+        ("desk-b", "acme", "principal 'desk-b' is unknown; allowed are those with a table"),
     ):
         with pytest.raises(UndeliverableError, match=why):
             ProducerAcl(policy=POLICY).check_event(principal, event(tenant_id=tenant))

@@ -25,7 +25,7 @@ from agentic_trading.app.cli.output import (
 )
 from agentic_trading.app.options import pluralize
 from agentic_trading.app.replay import ReplayReport
-from agentic_trading.app.report import DataReport, RunReport
+from agentic_trading.app.report import DataReport, RefusedBudget, RunReport
 
 RULES: Final = "rules"
 LOCAL: Final = "local"
@@ -159,7 +159,20 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
         yield f"no decision, {workflow}", counts(reasons)
     if not any(report.no_decisions.values()):
         yield "no decision", "none"
+    for refused in report.refused_budgets:
+        yield (
+            "refused by budget",
+            f"{refused.scope}: {pluralize(refused.calls, 'attempt')}{_shortfall(refused)}",
+        )
     yield "triggers skipped", counts(report.skips)
+
+
+def _shortfall(refused: RefusedBudget) -> str:
+    if refused.left is None or refused.asked is None:
+        return ""
+    spell = usd if refused.unit == "nano-USD" else "{:,}".format
+    unit = "USD" if refused.unit == "nano-USD" else refused.unit
+    return f", the first with {spell(refused.left)} {unit} left and {spell(refused.asked)} that it might need"
 
 
 def _calls(report: RunReport) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.summary import next_steps, summary
-from agentic_trading.app.report import FillingCost
+from agentic_trading.app.report import FillingCost, RefusedBudget
 from tests.app.cli.reports import fed, report, sent, working
 
 
@@ -67,6 +67,25 @@ def test_a_run_that_the_platform_held_back_names_the_history_of_its_budgets() ->
         no_decisions={"analysis": {"budget_exhausted": 3}}
     )
     assert "budget history" not in told(no_decisions={"analysis": {"timeout": 3}})
+
+
+def test_the_budget_that_refused_is_named() -> None:
+    budgets = [
+        RefusedBudget(
+            scope="tenant acme this day", unit="nano-USD", calls=12, asked=42_000_000, left=11_300_000
+        ),
+        RefusedBudget(scope="agent cmt-1 this day", unit="calls", calls=1, asked=1, left=0),
+        RefusedBudget(scope="not on record", unit="", calls=2, asked=None, left=None),
+    ]
+
+    text = " ".join(told(refused_budgets=budgets).split())
+
+    assert (
+        "tenant acme this day: 12 attempts, the first with 0.011300 USD left and 0.042000 that it might need"
+        in text
+    )
+    assert "agent cmt-1 this day: 1 attempt, the first with 0 calls left and 1 that it might need" in text
+    assert "not on record: 2 attempts" in text
 
 
 def test_what_happens_rarely_is_told_only_when_it_did() -> None:
