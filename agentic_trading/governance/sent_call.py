@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -18,7 +18,7 @@ from agentic_trading.governance.errors import (
 )
 from agentic_trading.governance.ledger import ReservationLedger, Settlement
 from agentic_trading.governance.prices import Amount, PriceBook, charged_models, cost_of
-from agentic_trading.governance.throttle import Failed, Throttle
+from agentic_trading.governance.throttle import FAIR_PATIENCE_S, Failed, Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.result import Usage
@@ -125,6 +125,7 @@ class SentCall:
         self._admission = admission
         self._envelope = envelope
         self._patience_s = patience_s
+        self._gave_up_early = False
         self._watch = AsyncExitStack()
         self._settle: Callable[[], Awaitable[Charge]] | None = None
 
@@ -167,6 +168,7 @@ class SentCall:
         if isinstance(e, ProviderError):
             self.failure = e
         elif isinstance(e, TimeoutError):
+            self._gave_up_early = self._patience_s < FAIR_PATIENCE_S
             self.failure = _given_up(self._halts.problem(self._envelope), self._patience_s)
         await run_shielded(self._end(e))
         if self.failure is not None and self.failure is not e:
@@ -192,7 +194,7 @@ class SentCall:
         kind = FailureKind.SHUTDOWN if isinstance(e, asyncio.CancelledError) else FailureKind.INTERNAL_ERROR
         failed = Failed(kind=kind, sent=True)
         if self.failure is not None:
-            failed = failed_by(self.failure)
+            failed = replace(failed_by(self.failure), gave_up_early=self._gave_up_early)
         end = self._lifecycle.in_doubt if failed.sent else self._lifecycle.settle_unsent
         self.charge, self.is_charged = await end(self._admission, failed), True
 

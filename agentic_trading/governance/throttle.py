@@ -24,16 +24,22 @@ LONGEST_WAIT_S = 3600.0
 """A provider that wants a longer wait is not called again."""
 
 
+FAIR_PATIENCE_S = 30.0
+"""A provider that has not answered for so long has failed; a caller that waits for less may be the reason itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
     """An attempt that failed at the provider; `sent` says whether it may have been processed, and billed.
 
-    `retry_after_s` is the wait that the provider asked for.
+    `retry_after_s` is the wait that the provider asked for. `gave_up_early` says that the caller's own time limit ended
+    it before `FAIR_PATIENCE_S`: that is nothing that the provider did.
     """
 
     kind: FailureKind
     sent: bool
     retry_after_s: float | None = None
+    gave_up_early: bool = False
 
 
 def wait_before_retry(
@@ -121,7 +127,7 @@ class Throttle:
 
     async def failed(self, permit: Permit | None, failure: Failed | None) -> None:
         """Release a permit after a call without an answer; without `failure` it does not count against the provider."""
-        is_outage = failure is not None and failure.kind in _OUTAGES
+        is_outage = failure is not None and failure.kind in _OUTAGES and not failure.gave_up_early
         cooldown_s = failure.retry_after_s if failure is not None else None
         await self._release(
             permit, PermitOutcome.FAILED if is_outage else PermitOutcome.NEUTRAL, cooldown_s=cooldown_s

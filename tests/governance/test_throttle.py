@@ -20,9 +20,9 @@ from agentic_trading.governance.limiter import (
     Throttled,
 )
 from agentic_trading.governance.limiters.memory import MemoryLimiter
-from agentic_trading.governance.throttle import Failed, Throttle
+from agentic_trading.governance.throttle import FAIR_PATIENCE_S, Failed, Throttle
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest
 from tests.build import NOW
 from tests.governance.asking import select
@@ -139,6 +139,26 @@ async def test_refused_requests_and_cancelled_calls_say_nothing_of_the_provider(
             await case.gate.lifecycle.settle_unsent(admission, failure)
 
     assert (await case.limiter.status(LANE)).breaker is CircuitState.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("patience_s", "state"), [(0.001, CircuitState.CLOSED), (FAIR_PATIENCE_S, CircuitState.OPEN)]
+)
+async def test_a_callers_short_time_limit_opens_nobodys_circuit(
+    patience_s: float, state: CircuitState
+) -> None:
+    case = Case()
+    for _ in range(20):
+        asked = case.request()
+        if (await case.limiter.status(LANE)).breaker is CircuitState.OPEN:
+            break
+        admission = await admitted(case.gate, asked)
+        with pytest.raises(ProviderError, match="no answer within"):
+            async with case.gate.sent(admission, asked.envelope, patience_s=patience_s) as sent:
+                raise TimeoutError  # as the block's own limit does, however long that is
+        assert sent.charge.in_doubt
+
+    assert (await case.limiter.status(LANE)).breaker is state
 
 
 async def test_a_pause_that_one_call_was_asked_for_holds_for_all() -> None:
