@@ -1,15 +1,16 @@
 """What each model takes and offers, in one dated table, and the published weights of local models."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, NoReturn, Self, TypeVar
 
-import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
@@ -50,13 +51,15 @@ def read_table(path: Path, row_type: type[Row]) -> DatedTable[Row]:
     """
     try:
         raw = path.read_bytes()
-        table = orjson.loads(raw)
+        table = json.loads(raw, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
     except OSError as e:
         raise TableError(path, 0, "", f"cannot be read ({e.strerror}); allowed is a JSON file") from e
-    except orjson.JSONDecodeError as e:
+    except (ValueError, RecursionError) as e:
         raise TableError(path, 0, "", f"is not JSON ({e}); allowed is an object with rows") from e
     if not isinstance(table, dict) or not isinstance(table.get("rows"), list):
         raise TableError(path, 0, "rows", "is not there or no list; allowed is a list of objects")
+    if _TWICE in table:
+        raise TableError(path, 0, table[_TWICE], "stands twice; allowed is once")
     spelled = table.pop("rows")
     rows = tuple(_row(path, number, fields, row_type) for number, fields in enumerate(spelled, start=1))
     if "sha256" in table:
@@ -75,9 +78,40 @@ def _check_hash(path: Path, named: object, computed: str) -> None:
         raise TableError(path, 0, "sha256", reason)
 
 
+_TWICE = "\x00twice"
+"""The key under which an object names one that stands in it twice."""
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        names = [name for name, _ in members]
+        found[_TWICE] = next(name for name in names if names.count(name) > 1)
+    return found
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
+def _finite(digits: str) -> float:
+    if isfinite(number := float(digits)):
+        return number
+    return _no_number(digits)
+
+
+def _repeated(value: object) -> str:
+    """Return a key that stands twice in an object of `value`; empty if none does."""
+    if isinstance(value, dict):
+        return value.get(_TWICE, "") or next(filter(None, map(_repeated, value.values())), "")
+    return next(filter(None, map(_repeated, value)), "") if isinstance(value, list) else ""
+
+
 def _row(path: Path, number: int, fields: object, row_type: type[Row]) -> Row:
+    if repeated := _repeated(fields):
+        raise TableError(path, number, repeated, "stands twice; allowed is once")
     try:
-        return row_type.model_validate_json(orjson.dumps(fields))
+        return row_type.model_validate_json(json.dumps(fields), strict=True)
     except ValidationError as e:
         first = e.errors()[0]
         field = ".".join(map(str, first["loc"])) or "row"

@@ -3,9 +3,18 @@
 import re
 from collections.abc import Mapping
 from datetime import date
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, JsonValue, NonNegativeInt, PositiveInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    NonNegativeInt,
+    PositiveInt,
+    StrictStr,
+)
 
 from agentic_trading.canonical import CanonicalError, canonical_bytes
 from agentic_trading.governance.policy_file import NAME
@@ -53,14 +62,24 @@ ProviderName = Annotated[StrictStr, AfterValidator(_provider_name)]
 ModelName = Annotated[StrictStr, AfterValidator(_model_name)]
 
 
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")  # noqa: TRY004 - pydantic's way to refuse
+    return value
+
+
+_Count = Annotated[NonNegativeInt, BeforeValidator(_no_truth)]
+_Positive = Annotated[PositiveInt, BeforeValidator(_no_truth)]
+
+
 class PriceConfig(BaseModel, frozen=True, extra="forbid"):
     """Nano-dollars a token; a cached input token costs what `input` does unless said otherwise."""
 
-    input: NonNegativeInt
-    output: NonNegativeInt
-    cache_read: NonNegativeInt | None = None
-    cache_write_5m: NonNegativeInt | None = None
-    cache_write_1h: NonNegativeInt | None = None
+    input: _Count
+    output: _Count
+    cache_read: _Count | None = None
+    cache_write_5m: _Count | None = None
+    cache_write_1h: _Count | None = None
 
 
 class ModelConfig(BaseModel, frozen=True, extra="forbid"):
@@ -70,8 +89,8 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
     """
 
     model: Annotated[StrictStr, Field(min_length=1)]
-    context_tokens: PositiveInt
-    max_output_tokens: PositiveInt
+    context_tokens: _Positive
+    max_output_tokens: _Positive
     price: PriceConfig | None = None
     source: Annotated[StrictStr, Field(min_length=1)]
     checked_on: date
@@ -81,15 +100,15 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
     forced_tool: bool = False
     strict_tool: bool = False
     json_mode: bool = False
-    most_optional: NonNegativeInt | None = None
-    most_unions: NonNegativeInt | None = None
+    most_optional: _Count | None = None
+    most_unions: _Count | None = None
     thinking: tuple[Thinking, ...] = ()
     effort: tuple[Effort, ...] = ()
     served_as: tuple[str, ...] = ()
     training_cutoff: date | None = None
     retires_on: date | None = None
-    overhead_tokens: NonNegativeInt = 1024
-    min_bytes_per_token: PositiveInt = 1
+    overhead_tokens: _Count = 1024
+    min_bytes_per_token: _Positive = 1
     logprobs: bool = False
 
     def capability_of(self, provider: str) -> Capability:

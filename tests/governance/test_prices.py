@@ -266,6 +266,32 @@ def test_a_bad_price_is_named_by_file_row_and_field(
     assert (e.value.path, e.value.row, e.value.field) == (path, 1, field)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "row", "field"),
+    [
+        ('"input":', '"input":true,"unused":', 1, "input"),
+        ('"input":', '"input":"5","unused":', 1, "input"),
+        ('"input":', '"input":1,"input":', 1, "input"),
+        ('"rows":', '"name":"other","rows":', 0, "name"),
+        ('"input":', '"input":Infinity,"unused":', 0, ""),
+        ('"input":', '"input":1e999,"unused":', 0, ""),
+        ('"input":', '"input":NaN,"unused":', 0, ""),
+    ],
+)
+def test_what_is_no_number_or_stands_twice_is_named_and_not_taken_for_a_price(
+    tmp_path: Path, before: str, after: str, row: int, field: str
+) -> None:
+    path = book(tmp_path, ROW)
+    text = path.read_text(encoding="utf-8")
+    assert before in text
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+
+    with pytest.raises(TableError) as e:
+        PriceBook.load(path)
+
+    assert (e.value.row, e.value.field) == (row, field)
+
+
 def test_a_missing_class_is_named(tmp_path: Path) -> None:
     path = book(tmp_path, {name: value for name, value in ROW.items() if name != "cache_write_1h"})
 

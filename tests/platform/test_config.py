@@ -46,6 +46,13 @@ def test_without_a_field_it_is_a_gateway_in_memory_for_one_tenant() -> None:
     assert config.tenant_ids == ("default",)
 
 
+@pytest.mark.parametrize("changed", [{"price": {"input": True, "output": 150}}, {"context_tokens": True}])
+def test_true_is_no_number_of_a_row(changed: dict[str, Any]) -> None:
+    provider = {"adapter": "openai", "base_url": "http://127.0.0.1:1", "models": [ROW | changed]}
+
+    assert any("no numbers" in problem for problem in problems_of(providers={"own": provider}))
+
+
 def test_in_code_it_reads_no_file_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("agentic-trading.toml").write_text('name = "stray"\n', encoding="utf-8")
     monkeypatch.setenv("AGENTIC_NAME", "stray")
