@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Literal
 
 from agentic_trading.llm.result import Fix, Stage
@@ -33,8 +33,9 @@ _LINE_COMMENT = re.compile(r"^[ \t]*+(?://[^\n]*+|#[# \t]*+)\Z", re.MULTILINE)
 _KEY_BEFORE = re.compile(r"""(?:^|[,{\n])\s*(?:"[^"\n]*"|'[^'\n]*')\s*:\s*$""")
 _MEMBER_BEFORE = re.compile(r"""^[ \t]*+(?:"[^"\n]*+"|'[^'\n]*+'|“[^”\n]*+”)[ \t]*+:""", re.MULTILINE)
 _MORE_BEHIND = re.compile(
-    r"""\s*+(?:,\s*+(?:["'`“‘{\[]|[\w$-]++\s*+:|$)|(?:"[^"\n]*+"|'[^'\n]*+'|“[^”\n]*+”)\s*+:)"""
+    r"""\s*+(?:,\s*+(?:["'`“‘{\[,]|[\w$-]++\s*+:|$)|(?:"[^"\n]*+"|'[^'\n]*+'|“[^”\n]*+”)\s*+:)"""
 )
+_STRAY_BEHIND = re.compile(r"\s*+([,}])\s*+(?:```\s*+)?+\Z")
 _ELLIPSIS_BEHIND = re.compile(r"\s*+,?+\s*+(?:\.\.\.|…)")
 _DATA_IN_BRACES = re.compile(r"""[:"]""")
 _DATA_IN_BRACKETS = re.compile(r"""[{"]|[0-9]\s*,\s*[0-9]""")
@@ -71,15 +72,15 @@ def _read(text: str, *, lossless: bool) -> Any:
     return only(json_candidates(text, lossless=True)).value
 
 
-def json_candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
+def json_candidates(text: str, *, lossless: bool, keys: Collection[str] = ()) -> tuple[JsonCandidate, ...]:
     """Return all that may be the answer, in order, at least one; nothing is looked for inside of anything.
 
-    With `lossless`, syntax errors that have one reading are repaired. Raises `UnreadableError`: `truncated` where
+    With `lossless`, syntax errors that have one reading are repaired; `keys` are those of the schema. Raises `UnreadableError`: `truncated` where
     something is unclosed at the end, `ambiguous` where members stand outside or there are too many, else `json_parse`.
     """
     check_size(text)
     text, thinking = strip_thinking(text)
-    found = _candidates(text, lossless=lossless)
+    found = _candidates(text, lossless=lossless, keys=keys)
     if thinking:
         return tuple(candidate._replace(fixes=(*candidate.fixes, *thinking)) for candidate in found)
     return found
@@ -95,12 +96,12 @@ def only(found: Sequence[JsonCandidate]) -> JsonCandidate:
     return found[0]
 
 
-def _candidates(text: str, *, lossless: bool) -> tuple[JsonCandidate, ...]:
+def _candidates(text: str, *, lossless: bool, keys: Collection[str]) -> tuple[JsonCandidate, ...]:
     if fenced := _fenced(text):
         return (fenced,)
     if lossless and (whole := _whole(text)):
         return (whole,)
-    found = list(_found(text, lossless=lossless))
+    found = list(_found(text, lossless=lossless, keys=keys))
     if any(isinstance(candidate.value, dict) for candidate in found):
         found = [candidate for candidate in found if not _is_citation(candidate)]
     if not found:
@@ -153,7 +154,7 @@ def _candidate(value: RepairedJson, start: int) -> JsonCandidate:
     )
 
 
-def _found(text: str, *, lossless: bool) -> Iterator[JsonCandidate]:
+def _found(text: str, *, lossless: bool, keys: Collection[str]) -> Iterator[JsonCandidate]:
     position = count = passed_over = 0
     blocks = CodeFences(text)
     first: UnreadableError | None = None
@@ -164,7 +165,7 @@ def _found(text: str, *, lossless: bool) -> Iterator[JsonCandidate]:
             continue
         _check_beginning(text, position, start)
         try:
-            candidate = _read_at(text, start, lossless=lossless)
+            candidate = _read_at(text, start, lossless=lossless, keys=keys)
         except UnreadableError as e:
             position = _end_of_prose(text, start, e)
             first = first or e
@@ -172,16 +173,34 @@ def _found(text: str, *, lossless: bool) -> Iterator[JsonCandidate]:
             if passed_over > MOST_BRACKETS:
                 raise
             continue
-        if _ELLIPSIS_BEHIND.match(text, candidate.end):
-            refuse(Stage.JSON_PARSE, "ellipsis", candidate.end, "something was left out behind the object")
-        if _MORE_BEHIND.match(text, candidate.end):
-            refuse(Stage.AMBIGUOUS, "members", candidate.end, "more stands behind the end of the object")
+        if lossless:
+            candidate = _without_stray_sign(text, candidate)
+        _check_behind(text, candidate.end)
         count += 1
         if count > MOST_CANDIDATES:
             refuse(Stage.AMBIGUOUS, "candidates", start, f"more than {MOST_CANDIDATES} objects")
         yield candidate
         position = candidate.end
     _check_ending(text, position, first if count == 0 else None)
+
+
+def _without_stray_sign(text: str, candidate: JsonCandidate) -> JsonCandidate:
+    """Leave out one comma or closing bracket behind a sound object that is all of the text, but for a fence."""
+    stray = _STRAY_BEHIND.match(text, candidate.end)
+    if stray is None or candidate.is_repaired or not isinstance(candidate.value, dict):
+        return candidate
+    before = text[: candidate.start].strip()
+    if before and not _FENCE.fullmatch(before):
+        return candidate
+    fix = Fix(kind="stray_sign", where=str(stray.start(1)), before=stray[1])
+    return candidate._replace(fixes=(*candidate.fixes, fix), end=stray.end(1), is_repaired=True)
+
+
+def _check_behind(text: str, end: int) -> None:
+    if _ELLIPSIS_BEHIND.match(text, end):
+        refuse(Stage.JSON_PARSE, "ellipsis", end, "something was left out behind the object")
+    if _MORE_BEHIND.match(text, end):
+        refuse(Stage.AMBIGUOUS, "members", end, "more stands behind the end of the object")
 
 
 def _check_beginning(text: str, position: int, start: int) -> None:
@@ -196,11 +215,11 @@ def _check_beginning(text: str, position: int, start: int) -> None:
         refuse(Stage.AMBIGUOUS, "members", start, "a key stands before the beginning of the object")
 
 
-def _read_at(text: str, start: int, *, lossless: bool) -> JsonCandidate:
+def _read_at(text: str, start: int, *, lossless: bool, keys: Collection[str]) -> JsonCandidate:
     if strict := decode_at(text, start):
         return strict[0].candidate(text, start, strict[1], is_whole=False)
     if lossless:
-        return _candidate(repair_json(text, start), start)
+        return _candidate(repair_json(text, start, keys=keys), start)
     end = _end_of_span(text, start)
     return decode(text[start:end]).candidate(text, start, end, is_whole=False)
 

@@ -1,7 +1,7 @@
 """Repair JSON whose syntax errors have one reading: tokens are kept as they stand, the result is strict JSON."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Optional
 
@@ -20,7 +20,10 @@ _LITERALS: Final = {
     "True": "true",
     "False": "false",
     "None": "null",
+    "TRUE": "true",
+    "FALSE": "false",
 }
+_PYTHON: Final = frozenset({"True", "False", "None"})
 _NO_KEYS: Final = frozenset({*_LITERALS, "NaN", "Infinity", "undefined"})
 _INDEX = re.compile(r"0|[1-9][0-9]*")
 _THOUSANDS_BEFORE = re.compile(r"[0-9],[0-9]{3}\Z")
@@ -38,13 +41,15 @@ class RepairedJson:
     end: int
 
 
-def repair_json(text: str, start: int) -> RepairedJson:
+def repair_json(text: str, start: int, *, keys: Collection[str] = ()) -> RepairedJson:
     """Return the value that begins at `start`, behind blanks and comments.
+
+    `keys` are those of the schema: one that is a literal too (`true`) may stand without quotes where a key is due.
 
     Raises `UnreadableError` with the kind of what is in the way and its offset: `truncated` where the text ends
     inside the value, `ambiguous` where it has two readings, else `json_parse`. The result still has to be decoded.
     """
-    return _Value(text, start).read()
+    return _Value(text, start, keys).read()
 
 
 _Step = Callable[["_Value"], Optional["_Step"]]
@@ -53,8 +58,9 @@ _Step = Callable[["_Value"], Optional["_Step"]]
 class _Value:
     """A value on its way through the text: each step looks at the present token and says which one takes the next."""
 
-    def __init__(self, text: str, start: int) -> None:
+    def __init__(self, text: str, start: int, keys: Collection[str]) -> None:
         self._now = Tokens(text, start)
+        self._keys = keys
         self._out: list[str] = []
         self._open: list[str] = []
         self._last = ("", "")  # kind and spelling of the value just read, where that was a scalar
@@ -95,7 +101,7 @@ class _Value:
             self._now.refuse("word", f"{word[:SHOWN_CHARS]!r} without quotes")
         self._now.spelled = _LITERALS[word]
         if self._now.spelled != word:
-            self._now.fix("python_literal", word, self._now.spelled)
+            self._now.fix("python_literal" if word in _PYTHON else "capitals", word, self._now.spelled)
 
     def _opened(self) -> "_Step":
         if len(self._open) == MAX_DEPTH:
@@ -130,7 +136,7 @@ class _Value:
 
     def _key(self) -> "_Step":
         word = self._now.raw
-        is_bare = (self._now.kind == "word" and word not in _NO_KEYS) or (
+        is_bare = (self._now.kind == "word" and (word not in _NO_KEYS or word in self._keys)) or (
             self._now.kind == "number" and _INDEX.fullmatch(word) is not None
         )
         if is_bare:

@@ -265,7 +265,7 @@ class _Patcher:
 
     @cached_property
     def _all_names(self) -> frozenset[str]:
-        return frozenset(_names(self._schema.schema))
+        return frozenset(declared_names(self._schema.schema))
 
     def _must_stay(self, key: str, value: Any) -> bool:
         """Whether a property is protected, or holds one that is, in a text too."""
@@ -358,16 +358,16 @@ def _takes_type(branch: Sequence[ValidationError], choice: ValidationError) -> b
     )
 
 
-def _names(schema: Any) -> Iterator[str]:
+def declared_names(schema: Any) -> Iterator[str]:
     """Yield every name that is declared anywhere in a schema; its depth is bounded before it is compiled."""
     if isinstance(schema, dict):
         properties = schema.get("properties")
         yield from properties if isinstance(properties, dict) else ()
         for inner in schema.values():
-            yield from _names(inner)
+            yield from declared_names(inner)
     elif isinstance(schema, list):
         for inner in schema:
-            yield from _names(inner)
+            yield from declared_names(inner)
 
 
 def _fix(kind: str, place: _Place, before: Any, after: Any) -> Fix:

@@ -24,6 +24,7 @@ from agentic_trading.structured.decode import (
 )
 from agentic_trading.structured.json_repair import RepairedJson, repair_json
 from agentic_trading.structured.outcome import Accepted, ParserException, UnreadableError
+from agentic_trading.structured.patch import declared_names
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.structured.schema import check_sentinel_is_free
 from agentic_trading.structured.tokens import SHOWN_CHARS
@@ -116,11 +117,13 @@ def usable_schema(
     return usable
 
 
-def read_candidates(text: str, policy: OutputPolicy) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:
+def read_candidates(
+    text: str, policy: OutputPolicy, schema: Mapping[str, Any]
+) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:
     """Return what in `text` may be the answer, and how strictly it had to be read; raises `UnreadableError`."""
     is_bare = policy.decode == "strict" and policy.candidates == "whole"
     if not is_bare and not text.lstrip().startswith(_STRICT_OPENINGS):
-        return _read_loosely(text, policy)
+        return _read_loosely(text, policy, schema)
     try:
         decoded = decode(text)
     except UnreadableError as e:
@@ -129,15 +132,18 @@ def read_candidates(text: str, policy: OutputPolicy) -> tuple[DecodeLevel, Seque
         if is_bare:
             check_closed(text)
             raise
-        return _read_loosely(text, policy)
+        return _read_loosely(text, policy, schema)
     return "strict", (decoded.candidate(text, 0, len(text), is_whole=True),)
 
 
-def _read_loosely(text: str, policy: OutputPolicy) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:
+def _read_loosely(
+    text: str, policy: OutputPolicy, schema: Mapping[str, Any]
+) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:
     if policy.decode == "strict":
         return "strict", extract.json_candidates(text, lossless=False)
     try:
-        return "lossless", extract.json_candidates(text, lossless=True)
+        keys = frozenset(declared_names(schema))
+        return "lossless", extract.json_candidates(text, lossless=True, keys=keys)
     except UnreadableError as e:
         if policy.decode == "lossless" or e.stage is not Stage.JSON_PARSE:
             raise
@@ -156,7 +162,7 @@ def _parse(answer: RawAnswer) -> Accepted:
     if answer.transport == "text":
         return Accepted({}, text, text, answer.trace(Stage.DONE))
     schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
-    level, candidates = read_candidates(text, answer.policy)
+    level, candidates = read_candidates(text, answer.policy, schema.schema)
     wanted = AnswerRequirements(schema, answer.policy, answer.check)
     try:
         found = select_candidate(candidates, wanted, text=text, is_copy=answer.was_shown)

@@ -78,6 +78,13 @@ SLIPS: Mapping[str, tuple[str, ...]] = {
     ),
     "bare keys": ("{" + _BARE + "}", _with('"side":', "side:"), _with('"reduce_only"', "reduce_only")),
     "Python literals": (_PYTHON, _with("false", "False"), _with("null", "None")),
+    "literals in capitals": (_with("false", "FALSE"), _with("false", "FALSE", _with("null", "None"))),
+    "a sign behind the end": (
+        _STRICT + ",",
+        _STRICT + "}",
+        _INDENTED + "\n}\n",
+        f"```json\n{_STRICT}}}\n```",
+    ),
     "raw control characters": (
         _with("it's #1", "it's\t#1"),
         _with("see desk", "see\ndesk"),
@@ -125,7 +132,7 @@ def _qty(*spelled: str) -> tuple[str, ...]:
 
 GUESSES: Mapping[str, tuple[str, ...]] = {
     "a number that JSON has not": _qty(
-        "1/3", "1-2", "01", "1_0", "+5", ".5", "5.", "0x1", "1.5e", "1,5", "-"
+        "1/3", "1-2", "01", "1_0", "+5", ".5", "..25", "5.", "0x1", "1.5e", "1,5", "-"
     ),
     "a unit": _qty("2%", "$2", "2 USD", "~2"),
     "a number spelled for people": _qty('"0,5"', '"2%"', '"$2"', '" 2 "', '"two"', '"1/3"'),
@@ -141,15 +148,28 @@ GUESSES: Mapping[str, tuple[str, ...]] = {
         _with('"side": "BUY"', '"side"'),
         _with(", ", ",, ", json.dumps({**TICKET, "note": "", "tags": []})),
     ),
-    "bare words": (_with('"BUY"', "BUY"), _with("false", "no"), _with('"trend"', "trend")),
+    "bare words": (
+        _with('"BUY"', "BUY"),
+        _with("false", "no"),
+        _with('"trend"', "trend"),
+        _with("false", "FALSEX"),
+        _with("false", "fALSE"),
+    ),
     "quotes within quotes": (
         _with("it's #1, see", 'a "sure" thing, see'),
         _with("it's #1, see desk // book", 'risk on", "side": "SELL'),
         _with('"BUY"', '"BUY" or "SELL"'),
         _with('"BUY"', '"B" + "UY"'),
     ),
-    "brackets that do not match": (_with("]}", "}}"), _with("]}", "]]}"), _with("]}", "}"), _STRICT + "}"),
-    "members after the end": (_STRICT + ', "side": "SELL"}', _STRICT[:-1] + '}, "qty": 2}'),
+    "brackets that do not match": (
+        _with("]}", "}}"),
+        _with("]}", "]]}"),
+        _with("]}", "}"),
+        _STRICT + "}}",
+        _STRICT + "}{",
+        _STRICT + "]",
+    ),
+    "members after the end": (_STRICT + ', "side": "SELL"}', _STRICT[:-1] + '}, "qty": 2}', _STRICT + ",,"),
     "cut": (
         f'{{"plan": {_STRICT}, "veto": tr',
         f'[{_STRICT}, {{"symbol": "ETH',

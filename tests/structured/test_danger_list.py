@@ -144,7 +144,7 @@ ROWS = [
         (
             '{"side":"BUY","qty":5}, "veto": true}',
             '{"side":"BUY","qty":5},"veto":true',
-            '{"side":"BUY","qty":5},\n',
+            '{"side":"BUY","qty":5},,\n',
             '{"side":"BUY","qty":5}\n"veto": true',
             '{"side":"BUY","qty":5}, veto: true',
         ),
@@ -191,7 +191,7 @@ ROWS = [
     ),
     Row(
         "brackets that do not match",
-        ('{"side":"BUY","qty":1,"legs":[1,2}]', '{"side":"BUY","qty":1]}', '{"side":"BUY","qty":1}}', '}{"side":"BUY","qty":1}'),
+        ('{"side":"BUY","qty":1,"legs":[1,2}]', '{"side":"BUY","qty":1]}', '{"side":"BUY","qty":1}]', '{"side":"BUY","qty":1}}}', '}{"side":"BUY","qty":1}'),
         JSON_PARSE,
     ),
     Row("a bracket that is never closed", ('{"side":"BUY","qty":1,"legs":[1,2}',), JSON_PARSE, {"execution": TRUNCATED}),

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.llm.result import Stage
-from agentic_trading.structured import ParserException, read_json
+from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.result import Stage, Usage
+from agentic_trading.structured import Accepted, ParserException, Rejected, read, read_json
 from agentic_trading.structured.decode import MAX_DEPTH
 from agentic_trading.structured.extract import json_candidates
 from agentic_trading.structured.json_repair import repair_json
@@ -93,6 +95,15 @@ PYTHON_LITERAL: list[tuple[str, Any, list[Logged]]] = [
     ("[False, None, null]", [False, None, None], [("python_literal", 1, "False", "false"), ("python_literal", 8, "None", "null")]),
     ('{"a": None}', {"a": None}, [("python_literal", 6, "None", "null")]),
 ]  # fmt: skip
+CAPITALS: list[tuple[str, Any, list[Logged]]] = [
+    ("TRUE", True, [("capitals", 0, "TRUE", "true")]),
+    ("[FALSE, True]", [False, True], [("capitals", 1, "FALSE", "false"), ("python_literal", 8, "True", "true")]),
+]  # fmt: skip
+STRAY_SIGN: list[tuple[str, Any, list[Logged]]] = [
+    ('{"a": 1},', {"a": 1}, [("stray_sign", 8, ",", "")]),
+    ('{"a": 1}\n}\n', {"a": 1}, [("stray_sign", 9, "}", "")]),
+    ("{}}", {}, [("stray_sign", 2, "}", "")]),
+]
 WHITE_SPACE: list[tuple[str, Any, list[Logged]]] = [
     ("\ufeff[1]", [1], [("white_space", 0, "\ufeff", "")]),
     ("[\u00a01,\u20282\u200b]", [1, 2], [("white_space", i, c, "") for i, c in ((1, "\u00a0"), (4, "\u2028"), (6, "\u200b"))]),
@@ -123,6 +134,8 @@ MENDED = [
         "hidden_key": HIDDEN_KEY,
         "bare_key": BARE_KEY,
         "python_literal": PYTHON_LITERAL,
+        "capitals": CAPITALS,
+        "stray_sign": STRAY_SIGN,
         "white_space": WHITE_SPACE,
         "missing_comma": MISSING_COMMA,
     }.items()
@@ -157,7 +170,10 @@ REFUSED: list[tuple[str, Stage, str, int | None]] = [
     ("[1e999,]", JSON_PARSE, "json", None),
     ("[undefined]", JSON_PARSE, "word", 1),
     ("{'a': BUY}", JSON_PARSE, "word", 6),
-    ("[TRUE]", JSON_PARSE, "word", 1),
+    ("[TRUEX]", JSON_PARSE, "word", 1),
+    ("[tRUE]", JSON_PARSE, "word", 1),
+    ("{TRUE: 1}", JSON_PARSE, "key", 1),
+    ("[.5]", JSON_PARSE, "token", 1),
     ("[none]", JSON_PARSE, "word", 1),
     ("[1, ...]", JSON_PARSE, "token", 4),
     ("[1, …]", JSON_PARSE, "token", 4),
@@ -195,7 +211,12 @@ REFUSED: list[tuple[str, Stage, str, int | None]] = [
     ('{"a": 1; "b": 2}', JSON_PARSE, "token", 7),
     ('{"a": [1}]', JSON_PARSE, "bracket", 8),
     ('{"a": 1]}', JSON_PARSE, "bracket", 7),
-    ('{"a": 1}}', JSON_PARSE, "bracket", 8),
+    ('{"a": 1}}}', JSON_PARSE, "bracket", 8),
+    ('{"a": 1}]', JSON_PARSE, "bracket", 8),
+    ('{"a": 1}}{', JSON_PARSE, "bracket", 8),
+    ('{"a": 1 "b": 2}}', JSON_PARSE, "bracket", 15),
+    ('so {"a": 1}}', JSON_PARSE, "bracket", 11),
+    ("[1]]", JSON_PARSE, "bracket", 3),
     (']{"a": 1}', JSON_PARSE, "bracket", 0),
     ('{"a": "x "y" z"}', JSON_PARSE, "missing_comma", 10),
     ("{'a': 'it's', 'b': 1}", JSON_PARSE, "missing_comma", 10),
@@ -313,3 +334,16 @@ def test_a_refusal_can_be_printed_whatever_stands_in_the_text() -> None:
         repair_json("[\ud800]", 0)
 
     assert str(refused.value).encode()
+
+
+@pytest.mark.parametrize("word", ["true", "null", "FALSE", "NaN"])
+def test_a_literal_is_a_key_only_where_the_schema_has_it(word: str) -> None:
+    schema = {"type": "object", "properties": {word: {"type": "integer"}}, "required": [word]}
+    response = ModelResponse(f"{{{word}: 2}}", "stop", Usage(), "m-1")
+    other = {"type": "object", "properties": {"buy": {"type": "integer"}}}
+
+    taken, refused = (read(response, one, OutputPolicy(decode="lossless")) for one in (schema, other))
+
+    assert isinstance(taken, Accepted)
+    assert taken.value == {word: 2}
+    assert isinstance(refused, Rejected)

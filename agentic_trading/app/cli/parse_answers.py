@@ -244,7 +244,7 @@ def _no_json(question: ParseQuestion, message: str) -> ParseReading:
 def _document(text: str, policy: OutputPolicy) -> ParseReading:
     """Read a text as one JSON document of any kind."""
     try:
-        level, candidates = read_candidates(text, policy)
+        level, candidates = read_candidates(text, policy, {})
         candidate = only(candidates)
     except UnreadableError as e:
         return ParseReading("", _trace(e.stage, policy.decode, errors=e.violations, fixes=e.fixes))
