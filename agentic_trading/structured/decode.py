@@ -17,7 +17,7 @@ from agentic_trading.structured.outcome import UnreadableError
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 128
 MOST_REPEATED = 1_000
-STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\]]', re.DOTALL)
+STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)("?)|[{}\[\]]', re.DOTALL)
 """A whole string, a string that nothing closes (the group is then empty), or a bracket."""
 _SNIPPET_CHARS = 40
 _KEY_CHARS = 80

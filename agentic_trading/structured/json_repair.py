@@ -11,8 +11,8 @@ from agentic_trading.structured.tokens import NUMBER, SHOWN_CHARS, STRING, Token
 
 _SCALAR = rf"(?:{STRING}|{NUMBER}|true|false|null)"
 # Well-formed members and items with the comma behind them, as many as stand in a row: most of a text is such.
-_MEMBERS = re.compile(rf"(?:[ \t\n\r]*+{STRING}[ \t\n\r]*+:[ \t\n\r]*+{_SCALAR}[ \t\n\r]*+,)++")
-_ITEMS = re.compile(rf"(?:[ \t\n\r]*+{_SCALAR}[ \t\n\r]*+,)++")
+_MEMBERS = re.compile(rf"(?>(?:[ \t\n\r]*+{STRING}[ \t\n\r]*+:[ \t\n\r]*+{_SCALAR}[ \t\n\r]*+,)+)")
+_ITEMS = re.compile(rf"(?>(?:[ \t\n\r]*+{_SCALAR}[ \t\n\r]*+,)+)")
 _LITERALS: Final = {
     "true": "true",
     "false": "false",
