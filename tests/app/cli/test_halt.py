@@ -14,8 +14,11 @@ from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.governance.status_feed import BudgetStatus, CallCounts, CounterStatus
 from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.llm import JsonFileInteractionStore
+from agentic_trading.platform.adapters import ledger_of
 from tests.app.cli.conftest import Command
 from tests.build import NOW, interaction
+from tests.governance.asking import ask, spend
+from tests.redis_server import RealServer
 
 
 @pytest.fixture
@@ -170,6 +173,20 @@ def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
     assert "known from the policy" in known("--tenant", "fund")
     assert "known from the configuration" in known("--tenant", "acme")
     assert command("halt", "--agent", "cmt-*").code == ExitCode.BAD_INPUT
+
+
+def test_an_agent_that_only_a_server_has_counted_is_known(
+    command: Command, own_redis: RealServer, tmp_path: Path
+) -> None:
+    async def call() -> None:
+        async with aclosing(await asyncio.to_thread(ledger_of, own_redis.url)) as ledger:
+            await spend(ledger, ask(1, agent="counted", tenant="default"))
+
+    asyncio.run(call())
+    at = ("--ledger", own_redis.url)
+
+    assert "the name is known from the ledger" in command("halt", "--agent", "counted", *at).out
+    assert "allowed: counted, or --force" in command("halt", "--agent", "cuonted", *at).err
 
 
 async def test_an_agent_without_an_id_is_known_by_its_type(tmp_path: Path, command: Command) -> None:
